@@ -1,0 +1,114 @@
+"""Creates the virtual environments that the Makefile's targets run in, and keeps them when nothing has changed.
+
+Usage: python tools/environment.py NAME...   with the names of ENVIRONMENTS below.
+
+Needs nothing but the standard library of Python 3.11 or newer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import time
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One kind of environment.
+
+    Attributes:
+        folder: where it lies, relative to the project.
+        extras: extras of pyproject.toml that are installed with the project itself.
+        constraints: file with the versions that were tested.
+        also: packages beside them.
+        satisfied_by: another environment in the same folder that holds all of this one.
+    """
+
+    folder: str
+    extras: tuple[str, ...]
+    constraints: str = "constraints.txt"
+    also: tuple[str, ...] = ()
+    satisfied_by: str | None = None
+
+
+ENVIRONMENTS = {
+    "core": Environment(".venv", ("tflite", "image"), satisfied_by="dev"),
+    "dev": Environment(".venv", ("tflite", "image", "dev")),
+    "all": Environment(".venv-all", ("tflite", "image", "torch", "dev", "conformance")),
+    # The older package needs NumPy 1, which nothing else here does.
+    "tflite-runtime": Environment(
+        ".venv-tflite-runtime",
+        ("image", "dev"),
+        constraints="constraints-tflite-runtime.txt",
+        also=("tflite-runtime==2.14.0", "numpy<2"),
+    ),
+}
+
+
+def main(names: list[str]) -> int:
+    """Create what is missing; returns the exit code."""
+    if sys.version_info < (3, 11):  # noqa: UP036  # whoever runs this may have an older Python
+        print("pocketserve needs Python 3.11 or newer; set PYTHON=python3.11 (or newer)", file=sys.stderr)
+        return 1
+    for name in names:
+        if name not in ENVIRONMENTS:
+            print(f"unknown environment {name!r}; known: {', '.join(ENVIRONMENTS)}", file=sys.stderr)
+            return 2
+        ensure(name)
+    return 0
+
+
+def ensure(name: str) -> None:
+    """Create or update one environment unless it is as wanted already."""
+    wanted = ENVIRONMENTS[name]
+    if any(is_current(known) for known in (name, wanted.satisfied_by) if known is not None):
+        return
+    started = time.monotonic()
+    folder = ROOT / wanted.folder
+    if not (folder / "bin" / "python").exists():
+        print(f"creating {wanted.folder} …", flush=True)
+        venv.create(folder, with_pip=True)
+    requirement = f"{ROOT}[{','.join(wanted.extras)}]"
+    command = [
+        str(folder / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    command += ["--constraint", str(ROOT / wanted.constraints), "--editable", requirement, *wanted.also]
+    print(f"installing {', '.join(wanted.extras)} into {wanted.folder} …", flush=True)
+    subprocess.run(command, check=True)
+    stamp(name).write_text(fingerprint(name))
+    print(f"{wanted.folder} is ready ({time.monotonic() - started:.0f} s)", flush=True)
+
+
+def is_current(name: str) -> bool:
+    """Whether an environment was made from the same inputs."""
+    try:
+        return stamp(name).read_text() == fingerprint(name)
+    except OSError:
+        return False
+
+
+def stamp(name: str) -> Path:
+    """The file that remembers what an environment was made from."""
+    return ROOT / ENVIRONMENTS[name].folder / f".made-{name}"
+
+
+def fingerprint(name: str) -> str:
+    """A hash of everything that decides an environment's content."""
+    parts = [sys.version.encode(), repr(ENVIRONMENTS[name]).encode()]
+    parts += [(ROOT / file).read_bytes() for file in ("pyproject.toml", ENVIRONMENTS[name].constraints)]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
