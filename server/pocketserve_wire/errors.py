@@ -1,0 +1,81 @@
+"""Every error that the server may answer, as one table.
+
+The ``code`` (a member's name) is API and never changes its meaning; the text beside it may. Both transports send
+``{"error": "<one sentence>", "code": "<CODE>"}`` with the status below.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+
+
+class ErrorCode(enum.Enum):
+    """Stable error codes with their HTTP status and whether the same request may simply be sent again."""
+
+    MALFORMED_JSON = (400, False)
+    INVALID_HEADER = (400, False)
+    INVALID_REQUEST = (400, False)
+    INVALID_PARAMETER = (400, False)
+    INVALID_TENSOR = (400, False)
+    INVALID_INPUT = (400, False)
+    UNAUTHORIZED = (401, False)
+    HOST_REFUSED = (403, False)
+    ORIGIN_REFUSED = (403, False)
+    NOT_FOUND = (404, False)
+    MODEL_NOT_FOUND = (404, False)
+    VERSION_NOT_FOUND = (404, False)
+    METHOD_NOT_ALLOWED = (405, False)
+    BODY_TOO_LARGE = (413, False)
+    UNSUPPORTED_ENCODING = (415, False)
+    QUEUE_FULL = (429, True)
+    HEADERS_TOO_LARGE = (431, False)
+    INFERENCE_FAILED = (500, False)
+    INTERNAL = (500, False)
+    NOT_IMPLEMENTED = (501, False)
+    MODEL_FAILED = (503, False)
+    RUNTIME_MISSING = (503, False)
+    MODEL_NOT_READY = (503, True)
+    MEMORY_BUDGET = (503, True)
+    SHUTTING_DOWN = (503, True)
+    DEADLINE_EXCEEDED = (504, True)
+
+    def __init__(self, status: int, retryable: bool) -> None:
+        self.status = status
+        self.retryable = retryable
+
+    # Several codes share one (status, retryable) pair; without this, Enum would make them aliases.
+    def __new__(cls, status: int, retryable: bool) -> ErrorCode:
+        member = object.__new__(cls)
+        member._value_ = len(cls.__members__)
+        return member
+
+
+class ApiError(Exception):
+    """A fault that a caller is told about.
+
+    Args:
+        code: the stable code; decides the status.
+        message: one sentence that names the field and the limit or expected value.
+        retry_after_s: seconds after which trying again makes sense; sent as ``Retry-After``.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    @property
+    def status(self) -> int:
+        """The HTTP status; the socket protocol uses the same numbers."""
+        return self.code.status
+
+    def body(self) -> bytes:
+        """The answer's body: one JSON object, ASCII only so that every client can read it."""
+        return json.dumps({"error": self.message, "code": self.code.name}).encode("ascii")
+
+
+def code_named(name: object) -> ErrorCode | None:
+    """The code of that name, or None for a name that this version does not know."""
+    return ErrorCode.__members__.get(name) if isinstance(name, str) else None

@@ -1,0 +1,389 @@
+"""The Open Inference Protocol's inference messages: bytes <-> requests and responses, in both directions.
+
+A body is a JSON object, followed by the raw bytes of those tensors that are sent as binary. The length of the JSON
+part travels beside the body: in HTTP as ``Inference-Header-Content-Length``, on the socket as ``json_len``.
+
+Sources: Open Inference Protocol v2 (REST), Triton's binary tensor data and classification extensions. Where
+implementations differ, `docs/protocol-notes.md` says which behaviour this codec follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import strict_json
+from .datatypes import DATATYPES
+from .errors import ApiError, ErrorCode
+from .limits import MAX_ELEMENTS, MAX_NAME_CHARS, MAX_TENSORS, TENSOR_ALIGNMENT
+from .tensor import (
+    Tensor,
+    element_count,
+    from_json_values,
+    from_raw,
+    invalid,
+    parse_datatype,
+    parse_shape,
+    to_json_values,
+    to_raw,
+)
+
+Parameters = dict[str, Any]
+
+
+@dataclass(slots=True)
+class RequestedOutput:
+    """One entry of a request's ``outputs``.
+
+    Attributes:
+        name: the output's name.
+        binary: send it as raw bytes rather than JSON values.
+        classification: how many best classes to answer instead of the tensor; 0 sends the tensor.
+        parameters: what else the entry carried.
+    """
+
+    name: str
+    binary: bool = False
+    classification: int = 0
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """A decoded inference request.
+
+    Attributes:
+        inputs: the tensors, in the order they were sent.
+        outputs: the outputs asked for; empty means all of them.
+        id: echoed in the response; empty means absent.
+        parameters: the request's own parameters, without ``binary_data_output``.
+        binary_output: whether outputs that are not listed are sent as raw bytes.
+        raw: the whole body, when it is one input's bytes with no JSON in front (header length 0).
+    """
+
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[RequestedOutput] = field(default_factory=list)
+    id: str = ""
+    parameters: Parameters = field(default_factory=dict)
+    binary_output: bool = False
+    raw: memoryview | None = None
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """An inference response: the model that answered and its output tensors."""
+
+    model_name: str
+    model_version: str
+    outputs: list[Tensor]
+    id: str = ""
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class EncodedBody:
+    """A body ready to be sent.
+
+    Attributes:
+        chunks: the JSON part and, behind it, each binary tensor's own memory, in order.
+        json_length: bytes of the JSON part when binary tensors follow, else None.
+    """
+
+    chunks: list[bytes | memoryview]
+    json_length: int | None
+
+    @property
+    def length(self) -> int:
+        """Bytes in all chunks together."""
+        return sum(len(chunk) for chunk in self.chunks)
+
+
+def decode_infer_request(body: bytes | memoryview, json_length: int | None) -> InferRequest:
+    """Decode an inference request.
+
+    Args:
+        body: the whole body, after any decompression.
+        json_length: bytes of JSON at its start; None when the whole body is JSON; 0 when there is none and the
+            body is the single input's raw bytes.
+
+    Raises:
+        ApiError: MALFORMED_JSON, INVALID_HEADER, INVALID_REQUEST, INVALID_PARAMETER or INVALID_TENSOR.
+    """
+    view = memoryview(body)
+    if json_length == 0:
+        return InferRequest(raw=view, binary_output=True)
+    header, binary = _split(view, json_length)
+    parameters = parse_parameters(header.get("parameters"), "parameters")
+    request = InferRequest(
+        id=_parse_id(header.get("id")),
+        binary_output=_pop_flag(parameters, "binary_data_output", "parameters", default=False),
+        parameters=parameters,
+    )
+    reader = _BinaryReader(binary)
+    request.inputs = [
+        _decode_tensor(item, f"inputs[{index}]", reader)
+        for index, item in enumerate(_parse_list(header, "inputs", required=True))
+    ]
+    reader.expect_end()
+    _refuse_duplicates([tensor.name for tensor in request.inputs], "inputs")
+    request.outputs = [
+        _decode_requested_output(item, f"outputs[{index}]")
+        for index, item in enumerate(_parse_list(header, "outputs", required=False))
+    ]
+    _refuse_duplicates([output.name for output in request.outputs], "outputs")
+    return request
+
+
+def encode_infer_request(request: InferRequest, *, binary: bool = True) -> EncodedBody:
+    """Encode an inference request, with the inputs as raw bytes (or as JSON where ``binary`` is false)."""
+    parameters = dict(request.parameters)
+    if request.binary_output:
+        parameters["binary_data_output"] = True
+    header: dict[str, Any] = {"id": request.id} if request.id else {}
+    if parameters:
+        header["parameters"] = parameters
+    if request.outputs:
+        header["outputs"] = [_encode_requested_output(output) for output in request.outputs]
+    return _encode_tensors(header, "inputs", request.inputs, [binary] * len(request.inputs))
+
+
+def encode_infer_response(response: InferResponse, binary: Mapping[str, bool]) -> EncodedBody:
+    """Encode an inference response; ``binary`` tells by output name which tensors are sent as raw bytes.
+
+    Raises:
+        ApiError: INVALID_REQUEST when an output has no JSON form and was not asked for as binary.
+    """
+    header: dict[str, Any] = {"id": response.id} if response.id else {}
+    header["model_name"] = response.model_name
+    header["model_version"] = response.model_version
+    if response.parameters:
+        header["parameters"] = response.parameters
+    flags = [binary.get(tensor.name, False) for tensor in response.outputs]
+    return _encode_tensors(header, "outputs", response.outputs, flags)
+
+
+def decode_infer_response(body: bytes | memoryview, json_length: int | None) -> InferResponse:
+    """Decode an inference response; binary outputs reference the body's memory.
+
+    Raises:
+        ApiError: when the body is not a valid response.
+    """
+    header, binary = _split(memoryview(body), json_length)
+    reader = _BinaryReader(binary)
+    outputs = [
+        _decode_tensor(item, f"outputs[{index}]", reader)
+        for index, item in enumerate(_parse_list(header, "outputs", required=True))
+    ]
+    reader.expect_end()
+    return InferResponse(
+        model_name=str(header.get("model_name", "")),
+        model_version=str(header.get("model_version") or ""),
+        outputs=outputs,
+        id=str(header.get("id") or ""),
+        parameters=parse_parameters(header.get("parameters"), "parameters"),
+    )
+
+
+def parse_json_length(value: str | None, body_length: int) -> int | None:
+    """Read an ``Inference-Header-Content-Length`` header's value; None when the header is absent.
+
+    Raises:
+        ApiError: INVALID_HEADER unless it is a plain decimal number from 0 to the body's length.
+    """
+    if value is None:
+        return None
+    text = value.strip()
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > body_length:
+        raise ApiError(
+            ErrorCode.INVALID_HEADER,
+            f"inference header size should be in range (0, {body_length}), got: {text[:40]!r}",
+        )
+    return int(text)
+
+
+def raw_input(body: memoryview, name: str, datatype: str, shape: Sequence[int]) -> Tensor:
+    """The single input of a request without JSON: the body is its raw bytes.
+
+    Args:
+        shape: the model's shape; at most one dimension may be -1, and its size follows from the body's.
+
+    Raises:
+        ApiError: INVALID_TENSOR.
+    """
+    where = f"input {name!r}"
+    kind = DATATYPES[datatype]
+    if kind.name == "BYTES":  # Triton: exactly one element, without a length in front
+        return Tensor(name, datatype, (1,) * max(1, len(shape)), [bytes(body)])
+    variable = [index for index, dim in enumerate(shape) if dim < 0]
+    if len(variable) > 1:
+        raise invalid(where, f"a raw body cannot tell the sizes of shape {list(shape)}; send a JSON header")
+    sizes = list(shape)
+    if variable:
+        step = kind.itemsize * element_count(dim for dim in shape if dim >= 0)
+        if step == 0 or len(body) % step:
+            raise invalid(where, f"a raw body must be a multiple of {step} bytes, got {len(body)}")
+        sizes[variable[0]] = len(body) // step
+    return Tensor(name, datatype, tuple(sizes), from_raw(body, kind, tuple(sizes), where))
+
+
+def parse_parameters(value: object, where: str) -> Parameters:
+    """Check a ``parameters`` object: flat, names bounded, values strings, numbers or booleans.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _bad_parameter(where, f"must be an object, not {strict_json.json_type(value)}")
+    for key, item in value.items():
+        if len(key) > MAX_NAME_CHARS:
+            raise _bad_parameter(where, f"a name has {len(key)} characters, the limit is {MAX_NAME_CHARS}")
+        if item is None or isinstance(item, list | dict):
+            raise _bad_parameter(f"{where}.{key}", "must be a string, a number or a boolean")
+    return dict(value)
+
+
+class _BinaryReader:
+    """Hands out the bytes behind the JSON part, in order, and insists that all of them are used."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._offset = 0
+
+    def take(self, size: int, where: str) -> memoryview:
+        left = len(self._data) - self._offset
+        if size > left:
+            raise invalid(where, f"unexpected size: binary_data_size is {size}, but only {left} bytes are left")
+        start = self._offset
+        self._offset += size
+        return self._data[start : self._offset]
+
+    def expect_end(self) -> None:
+        if self._offset != len(self._data):
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"unexpected additional input data: {len(self._data) - self._offset} bytes follow the last tensor",
+            )
+
+
+def _split(view: memoryview, json_length: int | None) -> tuple[dict[str, Any], memoryview]:
+    end = len(view) if json_length is None else json_length
+    return strict_json.loads_object(view[:end]), view[end:]
+
+
+def _parse_id(value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"id must be a string of at most {MAX_NAME_CHARS} characters")
+    return value
+
+
+def _parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]:
+    value = header.get(key)
+    if value is None and not required:
+        return []
+    if not isinstance(value, list):
+        found = "is missing" if value is None else f"is {strict_json.json_type(value)}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} must be an array of tensors, but it {found}")
+    if len(value) > MAX_TENSORS:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} has {len(value)} entries, the limit is {MAX_TENSORS}")
+    return value
+
+
+def _parse_name(item: object, where: str) -> str:
+    if not isinstance(item, dict):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where} must be an object, not {strict_json.json_type(item)}")
+    name = item.get("name")
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS or "\0" in name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name must be a string of 1 to {MAX_NAME_CHARS} characters")
+    if any("\ud800" <= char <= "\udfff" for char in name):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name holds half of a surrogate pair")
+    return name
+
+
+def _decode_tensor(item: Any, where: str, reader: _BinaryReader) -> Tensor:
+    name = _parse_name(item, where)
+    where = f"{where} {name!r}"
+    datatype = parse_datatype(item.get("datatype"), where)
+    shape = parse_shape(item.get("shape"), where)
+    parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
+    size = parameters.pop("binary_data_size", None)
+    values = item.get("data")
+    data: memoryview | list[bytes]
+    if size is None:
+        if values is None:
+            raise invalid(where, "has neither data nor the parameter binary_data_size")
+        data = from_json_values(values, datatype, shape, where)
+    elif values is not None:
+        raise invalid(where, "has both data and the parameter binary_data_size; send one of them")
+    else:
+        if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
+            raise invalid(where, "binary_data_size must be a number of bytes")
+        data = from_raw(reader.take(size, where), datatype, shape, where)
+    return Tensor(name, datatype.name, shape, data, parameters)
+
+
+def _decode_requested_output(item: Any, where: str) -> RequestedOutput:
+    name = _parse_name(item, where)
+    parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
+    classification = parameters.pop("classification", 0)
+    if type(classification) is not int or not 0 <= classification <= MAX_ELEMENTS:
+        raise _bad_parameter(f"{where}.parameters.classification", "must be an integer from 0")
+    return RequestedOutput(
+        name=name,
+        binary=_pop_flag(parameters, "binary_data", f"{where}.parameters", default=False),
+        classification=classification,
+        parameters=parameters,
+    )
+
+
+def _encode_requested_output(output: RequestedOutput) -> dict[str, Any]:
+    parameters = {**output.parameters, "binary_data": output.binary}
+    if output.classification:
+        parameters["classification"] = output.classification
+    return {"name": output.name, "parameters": parameters}
+
+
+def _encode_tensors(header: dict[str, Any], key: str, tensors: list[Tensor], binary: list[bool]) -> EncodedBody:
+    items: list[dict[str, Any]] = []
+    raw: list[bytes | memoryview] = []
+    for tensor, as_binary in zip(tensors, binary, strict=True):
+        item: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        parameters = dict(tensor.parameters)
+        if as_binary:
+            data = to_raw(tensor)
+            parameters["binary_data_size"] = data.nbytes
+            if data.nbytes:
+                raw.append(data)
+        else:
+            item["data"] = to_json_values(tensor)
+        if parameters:
+            item["parameters"] = parameters
+        items.append(item)
+    header[key] = items
+    text = strict_json.dumps(header)
+    # Without a single raw byte the body is plain JSON and no length is announced, as Triton does.
+    if not raw:
+        return EncodedBody([text], None)
+    text += b" " * (-len(text) % TENSOR_ALIGNMENT)
+    return EncodedBody([text, *raw], len(text))
+
+
+def _pop_flag(parameters: Parameters, key: str, where: str, *, default: bool) -> bool:
+    value = parameters.pop(key, default)
+    if not isinstance(value, bool):
+        raise _bad_parameter(f"{where}.{key}", "must be true or false")
+    return value
+
+
+def _refuse_duplicates(names: list[str], key: str) -> None:
+    if len(set(names)) != len(names):
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} names {twice!r} twice")
+
+
+def _bad_parameter(where: str, detail: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_PARAMETER, f"{where} {detail}")

@@ -1,0 +1,107 @@
+"""JSON as the protocol wants it: UTF-8, no duplicate keys, bounded depth.
+
+NaN, Infinity and -Infinity are accepted as bare tokens because tritonclient sends them and Triton answers them;
+whether a field may hold one is decided where the field is read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .errors import ApiError, ErrorCode
+from .limits import MAX_JSON_DEPTH
+
+
+def loads(document: bytes | memoryview) -> Any:
+    """Parse one JSON document.
+
+    Raises:
+        ApiError: MALFORMED_JSON, with the position or the offending key.
+    """
+    raw = bytes(document)
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _malformed(f"the body is not UTF-8 (byte {error.start})") from None
+    if text.startswith("\ufeff"):
+        raise _malformed("the body starts with a byte order mark; send plain UTF-8")
+    try:
+        value = json.loads(text, object_pairs_hook=_unique)
+    except ApiError:
+        raise
+    except RecursionError:
+        raise _too_deep() from None
+    except json.JSONDecodeError as error:
+        raise _malformed(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
+    except ValueError:  # an integer of more digits than Python converts
+        raise _malformed("a number has too many digits") from None
+    # Few brackets cannot nest deeply: the walk is only made for documents that might.
+    if raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH:
+        _check_depth(value)
+    return value
+
+
+def loads_object(document: bytes | memoryview) -> dict[str, Any]:
+    """Parse a document whose top must be an object.
+
+    Raises:
+        ApiError: MALFORMED_JSON.
+    """
+    value = loads(document)
+    if not isinstance(value, dict):
+        raise _malformed(f"the body must be a JSON object, not {json_type(value)}")
+    return value
+
+
+def dumps(value: Any) -> bytes:
+    """Compact ASCII JSON; non-finite numbers become bare tokens."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def json_type(value: object) -> str:
+    """The JSON name of a parsed value's type, for error messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "an array" if isinstance(value, list) else "an object"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _malformed(f"the key {key[:64]!r} stands twice in one object")
+            seen.add(key)
+    return members
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        containers = [item for item in level if type(item) in (list, dict)]
+        if not containers:
+            return
+        level = [
+            child
+            for item in containers
+            for child in (item if type(item) is list else item.values())
+            if type(child) in (list, dict)
+        ]
+    if level:
+        raise _too_deep()
+
+
+def _malformed(detail: str) -> ApiError:
+    return ApiError(ErrorCode.MALFORMED_JSON, f"failed to parse the request JSON: {detail}")
+
+
+def _too_deep() -> ApiError:
+    return _malformed(f"arrays and objects may nest {MAX_JSON_DEPTH} deep at most")

@@ -1,0 +1,280 @@
+"""A tensor between bytes and a framework's arrays, and its two wire forms: JSON values and raw bytes.
+
+Nothing is copied that can be referenced: the raw form of a tensor is a slice of the request body, and
+``numpy.asarray(tensor)`` looks at those same bytes through the array interface protocol.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .datatypes import DATATYPES, Datatype
+from .errors import ApiError, ErrorCode
+from .limits import MAX_ELEMENTS, MAX_JSON_DEPTH, MAX_RANK
+from .strict_json import json_type
+
+_U32 = struct.Struct("<I")
+
+
+@dataclass(slots=True)
+class Tensor:
+    """A named tensor.
+
+    Attributes:
+        name: the input's or output's name.
+        datatype: a key of :data:`~pocketserve_wire.datatypes.DATATYPES`.
+        shape: dimensions, row-major; ``()`` is a scalar.
+        data: the elements as contiguous little-endian bytes; for BYTES a sequence of ``bytes`` objects.
+        parameters: the tensor's own parameters, without those that describe its encoding.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: memoryview | Sequence[bytes]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's array interface, version 3: ``numpy.asarray(tensor)`` shares the memory (not for BYTES)."""
+        if self.datatype == "BYTES":
+            raise AttributeError("a BYTES tensor has no buffer; read .data")
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": DATATYPES[self.datatype].typestr,
+            "data": self.data,
+        }
+
+
+def element_count(shape: Iterable[int]) -> int:
+    """The number of elements of a shape without variable dimensions."""
+    return math.prod(shape)
+
+
+def parse_shape(value: object, where: str) -> tuple[int, ...]:
+    """Check a shape from JSON.
+
+    Raises:
+        ApiError: INVALID_TENSOR for anything but an array of integers from 0 whose product is bounded.
+    """
+    if not isinstance(value, list) or any(type(dim) is not int for dim in value):
+        raise invalid(
+            where,
+            f"shape must be an array of integers, not {json_type(value)}"
+            if not isinstance(value, list)
+            else "shape must hold integers only",
+        )
+    if len(value) > MAX_RANK:
+        raise invalid(where, f"shape has {len(value)} dimensions, the limit is {MAX_RANK}")
+    if any(dim < 0 for dim in value):
+        raise invalid(where, f"shape {value} has a negative dimension; a request states every size")
+    if element_count(value) > MAX_ELEMENTS or max(value, default=0) > MAX_ELEMENTS:
+        raise invalid(where, f"shape {value} has more than {MAX_ELEMENTS} elements")
+    return tuple(value)
+
+
+def parse_datatype(value: object, where: str) -> Datatype:
+    """Look a datatype up by its exact name.
+
+    Raises:
+        ApiError: INVALID_TENSOR with the known names.
+    """
+    datatype = DATATYPES.get(value) if isinstance(value, str) else None
+    if datatype is None:
+        raise invalid(where, f"invalid datatype {_show(value)}; expected one of {', '.join(DATATYPES)}")
+    return datatype
+
+
+def from_json_values(
+    values: object, datatype: Datatype, shape: tuple[int, ...], where: str
+) -> memoryview | list[bytes]:
+    """Turn a JSON ``data`` member into elements.
+
+    Any nesting is accepted, as Triton does: the array is flattened and only the element count is compared.
+
+    Raises:
+        ApiError: INVALID_TENSOR for a wrong count, a wrong type or a value out of range.
+    """
+    if not isinstance(values, list):
+        raise invalid(where, f"data must be an array, not {json_type(values)}")
+    flat = _flatten(values, where)
+    if len(flat) != element_count(shape):
+        raise invalid(where, f"shape {list(shape)} needs {element_count(shape)} elements, data has {len(flat)}")
+    if datatype.name == "BYTES":
+        return _strings(flat, where)
+    return memoryview(_numbers(flat, datatype, where)).cast("B")
+
+
+def from_raw(raw: memoryview, datatype: Datatype, shape: tuple[int, ...], where: str) -> memoryview | list[bytes]:
+    """Check a tensor's raw bytes; fixed-size elements are referenced, not copied.
+
+    Raises:
+        ApiError: INVALID_TENSOR for a size that does not fit the shape, or elements that are not valid.
+    """
+    count = element_count(shape)
+    if datatype.name == "BYTES":
+        return _split_bytes(raw, count, where)
+    expected = count * datatype.itemsize
+    if raw.nbytes != expected:
+        raise invalid(
+            where,
+            f"unexpected size: {datatype.name} with shape {list(shape)} needs {expected} bytes, got {raw.nbytes}",
+        )
+    if datatype.name == "BOOL" and bytes(raw).translate(None, b"\x00\x01"):
+        raise invalid(where, "a BOOL element must be the byte 0 or 1")
+    return raw
+
+
+def to_raw(tensor: Tensor) -> memoryview:
+    """The tensor's raw wire form: its own memory, or for BYTES the elements behind 4-byte lengths."""
+    if isinstance(tensor.data, memoryview):
+        return tensor.data
+    return memoryview(b"".join(part for element in tensor.data for part in (_U32.pack(len(element)), element)))
+
+
+def to_json_values(tensor: Tensor) -> list[Any]:
+    """The tensor's elements as a flat JSON array, row-major.
+
+    FP32 is printed as the double of the same value, so that reading it back gives the identical float.
+
+    Raises:
+        ApiError: INVALID_REQUEST for FP16 and BF16, which have no JSON form, and for BYTES that are not UTF-8.
+    """
+    if not isinstance(tensor.data, memoryview):
+        try:
+            return [element.decode("utf-8") for element in tensor.data]
+        except UnicodeDecodeError:
+            raise _needs_binary(tensor, "holds bytes that are not UTF-8") from None
+    if tensor.datatype == "BOOL":
+        return [byte != 0 for byte in tensor.data]
+    code = DATATYPES[tensor.datatype].array_code
+    if code is None:
+        raise _needs_binary(tensor, f"is {tensor.datatype}, which JSON cannot hold")
+    values: array.array[Any] = array.array(code)
+    values.frombytes(tensor.data)
+    return values.tolist()
+
+
+def invalid(where: str, detail: str) -> ApiError:
+    """An INVALID_TENSOR error that starts with the place of the fault."""
+    return ApiError(ErrorCode.INVALID_TENSOR, f"{where}: {detail}")
+
+
+def _flatten(values: list[Any], where: str) -> list[Any]:
+    if list not in set(map(type, values)):
+        return values
+    flat: list[Any] = []
+    _append_leaves(flat, values, 1, where)
+    return flat
+
+
+def _append_leaves(flat: list[Any], values: list[Any], depth: int, where: str) -> None:
+    if depth > MAX_JSON_DEPTH:
+        raise invalid(where, f"data nests deeper than {MAX_JSON_DEPTH} arrays")
+    if list not in set(map(type, values)):
+        flat += values
+        return
+    for value in values:
+        if type(value) is list:
+            _append_leaves(flat, value, depth + 1, where)
+        else:
+            flat.append(value)
+
+
+def _strings(flat: list[Any], where: str) -> list[bytes]:
+    _check_types(flat, {str}, "strings", "BYTES", where)
+    try:
+        return [value.encode("utf-8") for value in flat]
+    except UnicodeEncodeError:
+        raise invalid(where, "a string holds half of a surrogate pair, which is not Unicode text") from None
+
+
+def _numbers(flat: list[Any], datatype: Datatype, where: str) -> bytes | array.array[Any]:
+    if datatype.name == "BOOL":
+        _check_types(flat, {bool}, "true or false", "BOOL", where)
+        return bytes(flat)
+    if datatype.array_code is None:
+        raise invalid(where, f"{datatype.name} cannot be sent as JSON; send it as binary tensor data")
+    if datatype.is_integer:
+        _check_types(flat, {int}, "integers", datatype.name, where)
+        return _integers(flat, datatype, where)
+    _check_types(flat, {int, float, type(None)}, "numbers", datatype.name, where)
+    return _floats(flat, datatype, where)
+
+
+def _integers(flat: list[int], datatype: Datatype, where: str) -> array.array[Any]:
+    assert datatype.array_code is not None
+    try:
+        return array.array(datatype.array_code, flat)
+    except OverflowError:
+        bits = datatype.itemsize * 8
+        low, high = (0, 2**bits - 1) if datatype.name.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        index = next(i for i, value in enumerate(flat) if not low <= value <= high)
+        raise invalid(
+            where, f"data[{index}] is {_show(flat[index])}, but {datatype.name} holds {low} to {high}"
+        ) from None
+
+
+def _floats(flat: list[Any], datatype: Datatype, where: str) -> array.array[Any]:
+    assert datatype.array_code is not None
+    if None in flat:  # both tritonclient and kserve read and write null for NaN
+        flat = [math.nan if value is None else value for value in flat]
+    try:
+        packed = array.array(datatype.array_code, flat)
+    except OverflowError:
+        raise invalid(where, f"a number is too large for {datatype.name}") from None
+    if math.inf in packed or -math.inf in packed:
+        for index, value in enumerate(flat):
+            if math.isinf(packed[index]) and not math.isinf(value):
+                raise invalid(where, f"data[{index}] is {value!r}, which is too large for {datatype.name}")
+    return packed
+
+
+def _check_types(flat: list[Any], allowed: set[type], wanted: str, datatype: str, where: str) -> None:
+    if set(map(type, flat)) <= allowed:
+        return
+    index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
+    raise invalid(where, f"data[{index}] is {_show(flat[index])}, but {datatype} takes {wanted}")
+
+
+def _split_bytes(raw: memoryview, count: int, where: str) -> list[bytes]:
+    if count * _U32.size > raw.nbytes:
+        raise invalid(where, f"{count} BYTES elements need at least {count * _U32.size} bytes, got {raw.nbytes}")
+    elements: list[bytes] = []
+    offset = 0
+    for index in range(count):
+        if offset + _U32.size > raw.nbytes:
+            raise invalid(where, f"BYTES element {index} has no length: the data ends at byte {raw.nbytes}")
+        (length,) = _U32.unpack_from(raw, offset)
+        offset += _U32.size
+        if length > raw.nbytes - offset:
+            raise invalid(where, f"BYTES element {index} says {length} bytes, only {raw.nbytes - offset} follow")
+        elements.append(bytes(raw[offset : offset + length]))
+        offset += length
+    if offset != raw.nbytes:
+        raise invalid(where, f"{raw.nbytes - offset} bytes follow the last of {count} BYTES elements")
+    return elements
+
+
+def _needs_binary(tensor: Tensor, why: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, f"output {tensor.name!r} {why}; ask for it with binary_data set to true")
+
+
+def _show(value: object) -> str:
+    """A value as the caller wrote it, cut to a bounded length."""
+    if isinstance(value, list | dict):
+        return json_type(value)
+    names = {True: "true", False: "false"}
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else names[value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "an integer of over 30 digits"
+    return f"{value!r:.64}"
