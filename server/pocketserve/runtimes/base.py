@@ -1,0 +1,101 @@
+"""What a framework must offer to be served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pocketserve.tensors import Array, TensorSpec
+
+
+class RuntimeMissingError(Exception):
+    """The framework that a model needs is not installed; the text holds the commands that install it."""
+
+
+class ModelLoadError(Exception):
+    """A model file that cannot be served; the text is one sentence that says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a version's files lie and how its owner wants it loaded.
+
+    Attributes:
+        path: the model file (for unconverted PyTorch: ``model.py``), already checked to lie in the models folder.
+        threads: threads that one run may use.
+        options: the version's table in the manifest, checked against the runtime's own keys.
+        inputs, outputs: specs from the manifest, for frameworks whose files do not say.
+    """
+
+    path: Path
+    threads: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Sequence[TensorSpec] = ()
+    outputs: Sequence[TensorSpec] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A named entry point of a model file, with the names that the file's author gave its tensors."""
+
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+
+
+class Session(Protocol):
+    """One loaded instance of a model. It is used by one thread at a time; the engine sees to that.
+
+    Attributes:
+        inputs, outputs: the specs of the default entry point, in the model's order.
+        signatures: named entry points, empty where the format has none.
+        runtime: the framework with its version, such as ``ai-edge-litert 2.3.0``.
+        memory_bytes: an estimate of what the instance holds: weights and working memory.
+    """
+
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    signatures: Mapping[str, Signature]
+    runtime: str
+    memory_bytes: int
+
+    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+        """Compute the outputs of one request.
+
+        Args:
+            inputs: arrays by input name; dtypes and shapes fit the specs.
+            signature: one of the file's named entry points; None is the default one.
+
+        Returns:
+            Arrays by output name. They own their memory: the next run does not change them.
+
+        Raises:
+            Exception: whatever the framework raises; the engine reports it as a failed inference.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of all memory. The session is not used afterwards."""
+        ...
+
+
+class Runtime(Protocol):
+    """A framework: opens model files of some kinds.
+
+    Attributes:
+        platform: the name in OIP metadata, such as ``tensorflow_lite``.
+        option_keys: keys that a version's manifest table may have for this runtime.
+    """
+
+    platform: str
+    option_keys: frozenset[str]
+
+    def open(self, source: ModelSource) -> Session:
+        """Load a model.
+
+        Raises:
+            RuntimeMissingError: the framework is not installed.
+            ModelLoadError: the file cannot be served.
+        """
+        ...

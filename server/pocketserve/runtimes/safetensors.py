@@ -1,0 +1,77 @@
+"""Reads the safetensors format: an 8-byte little-endian length, a JSON header, raw tensors.
+
+The format's own library needs a compiler on Termux, and reading it takes a page. Every offset is checked against
+the file before it is used. Source: the format description in the safetensors repository's README.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tensors import Array
+from pocketserve_wire import ApiError, strict_json
+
+MAX_HEADER_BYTES = 100_000_000
+"""The bound that the format's own library sets."""
+
+DTYPES = {
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
+    "U64": "<u8", "I64": "<i8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
+
+
+def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
+    """All tensors of a file, mapped: their memory is the file's.
+
+    Returns:
+        Name -> (dtype name of the format, array). BF16 arrays hold the 16 bits as uint16.
+
+    Raises:
+        ModelLoadError: the file is not valid; the text says where.
+    """
+    size = path.stat().st_size
+    if size < 8:
+        raise _fault(path, "it is shorter than its 8-byte length field")
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    (header_size,) = struct.unpack_from("<Q", mapped)
+    if header_size > min(MAX_HEADER_BYTES, size - 8):
+        raise _fault(path, f"its header of {header_size} bytes does not fit into the file of {size}; is it truncated?")
+    try:
+        header = strict_json.loads_object(mapped[8 : 8 + header_size])
+    except ApiError as error:
+        raise _fault(path, str(error)) from None
+    data = memoryview(mapped)[8 + header_size :]
+    header.pop("__metadata__", None)
+    tensors = {name: _tensor(path, name, entry, data) for name, entry in header.items()}
+    covered = sum(array.nbytes for _, array in tensors.values())
+    if covered != len(data):
+        raise _fault(path, f"its tensors cover {covered} bytes of {len(data)}; is it truncated?")
+    return tensors
+
+
+def _tensor(path: Path, name: str, entry: Any, data: memoryview) -> tuple[str, Array]:
+    try:
+        dtype_name, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        dtype = np.dtype(DTYPES[dtype_name])
+        ints = [*shape, start, end]
+    except (KeyError, TypeError, ValueError):
+        raise _fault(path, f"the entry of tensor {name[:80]!r} is not understood") from None
+    if any(type(value) is not int or value < 0 for value in ints) or not start <= end <= len(data):
+        raise _fault(path, f"tensor {name[:80]!r} lies outside the file; is it truncated?")
+    count = 1
+    for dim in shape:
+        count *= dim
+    if count * dtype.itemsize != end - start:
+        raise _fault(path, f"tensor {name[:80]!r} has {end - start} bytes, its shape needs {count * dtype.itemsize}")
+    return dtype_name, np.frombuffer(data[start:end], dtype=dtype).reshape(shape)
+
+
+def _fault(path: Path, detail: str) -> ModelLoadError:
+    return ModelLoadError(f"{path.name} is not a valid safetensors file: {detail}")

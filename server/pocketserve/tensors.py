@@ -1,0 +1,141 @@
+"""Between the wire's tensors and NumPy arrays, and the description of a model's inputs and outputs.
+
+BF16 has no NumPy type of its own: its arrays hold the 16 bits as ``uint16``, and whoever computes with them
+converts. BYTES arrays have dtype ``object`` and ``bytes`` elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pocketserve_wire import DATATYPES, Tensor
+from pocketserve_wire.tensor import invalid
+
+Array = npt.NDArray[Any]
+
+_BY_DTYPE = {np.dtype(kind.typestr): name for name, kind in DATATYPES.items() if name not in ("BF16", "BYTES")}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """Affine quantisation of a whole tensor: real = scale * (stored - zero_point)."""
+
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What a model says of one input or output.
+
+    Attributes:
+        name: as the model file names it.
+        datatype: a name of the Open Inference Protocol.
+        shape: -1 stands for a dimension that the caller chooses.
+        quantization: set when the stored integers stand for real numbers.
+        aliases: other names that mean the same tensor, such as a signature's.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    quantization: Quantization | None = None
+    aliases: tuple[str, ...] = field(default=())
+
+    def accepts(self, shape: tuple[int, ...], *, rows_free: bool = False) -> bool:
+        """Whether a tensor of this shape fits; ``rows_free`` leaves the first dimension out of it."""
+        pairs = list(zip(self.shape, shape, strict=False))
+        return len(shape) == len(self.shape) and all(mine in (-1, theirs) for mine, theirs in pairs[rows_free:])
+
+
+def datatype_of(dtype: npt.DTypeLike) -> str:
+    """The protocol's datatype for a NumPy dtype.
+
+    Raises:
+        ValueError: when the protocol has none (complex numbers, dates).
+    """
+    resolved = np.dtype(dtype)
+    if resolved.kind in "SOU":
+        return "BYTES"
+    name = _BY_DTYPE.get(resolved.newbyteorder("<"))
+    if name is None:
+        raise ValueError(f"the protocol has no datatype for {resolved}")
+    return name
+
+
+def to_array(tensor: Tensor) -> Array:
+    """A tensor as an array; fixed-size elements share the tensor's (read-only) memory."""
+    if isinstance(tensor.data, memoryview):
+        return np.frombuffer(tensor.data, dtype=DATATYPES[tensor.datatype].typestr).reshape(tensor.shape)
+    array = np.empty(len(tensor.data), dtype=object)
+    array[:] = tensor.data
+    return array.reshape(tensor.shape)
+
+
+def to_tensor(name: str, array: Array, datatype: str | None = None) -> Tensor:
+    """An array as a tensor that shares its memory where it is contiguous.
+
+    Args:
+        datatype: needed only where the dtype does not tell it (BF16).
+    """
+    kind = datatype or datatype_of(array.dtype)
+    if kind == "BYTES":
+        elements = [_as_bytes(element) for element in array.reshape(-1).tolist()]
+        return Tensor(name, kind, array.shape, elements)
+    contiguous = np.ascontiguousarray(array, dtype=DATATYPES[kind].typestr).reshape(-1)
+    return Tensor(name, kind, array.shape, contiguous.view(np.uint8).data)
+
+
+def check_against(spec: TensorSpec, tensor: Tensor, *, rows_free: bool = False) -> None:
+    """Refuse a tensor that the model cannot take.
+
+    A quantised input may also be sent as FP32; the caller quantises it.
+
+    Raises:
+        ApiError: INVALID_TENSOR naming the input, what was expected and what came.
+    """
+    where = f"input {tensor.name!r}"
+    floats = spec.quantization is not None and tensor.datatype == "FP32"
+    if tensor.datatype != spec.datatype and not floats:
+        also = " (or FP32, which is quantised for you)" if spec.quantization else ""
+        raise invalid(where, f"expected datatype {spec.datatype}{also}, got {tensor.datatype}")
+    if not spec.accepts(tensor.shape, rows_free=rows_free):
+        raise invalid(where, f"expected shape {list(spec.shape)}, got {list(tensor.shape)}")
+
+
+def quantize(array: Array, spec: TensorSpec) -> Array:
+    """Real numbers to the stored integers of a quantised tensor: round(x / scale) + zero_point, saturated."""
+    assert spec.quantization is not None
+    dtype = np.dtype(DATATYPES[spec.datatype].typestr)
+    limits = np.iinfo(dtype)
+    steps = np.rint(np.nan_to_num(array.astype(np.float64)) / spec.quantization.scale) + spec.quantization.zero_point
+    stored: Array = np.clip(steps, limits.min, limits.max).astype(dtype)
+    return stored
+
+
+def dequantize(array: Array, spec: TensorSpec) -> Array:
+    """Stored integers to FP32: scale * (q - zero_point)."""
+    assert spec.quantization is not None
+    steps = array.astype(np.float32) - np.float32(spec.quantization.zero_point)
+    real: Array = steps * np.float32(spec.quantization.scale)
+    return real
+
+
+def describe(spec: TensorSpec) -> Mapping[str, Any]:
+    """A spec as the protocol's metadata prints it, with quantisation where there is one."""
+    entry: dict[str, Any] = {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+    if spec.quantization is not None:
+        entry["parameters"] = {
+            "quantization_scale": spec.quantization.scale,
+            "quantization_zero_point": spec.quantization.zero_point,
+        }
+    return entry
+
+
+def _as_bytes(element: object) -> bytes:
+    return element if isinstance(element, bytes) else str(element).encode("utf-8")

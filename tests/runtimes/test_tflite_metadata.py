@@ -1,0 +1,494 @@
+"""Metadata inside model files. Needs no TFLite runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+import struct
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pocketserve.runtimes import tflite_metadata as md
+from pocketserve.runtimes.tflite_metadata import MetadataError
+
+DATA = Path(__file__).parent / "data"
+MODEL = DATA / "metadata.tflite"
+WHOLE = MODEL.read_bytes()
+
+
+def described() -> md.ModelMetadata:
+    found = md.read_metadata(MODEL)
+    assert found is not None
+    return found
+
+
+# --- What the fixture says
+
+
+def test_the_models_own_texts():
+    found = described()
+    assert (found.name, found.description, found.version) == ("fixture", "Größe × 2", "v3")
+    assert (found.author, found.license, found.min_parser_version) == ("someone", "Apache-2.0", "1.5.0")
+    assert found.associated_files == (md.AssociatedFile("vocab.txt", type=md.FileType.VOCABULARY),)
+    assert found.output_groups == (md.TensorGroup("result", ("scores", "classes")),)
+    assert found.input_groups == found.input_process_units == found.output_process_units == ()
+
+
+def test_an_input_with_everything():
+    image = described().inputs[0]
+    assert (image.name, image.description) == ("image", "a small picture")
+    assert image.dimension_names == ("batch", "pixel")
+    assert image.content == md.Content("image", md.ImageProperties("rgb", (32, 24)), None)
+    assert image.normalization == md.Normalization((127.5, 127.0), (127.5,))
+    assert image.stats == md.Stats(max=(1.0,), min=(-1.0,))
+
+
+def test_every_kind_of_process_unit():
+    vocabulary = (md.AssociatedFile("vocab.txt", type=md.FileType.VOCABULARY),)
+    # A type number of a newer schema is no error.
+    future = (md.AssociatedFile("future.bin", type=md.FileType.UNKNOWN),)
+    assert described().inputs[0].process_units[1:] == (
+        md.ScoreCalibration("log", 0.25),
+        md.ScoreThresholding(0.5),
+        md.BertTokenizer(vocabulary),
+        md.SentencePieceTokenizer(future, vocabulary),
+        md.RegexTokenizer(r"\W+", vocabulary),
+        md.UnknownUnit(99),
+    )
+
+
+def test_every_kind_of_content():
+    assert [tensor.content for tensor in described().inputs[1:]] == [
+        md.Content("bounding_box", md.BoundingBoxProperties((1, 0, 3, 2), "boundaries", "pixel"), (2, 3)),
+        md.Content("audio", md.AudioProperties(16000, 1), None),
+        md.Content("feature", md.FeatureProperties(), None),
+        md.Content("unknown", None, None),
+    ]
+
+
+def test_a_tensor_with_little():
+    scores = described().outputs[0]
+    assert (scores.content, scores.stats, scores.normalization) == (None, None, None)
+    assert (scores.process_units, scores.dimension_names, scores.description) == ((), (), "")
+    assert scores.associated_files[2] == md.AssociatedFile(
+        "labels.txt", "the labels", md.FileType.TENSOR_AXIS_LABELS, version="v1"
+    )
+
+
+def test_a_model_without_metadata():
+    assert md.read_metadata(DATA / "dynamic_batch.tflite") is None
+
+
+# --- Associated files
+
+
+@pytest.mark.parametrize(
+    ("language", "labels"),
+    [
+        (None, ["cat", "", "bird"]),
+        ("", ["cat", "", "bird"]),
+        ("en", ["the cat", "the dog"]),
+        ("EN", ["the cat", "the dog"]),
+        ("en_GB", ["the cat", "the dog"]),
+        ("de-AT", ["Kätzchen", "Hündchen"]),
+        ("fr", ["cat", "", "bird"]),
+    ],
+)
+def test_labels_by_language(language: str | None, labels: list[str]):
+    assert md.labels_of(MODEL, described().outputs[0], language) == labels
+
+
+def test_value_labels_and_none():
+    found = described()
+    assert md.labels_of(MODEL, found.outputs[1]) == ["zero", "one"]
+    assert md.labels_of(MODEL, found.inputs[0]) is None
+
+
+def test_axis_labels_come_before_value_labels():
+    both = md.TensorMetadata(
+        "t",
+        associated_files=(
+            md.AssociatedFile("values.txt", type=md.FileType.TENSOR_VALUE_LABELS),
+            md.AssociatedFile("labels_de.txt", type=md.FileType.TENSOR_AXIS_LABELS, locale="de"),
+        ),
+    )
+    assert md.labels_of(MODEL, both) == ["Kätzchen", "Hündchen"]
+
+
+def test_files_are_limited_by_their_unpacked_size():
+    assert md.read_associated_file(MODEL, "zeros.bin", limit=100_000) == bytes(100_000)
+    with pytest.raises(MetadataError, match="has 100000 bytes, more than 99999"):
+        md.read_associated_file(MODEL, "zeros.bin", limit=99_999)
+
+
+@pytest.mark.parametrize("name", ["", "none.txt", "../labels.txt"])
+def test_files_that_are_not_there(name: str):
+    with pytest.raises(MetadataError, match="has no file"):
+        md.read_associated_file(MODEL, name)
+
+
+def test_a_model_without_an_archive():
+    with pytest.raises(MetadataError, match="cannot be read"):
+        md.read_associated_file(DATA / "dynamic_batch.tflite", "labels.txt")
+
+
+def test_a_file_that_lies_about_its_size(tmp_path: Path):
+    """The directory says 10 bytes; the packed data hold 100,000."""
+    path = tmp_path / "model.tflite"
+    entry = WHOLE.rindex(b"PK\x01\x02", 0, WHOLE.rindex(b"zeros.bin"))
+    path.write_bytes(WHOLE[: entry + 24] + struct.pack("<I", 10) + WHOLE[entry + 28 :])
+    with pytest.raises(MetadataError):
+        md.read_associated_file(path, "zeros.bin", limit=1000)
+
+
+def test_a_huge_directory_is_not_read(tmp_path: Path):
+    path = tmp_path / "model.tflite"
+    size = md.MAX_DIRECTORY_BYTES * 2
+    end = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 9, 9, size, 0, 0)
+    path.write_bytes(bytes(size) + end)
+    with pytest.raises(MetadataError, match="directory has more than"):
+        md.read_associated_file(path, "labels.txt")
+
+
+def test_encrypted_and_unknown_compression(tmp_path: Path):
+    for offset, value in ((8, 1), (10, 99)):
+        path = tmp_path / f"{offset}.tflite"
+        entry = WHOLE.rindex(b"PK\x01\x02", 0, WHOLE.rindex(b"labels.txt"))
+        path.write_bytes(WHOLE[: entry + offset] + struct.pack("<H", value) + WHOLE[entry + offset + 2 :])
+        with pytest.raises(MetadataError, match="cannot be read"):
+            md.read_associated_file(path, "labels.txt")
+
+
+# --- Damaged descriptions, built by hand
+
+
+class Flat:
+    """A FlatBuffer in the making: places are reserved first and pointed at what comes later."""
+
+    def __init__(self, identifier: bytes) -> None:
+        self.data = bytearray(4) + identifier
+
+    def table(self, *fields: int) -> dict[int, int]:
+        """A table with these 4-byte fields; gives their positions. Key -1: the table's own."""
+        slots = [0] * (max(fields, default=-1) + 1)
+        for place, number in enumerate(fields):
+            slots[number] = 4 + 4 * place
+        listed = len(self.data)
+        self.data += struct.pack(f"<HH{len(slots)}H", 4 + 2 * len(slots), 4 + 4 * len(fields), *slots)
+        at = len(self.data)
+        self.data += struct.pack("<i", at - listed) + bytes(4 * len(fields))
+        return {-1: at} | {number: at + 4 + 4 * place for place, number in enumerate(fields)}
+
+    def vector(self, count: int, itemsize: int = 4) -> int:
+        self.data += struct.pack("<I", count) + bytes(count * itemsize)
+        return len(self.data) - 4 - count * itemsize
+
+    def blob(self, content: bytes) -> int:
+        self.data += struct.pack("<I", len(content)) + content
+        return len(self.data) - 4 - len(content)
+
+    def point(self, at: int, target: int) -> None:
+        self.data[at : at + 4] = struct.pack("<I", target - at)
+
+    def set(self, at: int, value: int) -> None:
+        self.data[at : at + 4] = struct.pack("<I", value)
+
+
+def model_with(description: bytes, number: int = 0) -> bytes:
+    """A model of nothing but a description, said to be in buffer ``number``."""
+    flat = Flat(b"TFL3")
+    model = flat.table(4, 6)
+    flat.point(0, model[-1])
+    for field in (6, 4):
+        vector = flat.vector(1)
+        flat.point(model[field], vector)
+        member = flat.table(*((0, 1) if field == 6 else (0,)))
+        flat.point(vector + 4, member[-1])
+        flat.point(member[0], flat.blob(b"TFLITE_METADATA" if field == 6 else description))
+        if field == 6:
+            flat.set(member[1], number)
+    return bytes(flat.data)
+
+
+def read(tmp_path: Path, description: bytes, number: int = 0) -> md.ModelMetadata | None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(model_with(description, number))
+    return md.read_metadata(path)
+
+
+def one_tensor(flat: Flat, *fields: int) -> dict[int, int]:
+    """The root with one graph with one input, whose fields are given back."""
+    root = flat.table(3)
+    flat.point(0, root[-1])
+    for number in (3, 2):
+        vector = flat.vector(1)
+        flat.point(root[number], vector)
+        root = flat.table(*((2,) if number == 3 else fields))
+        flat.point(vector + 4, root[-1])
+    return root
+
+
+def test_an_empty_description_is_one(tmp_path: Path):
+    flat = Flat(b"M001")
+    flat.point(0, flat.table()[-1])
+    assert read(tmp_path, bytes(flat.data)) == md.ModelMetadata()
+
+
+@pytest.mark.parametrize("description", [b"", b"M001", bytes(4) + b"M001", b"\xff\xff\xff\xffM001" + bytes(20)])
+def test_no_root(tmp_path: Path, description: bytes):
+    with pytest.raises(MetadataError):
+        read(tmp_path, description)
+
+
+def test_another_schema(tmp_path: Path):
+    with pytest.raises(MetadataError, match="identifier M001"):
+        read(tmp_path, bytes(4) + b"M002" + bytes(20))
+
+
+def test_a_buffer_that_is_not_there(tmp_path: Path):
+    with pytest.raises(MetadataError, match="buffer 7, which is not there"):
+        read(tmp_path, b"", number=7)
+
+
+def test_a_description_beyond_the_limit(tmp_path: Path):
+    with pytest.raises(MetadataError, match="claims"):
+        read(tmp_path, bytes(4) + b"M001" + bytes(md.MAX_METADATA_BYTES))
+
+
+@pytest.mark.parametrize("count", [2, 1000, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_vectors_longer_than_the_file(tmp_path: Path, count: int):
+    flat = Flat(b"M001")
+    tensor = one_tensor(flat, 6)
+    vector = flat.vector(1)
+    flat.point(tensor[6], vector)
+    flat.set(vector, count)
+    with pytest.raises(MetadataError):
+        read(tmp_path, bytes(flat.data))
+
+
+def test_an_offset_to_itself(tmp_path: Path):
+    flat = Flat(b"M001")
+    one_tensor(flat, 0)
+    with pytest.raises(MetadataError, match="leads to itself"):
+        read(tmp_path, bytes(flat.data))
+
+
+@pytest.mark.parametrize("size", [0, 2, 5, 0xFFFE])
+def test_a_field_list_of_an_impossible_size(tmp_path: Path, size: int):
+    flat = Flat(b"M001")
+    flat.point(0, flat.table(0)[-1])
+    flat.data[8:10] = struct.pack("<H", size)
+    with pytest.raises(MetadataError):
+        read(tmp_path, bytes(flat.data))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "match"),
+    [
+        ([math.nan], [1.0], "infinite or not a number"),
+        ([0.0], [math.inf], "infinite or not a number"),
+        ([0.0], [0.0], "standard deviation"),
+        ([0.0], [], "lacks"),
+        ([], [1.0], "lacks"),
+    ],
+)
+def test_normalisation_that_would_give_nonsense(tmp_path: Path, mean: Any, std: Any, match: str):
+    flat = Flat(b"M001")
+    tensor = one_tensor(flat, 4)
+    vector = flat.vector(1)
+    flat.point(tensor[4], vector)
+    unit = flat.table(0, 1)
+    flat.point(vector + 4, unit[-1])
+    flat.set(unit[0], 1)
+    options = flat.table(0, 1)
+    flat.point(unit[1], options[-1])
+    for number, values in ((0, mean), (1, std)):
+        at = flat.vector(len(values))
+        flat.point(options[number], at)
+        flat.data[at + 4 :] = struct.pack(f"<{len(values)}f", *values)
+    with pytest.raises(MetadataError, match=match):
+        read(tmp_path, bytes(flat.data))
+
+
+def test_shared_tables_do_not_multiply_the_work(tmp_path: Path):
+    """5,000 units, each the same one with the same 5,000 files: 25 million tables in 40 kB."""
+    flat = Flat(b"M001")
+    tensor = one_tensor(flat, 4)
+    units = flat.vector(5000)
+    flat.point(tensor[4], units)
+    unit = flat.table(0, 1)
+    flat.set(unit[0], 4)
+    options = flat.table(0)
+    flat.point(unit[1], options[-1])
+    files = flat.vector(5000)
+    flat.point(options[0], files)
+    file = flat.table()
+    for number in range(5000):
+        flat.point(units + 4 + 4 * number, unit[-1])
+        flat.point(files + 4 + 4 * number, file[-1])
+    started = time.process_time()
+    with pytest.raises(MetadataError, match="too large"):
+        read(tmp_path, bytes(flat.data))
+    assert time.process_time() - started < 5
+
+
+def test_invalid_utf8_is_shown_as_such(tmp_path: Path):
+    flat = Flat(b"M001")
+    tensor = one_tensor(flat, 0)
+    flat.point(tensor[0], flat.blob(b"a\xffb"))
+    found = read(tmp_path, bytes(flat.data))
+    assert found is not None
+    assert found.inputs[0].name == "a�b"
+
+
+# --- Files that are no models, and models that are not whole
+
+
+@pytest.mark.parametrize("content", [b"", b"TFL3", b"1234TFL2" + bytes(50), b"\xff\xff\xff\x7fTFL3" + bytes(50)])
+@pytest.mark.parametrize("function", [md.read_metadata, md.check_model])
+def test_other_files(tmp_path: Path, content: bytes, function: Any):
+    path = tmp_path / "model.tflite"
+    path.write_bytes(content)
+    with pytest.raises(MetadataError):
+        function(path)
+
+
+@pytest.mark.parametrize("function", [md.read_metadata, md.check_model])
+def test_a_missing_file(tmp_path: Path, function: Any):
+    with pytest.raises(MetadataError, match=r"none\.tflite cannot be read"):
+        function(tmp_path / "none.tflite")
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem)
+def test_whole_models_pass(path: Path):
+    md.check_model(path)
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem)
+def test_models_cut_short_do_not(path: Path, tmp_path: Path):
+    whole = path.read_bytes()
+    cut = tmp_path / "cut.tflite"
+    model = len(whole) if not zipfile.is_zipfile(path) else whole.index(b"PK\x03\x04")
+    for kept in range(0, model - 64, 7):
+        cut.write_bytes(whole[:kept])
+        with pytest.raises(MetadataError):
+            md.check_model(cut)
+
+
+# --- Anything at all
+
+_places = st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=6)
+_fuzz = settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+
+
+def _read_everything(path: Path) -> None:
+    """All that the module offers; only its own error may come."""
+    with contextlib.suppress(MetadataError):
+        md.check_model(path)
+    try:
+        found = md.read_metadata(path)
+    except MetadataError:
+        return
+    for tensor in (*found.inputs, *found.outputs) if found else ():
+        with contextlib.suppress(MetadataError):
+            md.labels_of(path, tensor, "en")
+
+
+@_fuzz
+@given(places=_places)
+def test_changed_bytes_raise_nothing_else(tmp_path: Path, places: list[tuple[int, int]]):
+    changed = bytearray(WHOLE)
+    for place, value in places:
+        changed[place] = value
+    (tmp_path / "model.tflite").write_bytes(changed)
+    _read_everything(tmp_path / "model.tflite")
+
+
+@_fuzz
+@given(start=st.integers(0, len(WHOLE)), end=st.integers(0, len(WHOLE)), fill=st.binary(max_size=16))
+def test_missing_parts_raise_nothing_else(tmp_path: Path, start: int, end: int, fill: bytes):
+    (tmp_path / "model.tflite").write_bytes(WHOLE[:start] + fill + WHOLE[end:])
+    _read_everything(tmp_path / "model.tflite")
+
+
+@_fuzz
+@given(content=st.binary(max_size=400))
+def test_garbage_raises_nothing_else(tmp_path: Path, content: bytes):
+    (tmp_path / "model.tflite").write_bytes(model_with(content[:4] + b"M001" + content[4:]))
+    _read_everything(tmp_path / "model.tflite")
+    (tmp_path / "model.tflite").write_bytes(content[:4] + b"TFL3" + content[4:])
+    _read_everything(tmp_path / "model.tflite")
+
+
+# --- Public models
+
+_KINDS = {
+    "FeatureProperties": "feature",
+    "ImageProperties": "image",
+    "BoundingBoxProperties": "bounding_box",
+    "AudioProperties": "audio",
+}
+
+
+@pytest.mark.assets
+def test_public_models_say_what_another_reader_found(assets: Path):
+    models = json.loads((assets / "MANIFEST.json").read_text())["models"]
+    checked = 0
+    for model in models:
+        if model["file"].endswith(".tflite"):
+            _check_model_against(assets / model["file"], model["spec"])
+            checked += 1
+    assert checked >= 11
+
+
+def _check_model_against(path: Path, spec: dict[str, Any]) -> None:
+    md.check_model(path)
+    found, expected = md.read_metadata(path), spec["tflite_metadata"]
+    if not expected:
+        assert found is None
+        return
+    assert found is not None
+    texts = (found.name, found.description, found.version or None, found.license or None)
+    assert texts == tuple(expected[key] for key in ("name", "description", "version", "licence"))
+    for role, tensors in (("input", found.inputs), ("output", found.outputs)):
+        entries = expected[f"{role}TensorMetadata"]
+        assert len(tensors) == len(entries)
+        for tensor, entry in zip(tensors, entries, strict=True):
+            _check_tensor_against(path, tensor, entry)
+    for name in spec["embedded_files"]:
+        assert md.read_associated_file(path, name)
+
+
+def _check_tensor_against(path: Path, tensor: md.TensorMetadata, entry: dict[str, Any]) -> None:
+    assert tensor.name == entry["name"]
+    # That reader gives no content where its table of properties is missing.
+    properties = tensor.content and tensor.content.properties
+    assert (tensor.content.kind if tensor.content and properties else None) == _KINDS.get(entry["content"])
+    assert [file.name for file in tensor.associated_files] == entry["associated_files"]
+    for unit, expected in zip(tensor.process_units, entry["process_units"], strict=True):
+        if isinstance(unit, md.Normalization):
+            assert (list(unit.mean), list(unit.std)) == (expected["mean"], expected["std"])
+        else:
+            assert isinstance(unit, md.RegexTokenizer)
+            assert unit.delimiter == expected["delimRegexPattern"]
+            assert [file.name for file in unit.vocab_files] == expected["vocabFile"]
+    labels = md.labels_of(path, tensor)
+    assert labels is None or (len(labels) > 1 and all(labels))
+
+
+def test_a_model_is_not_changed_by_reading(tmp_path: Path):
+    path = tmp_path / "model.tflite"
+    shutil.copy(MODEL, path)
+    path.chmod(0o400)
+    _read_everything(path)
+    assert path.read_bytes() == WHOLE
