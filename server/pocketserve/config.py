@@ -1,0 +1,172 @@
+"""The one table of settings.
+
+Each setting is a field of :class:`Config`: its name, type and default stand in the class, its unit and reason in the
+field's metadata. The command line (``--queue-limit``), the environment (``POCKETSERVE_QUEUE_LIMIT``) and
+``docs/configuration.md`` are all derived from, or checked against, this table. Later sources win: default,
+environment, command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import platformdirs
+
+from pocketserve_wire import limits
+
+APP_NAME: Final = "pocketserve"
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used; the text names it and says what is expected."""
+
+
+def _setting(default: Any, why: str, unit: str = "", factory: Callable[[], Any] | None = None) -> Any:
+    metadata = {"why": why, "unit": unit}
+    if factory is not None:
+        return dataclasses.field(default_factory=factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def default_token_file() -> Path:
+    """Where this installation keeps its token."""
+    return platformdirs.user_state_path(APP_NAME) / "token"
+
+
+def embedded_models_dir() -> Path:
+    """The demo models: beside the packages in a wheel, in ``models/`` in a source checkout."""
+    installed = Path(__file__).with_name("embedded_models")
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "models"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings of a server."""
+
+    models_dir: Path = _setting(None, "Folder whose models are served.", factory=embedded_models_dir)
+    host: str = _setting("127.0.0.1", "Address to listen on; anything but loopback exposes the port to the network.")
+    http_port: int = _setting(8470, "TCP port for HTTP; 0 takes any free one. A taken port is an error.")
+    token_file: Path = _setting(None, "File with the access token; made with mode 0600.", factory=default_token_file)
+    auth: bool = _setting(True, "Require the token. Without it every app on the device may use the server.")
+    allowed_hosts: tuple[str, ...] = _setting((), "Further Host header names to accept, for a reverse proxy.")
+    ready_file: Path | None = _setting(None, "JSON file written once requests are accepted, removed at the end.")
+    load: tuple[str, ...] = _setting((), "Models to load at start instead of on first use.")
+    memory_budget: int = _setting(
+        0, "Memory that loaded models may hold together; 0 takes half of what is available at start.", "bytes"
+    )
+    keep_alive: float = _setting(300.0, "Idle time after which a model is unloaded; 0 keeps it for good.", "seconds")
+    threads: int = _setting(0, "Threads one inference may use; 0 takes the fast cores this process may use.")
+    queue_limit: int = _setting(64, "Requests that may wait for one busy model; the next one is answered 429.")
+    request_timeout: float = _setting(60.0, "Longest time a request may wait when it names no timeout.", "seconds")
+    drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", "seconds")
+    http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.")
+    max_connections: int = _setting(128, "Open HTTP connections; further ones wait in the kernel's queue.")
+    max_body_bytes: int = _setting(limits.MAX_BODY_BYTES, "One request body, before and after inflating.", "bytes")
+    max_image_pixels: int = _setting(64_000_000, "Pixels of a decoded picture; larger ones are refused.", "pixels")
+    server_name: str = _setting(APP_NAME, "Name in the server metadata.")
+    log_level: str = _setting("info", "What is logged: debug, info, warning or error.")
+
+    @property
+    def worker_threads(self) -> int:
+        """HTTP threads: enough to hold a full queue and still answer health checks."""
+        return self.http_threads or self.queue_limit + 8
+
+
+SETTINGS: Final = {field.name: field for field in dataclasses.fields(Config)}
+"""Name -> dataclass field, whose metadata holds ``why`` and ``unit``."""
+
+
+def load_config(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Config:
+    """Put the settings together.
+
+    Args:
+        given: values from the command line, as text or already converted; None means not given.
+        environ: the environment variables.
+
+    Raises:
+        ConfigError: for a value of the wrong type or out of range.
+    """
+    values: dict[str, Any] = {}
+    for name in SETTINGS:
+        variable = f"POCKETSERVE_{name.upper()}"
+        if given.get(name) is not None:
+            values[name] = _convert(name, given[name], f"--{name.replace('_', '-')}")
+        elif variable in environ:
+            values[name] = _convert(name, environ[variable], variable)
+    config = Config(**values)
+    _check(config)
+    return config
+
+
+def parse_bytes(text: str) -> int:
+    """A size such as ``512M``, ``1.5GiB`` or ``65536``, in bytes.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)b?", text.strip().lower())
+    if not match or match[2] == "i":
+        raise ValueError(text)
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _convert(name: str, value: Any, source: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    field = SETTINGS[name]
+    expected, convert = _CONVERTERS["bytes" if field.metadata["unit"] == "bytes" else str(field.type)]
+    try:
+        return convert(value)
+    except ValueError:
+        raise ConfigError(f"{source} must be {expected}, not {value!r}") from None
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(text)
+
+
+_CONVERTERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "bytes": ("a size such as 512M or 1GiB", parse_bytes),
+    "int": ("a whole number", int),
+    "float": ("a number", float),
+    "bool": ("true or false", _boolean),
+    "str": ("text", str),
+    "Path": ("a path", lambda text: Path(text).expanduser()),
+    "Path | None": ("a path", lambda text: Path(text).expanduser()),
+    "tuple[str, ...]": ("names separated by commas", lambda text: tuple(filter(None, text.split(",")))),
+}
+
+
+def _check(config: Config) -> None:
+    ranges: dict[str, tuple[float, float]] = {
+        "http_port": (0, 65535),
+        "memory_budget": (0, 2**50),
+        "keep_alive": (0, 10**9),
+        "threads": (0, 256),
+        "queue_limit": (1, 1024),
+        "request_timeout": (0.001, 86400),
+        "drain_timeout": (0, 60),
+        "http_threads": (0, 1100),
+        "max_connections": (1, 4096),
+        "max_body_bytes": (1024, 2**31 - 1),
+        "max_image_pixels": (1, 2**31 - 1),
+    }
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise ConfigError(f"{name} must lie between {low} and {high}, not {value}")
+    if config.log_level not in ("debug", "info", "warning", "error"):
+        raise ConfigError(f"log_level must be debug, info, warning or error, not {config.log_level!r}")
+    if not config.auth and config.host not in ("127.0.0.1", "::1", "localhost"):
+        raise ConfigError(f"--no-auth works on loopback only; {config.host} can be reached from the network")

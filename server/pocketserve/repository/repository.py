@@ -1,0 +1,62 @@
+"""The models of one folder, as last scanned, and how names and versions are looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
+from pocketserve_wire import ApiError, ErrorCode
+
+
+class Repository:
+    """An index of a models folder. Looking up touches no file; :meth:`refresh` reads the folder again.
+
+    Args:
+        root: the models folder.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._models: Mapping[str, ModelEntry] = scan(root)
+
+    def refresh(self) -> None:
+        """Scan the folder anew; the new index replaces the old one at once and whole."""
+        self._models = scan(self._root)
+
+    def models(self) -> Mapping[str, ModelEntry]:
+        """All models by name."""
+        return self._models
+
+    def model(self, name: str) -> ModelEntry:
+        """One model.
+
+        Raises:
+            ApiError: MODEL_NOT_FOUND.
+        """
+        entry = self._models.get(name)
+        if entry is None:
+            raise ApiError(ErrorCode.MODEL_NOT_FOUND, f"Request for unknown model: {name[:128]!r} is not found")
+        return entry
+
+    @staticmethod
+    def version(entry: ModelEntry, version: str | None) -> VersionEntry:
+        """One version of a model; None, empty or "0" (OpenVINO clients) mean the default one.
+
+        Raises:
+            ApiError: VERSION_NOT_FOUND.
+        """
+        wanted = version or entry.default_version
+        found = entry.versions.get(wanted)
+        if found is None and version == "0":
+            found = entry.versions.get(entry.default_version)
+        if found is None:
+            raise ApiError(
+                ErrorCode.VERSION_NOT_FOUND,
+                f"Request for unknown model: {entry.name!r} version {wanted[:128]!r} is not found; "
+                f"it has {', '.join(entry.versions)}",
+            )
+        return found
