@@ -1,0 +1,82 @@
+"""The names and specs that callers see, over those that a session uses.
+
+A manifest may give a tensor a friendlier name, and a TFLite signature does too; any of the names is accepted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tensors import TensorSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bindings:
+    """One direction's tensors.
+
+    Attributes:
+        specs: what callers see, in the model's order.
+        by_name: every accepted name -> (the spec, the session's own name).
+    """
+
+    specs: tuple[TensorSpec, ...]
+    by_name: Mapping[str, tuple[TensorSpec, str]]
+
+    def names(self) -> str:
+        """The callers' names as a list for messages."""
+        return ", ".join(repr(spec.name) for spec in self.specs)
+
+
+def bind(actual: Sequence[TensorSpec], declared: Sequence[TensorSpec], what: str) -> Bindings:
+    """Match a manifest's declarations with what the loaded model has.
+
+    Args:
+        actual: the session's specs.
+        declared: the manifest's, in any order; tensors that it leaves out keep their own names.
+        what: "input" or "output", for messages.
+
+    Raises:
+        ModelLoadError: a declaration fits no tensor of the model, or contradicts it.
+    """
+    renamed: dict[str, TensorSpec] = {}
+    for position, spec in enumerate(declared):
+        mine = _find(actual, spec, position, len(declared))
+        if mine is None or mine.name in renamed:
+            names = ", ".join(repr(known.name) for known in actual)
+            raise ModelLoadError(f"the manifest declares {what} {spec.name!r}, but the model has {names}")
+        renamed[mine.name] = _merge(mine, spec, what)
+    specs = tuple(renamed.get(spec.name, spec) for spec in actual)
+    by_name: dict[str, tuple[TensorSpec, str]] = {}
+    for spec, mine in zip(specs, actual, strict=True):
+        for name in (*spec.aliases, mine.name, spec.name):
+            by_name.setdefault(name, (spec, mine.name))
+        by_name[spec.name] = (spec, mine.name)
+    return Bindings(specs, by_name)
+
+
+def _find(actual: Sequence[TensorSpec], spec: TensorSpec, position: int, count: int) -> TensorSpec | None:
+    for known in actual:
+        if spec.name == known.name or spec.name in known.aliases:
+            return known
+    # Names that differ altogether are matched in order, when both sides have as many.
+    return actual[position] if count == len(actual) else None
+
+
+def _merge(mine: TensorSpec, declared: TensorSpec, what: str) -> TensorSpec:
+    if declared.datatype != mine.datatype:
+        raise ModelLoadError(
+            f"the manifest says {what} {declared.name!r} is {declared.datatype}, but the model has {mine.datatype}"
+        )
+    fits = len(mine.shape) == len(declared.shape) and all(
+        -1 in (a, b) or a == b for a, b in zip(mine.shape, declared.shape, strict=True)
+    )
+    if not fits:
+        raise ModelLoadError(
+            f"the manifest says {what} {declared.name!r} has shape {list(declared.shape)}, "
+            f"but the model has {list(mine.shape)}"
+        )
+    # A manifest may fix a dimension that the file leaves open, but cannot open one that the file fixes.
+    shape = tuple(a if a != -1 else b for a, b in zip(mine.shape, declared.shape, strict=True))
+    return dataclasses.replace(mine, name=declared.name, shape=shape, aliases=(*mine.aliases, mine.name))

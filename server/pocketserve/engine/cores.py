@@ -1,0 +1,49 @@
+"""How many cores are worth using: the fast ones among those this process may run on now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+FAST_SHARE = 0.7
+"""A core counts as fast from this share of the fastest core's top speed: big and middle cores, not little ones."""
+
+
+def usable_cores() -> list[int]:
+    """The cores this process may run on now; Android shrinks the set for background apps."""
+    getter: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    if getter is None:
+        return list(range(os.cpu_count() or 1))
+    return sorted(getter(0))
+
+
+def top_speed_khz(core: int, root: Path = Path("/sys/devices/system/cpu")) -> int | None:
+    """A core's highest clock in kHz; None where the system does not tell.
+
+    ``scaling_max_freq`` is not used: some devices forbid reading it.
+    """
+    try:
+        return int((root / f"cpu{core}" / "cpufreq" / "cpuinfo_max_freq").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def count_fast(cores: Iterable[int], speed: Callable[[int], int | None] = top_speed_khz) -> int:
+    """How many of the cores are fast ones; all of them when no speed is known. At least 1."""
+    listed = list(cores)
+    speeds = [known for core in listed if (known := speed(core)) is not None]
+    if len(speeds) < len(listed) or not speeds:
+        return max(1, len(listed))
+    return sum(known >= FAST_SHARE * max(speeds) for known in speeds)
+
+
+def available_memory() -> int:
+    """Bytes of memory that can be had without swapping; a cautious 1 GiB where the system does not tell."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 2**30

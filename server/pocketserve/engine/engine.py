@@ -1,0 +1,348 @@
+"""The life of models: loaded on first use or on request, held while in use, unloaded when idle or when room is needed.
+
+Decisions are made under one lock; opening and closing models happens outside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pocketserve.engine import cores, memory
+from pocketserve.engine.lane import Lane
+from pocketserve.engine.loading import LoadedModel, file_bytes, load_model
+from pocketserve.engine.statistics import VersionStatistics
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve_wire import ApiError, ErrorCode
+
+log = logging.getLogger(__name__)
+
+
+class State(Enum):
+    """Where a version stands. ON_DEMAND will be loaded by its first request; STOPPED was unloaded on request."""
+
+    ON_DEMAND = "on demand"
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPED = "unloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The settings that the engine needs; see the settings table for their meaning."""
+
+    memory_budget: int
+    keep_alive: float
+    threads: int
+    queue_limit: int
+    max_image_pixels: int
+
+
+class Running:
+    """A loaded version with its lane, as requests hold it."""
+
+    __slots__ = ("keep_alive", "lane", "last_used", "model", "retired", "users")
+
+    def __init__(self, model: LoadedModel, lane: Lane, keep_alive: float, now: float) -> None:
+        self.model = model
+        self.lane = lane
+        self.keep_alive = keep_alive
+        self.last_used = now
+        self.users = 0
+        self.retired = False
+
+
+@dataclass(slots=True)
+class Slot:
+    """Everything known of one version, loaded or not."""
+
+    state: State = State.ON_DEMAND
+    running: Running | None = None
+    error: ApiError | None = None
+    failed_stamp: object = None
+    statistics: VersionStatistics = field(default_factory=VersionStatistics)
+
+
+Key = tuple[str, str]
+
+
+class Engine:
+    """Loads, runs and unloads versions.
+
+    Args:
+        clock: seconds, monotonic; a test may inject its own.
+    """
+
+    def __init__(self, options: EngineOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._budget = options.memory_budget or cores.available_memory() // 2
+        self._slots: dict[Key, Slot] = {}
+        self._changed = threading.Condition()
+        self._janitor: threading.Thread | None = None
+        self._closed = False
+
+    @contextmanager
+    def use(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> Iterator[Running]:
+        """Hold a version for one request, loading it first where needed. It is not unloaded meanwhile.
+
+        Raises:
+            ApiError: why the version cannot be used.
+        """
+        running = self._acquire(entry, version, deadline)
+        try:
+            yield running
+        finally:
+            self._release(running)
+
+    def load(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> None:
+        """Load a version now. A loaded one is loaded anew and swapped in; requests that hold the old one finish on it.
+
+        Raises:
+            ApiError: why it cannot be loaded; what was loaded before serves on.
+        """
+        key = (entry.name, version.name)
+        with self._changed:
+            slot = self._slot(key)
+            self._await_loading(slot, deadline)
+            previous, before = slot.running, slot.state
+            slot.state = State.LOADING
+        self._open(key, slot, entry, version, fallback=(before, previous))
+
+    def unload(self, name: str, version: str, deadline: float) -> None:
+        """Stop serving a version until it is loaded again. Requests that hold it finish.
+
+        Raises:
+            ApiError: DEADLINE_EXCEEDED when it was being loaded all the time.
+        """
+        with self._changed:
+            slot = self._slot((name, version))
+            self._await_loading(slot, deadline)
+            slot.state, slot.error = State.STOPPED, None
+            closing = self._detach(slot)
+        self._close(closing)
+
+    def allow(self, name: str, version: str) -> None:
+        """Let a version that was unloaded, or that failed, be loaded by its next request again."""
+        with self._changed:
+            slot = self._slot((name, version))
+            if slot.state in (State.STOPPED, State.FAILED):
+                slot.state, slot.error = State.ON_DEMAND, None
+
+    def state(self, name: str, version: str) -> State:
+        """Where a version stands."""
+        slot = self._slots.get((name, version))
+        return slot.state if slot is not None else State.ON_DEMAND
+
+    def failure(self, name: str, version: str) -> str | None:
+        """Why the last attempt to load a version failed, as long as nothing changed since."""
+        slot = self._slots.get((name, version))
+        return slot.error.message if slot is not None and slot.error is not None else None
+
+    def statistics(self, name: str, version: str) -> VersionStatistics:
+        """A version's counters."""
+        with self._changed:
+            return self._slot((name, version)).statistics
+
+    def running(self, name: str, version: str) -> Running | None:
+        """A version's loaded form, if it is loaded now."""
+        slot = self._slots.get((name, version))
+        return slot.running if slot is not None else None
+
+    def memory_held(self) -> int:
+        """Bytes that all loaded versions are thought to hold."""
+        with self._changed:
+            return sum(resident.size for resident in self._residents())
+
+    def sweep(self) -> float | None:
+        """Unload what has been idle for its keep-alive time.
+
+        Returns:
+            The clock's time of the next expiry; None when nothing can expire.
+        """
+        with self._changed:
+            closing = [self._evict(key) for key in memory.expired(self._residents(), self._clock())]
+            upcoming = memory.next_expiry(self._residents(), self._clock())
+        self._close(*closing)
+        return upcoming
+
+    def close(self) -> None:
+        """Unload everything; requests that hold a version finish on it."""
+        with self._changed:
+            self._closed = True
+            closing = [self._detach(slot) for slot in self._slots.values()]
+            self._changed.notify_all()
+        self._close(*closing)
+
+    def _acquire(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> Running:
+        key = (entry.name, version.name)
+        # A freshly loaded version may be evicted before this thread gets hold of it; then it is loaded once more.
+        while True:
+            with self._changed:
+                slot = self._slot(key)
+                self._await_loading(slot, deadline)
+                if slot.running is not None:
+                    slot.running.users += 1
+                    return slot.running
+                self._refuse_unusable(slot, version, entry)
+                slot.state = State.LOADING
+            self._open(key, slot, entry, version, fallback=(State.ON_DEMAND, None))
+
+    def _refuse_unusable(self, slot: Slot, version: VersionEntry, entry: ModelEntry) -> None:
+        if slot.state is State.STOPPED:
+            raise ApiError(
+                ErrorCode.MODEL_NOT_FOUND,
+                f"Request for unknown model: {entry.name!r} has no available versions: "
+                f"version {version.name!r} was unloaded",
+            )
+        # A file that failed is tried again once it has changed, not on every request.
+        if slot.state is State.FAILED and slot.error is not None and slot.failed_stamp == _stamp(version):
+            raise slot.error
+
+    def _release(self, running: Running) -> None:
+        with self._changed:
+            running.users -= 1
+            running.last_used = self._clock()
+            last = running.retired and running.users == 0
+        if last:
+            self._close(running)
+
+    def _open(
+        self,
+        key: Key,
+        slot: Slot,
+        entry: ModelEntry,
+        version: VersionEntry,
+        fallback: tuple[State, Running | None],
+    ) -> None:
+        """Load outside the lock, then publish. The slot is LOADING and only this thread changes it."""
+        try:
+            self._make_room(entry, version, keep=key)
+            started = self._clock()
+            model = load_model(
+                entry,
+                version,
+                self._options.threads or cores.count_fast(cores.usable_cores()),
+                self._options.max_image_pixels,
+            )
+        except ApiError as error:
+            self._publish_failure(slot, version, error, fallback)
+            raise
+        log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
+        manifest = entry.manifest
+        lane = Lane(model.sessions, manifest.queue_limit or self._options.queue_limit, self._clock)
+        keep_alive = self._options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
+        with self._changed:
+            closing = self._detach(slot)
+            slot.running = Running(model, lane, keep_alive, self._clock())
+            slot.state, slot.error = State.READY, None
+            if self._closed:
+                closing = self._detach(slot)
+            self._changed.notify_all()
+        self._close(closing)
+        self._start_janitor()
+
+    def _publish_failure(
+        self, slot: Slot, version: VersionEntry, error: ApiError, fallback: tuple[State, Running | None]
+    ) -> None:
+        state, previous = fallback
+        with self._changed:
+            if previous is not None:
+                slot.state = State.READY  # a failed reload leaves the old one serving
+            elif error.code.retryable:
+                slot.state = state
+            else:
+                slot.state, slot.error, slot.failed_stamp = State.FAILED, error, _stamp(version)
+            self._changed.notify_all()
+        log.warning("%s", error.message)
+
+    def _make_room(self, entry: ModelEntry, version: VersionEntry, keep: Key) -> None:
+        needed = file_bytes(version) * entry.manifest.instances
+        with self._changed:
+            others = [resident for resident in self._residents() if resident.key != keep]
+            chosen = memory.choose_evictions(others, needed, self._budget)
+            if chosen is None:
+                held = sum(resident.size for resident in others)
+                raise ApiError(
+                    ErrorCode.MEMORY_BUDGET,
+                    f"failed to load {entry.name!r}: it needs about {needed} bytes and {held} are in use, but the "
+                    f"memory budget is {self._budget}; wait, unload a model or raise --memory-budget",
+                    retry_after_s=1.0,
+                )
+            closing = [self._evict(key) for key in chosen]
+        self._close(*closing)
+
+    def _await_loading(self, slot: Slot, deadline: float) -> None:
+        while slot.state is State.LOADING:
+            left = deadline - self._clock()
+            if left <= 0 or not self._changed.wait(left):
+                raise ApiError(
+                    ErrorCode.DEADLINE_EXCEEDED,
+                    "the request's timeout passed while its model was still loading",
+                )
+
+    def _slot(self, key: Key) -> Slot:
+        return self._slots.setdefault(key, Slot())
+
+    def _residents(self) -> list[memory.Resident]:
+        return [
+            memory.Resident(key, running.model.memory_bytes, running.last_used, running.users > 0, running.keep_alive)
+            for key, slot in self._slots.items()
+            if (running := slot.running) is not None
+        ]
+
+    def _evict(self, key: object) -> Running | None:
+        slot = self._slots[key]  # type: ignore[index]  # the policy hands back the keys it was given
+        slot.state = State.ON_DEMAND
+        log.info("unloading %s/%s to free memory", *key)  # type: ignore[misc]
+        return self._detach(slot)
+
+    @staticmethod
+    def _detach(slot: Slot) -> Running | None:
+        """Take the loaded version out of its slot; returns it when nobody holds it, so that it can be closed."""
+        running, slot.running = slot.running, None
+        if running is None:
+            return None
+        running.retired = True
+        return running if running.users == 0 else None
+
+    @staticmethod
+    def _close(*closing: Running | None) -> None:
+        models = [running.model for running in closing if running is not None]
+        for model in models:
+            model.close()
+        if models:
+            memory.return_free_memory()
+
+    def _start_janitor(self) -> None:
+        """One sleeping thread, from the first load on; it wakes only when something may expire."""
+        with self._changed:
+            if self._janitor is not None or self._closed:
+                return
+            self._janitor = threading.Thread(target=self._tidy, name="pocketserve-janitor", daemon=True)
+            self._janitor.start()
+
+    def _tidy(self) -> None:
+        while True:
+            upcoming = self.sweep()
+            with self._changed:
+                if self._closed:
+                    return
+                self._changed.wait(None if upcoming is None else max(0.0, upcoming - self._clock()))
+                if self._closed:
+                    return
+
+
+def _stamp(version: VersionEntry) -> object:
+    """What changes when a version's file is replaced."""
+    try:
+        status = version.path.stat()
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_size, status.st_ino)

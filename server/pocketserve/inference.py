@@ -1,0 +1,247 @@
+"""One request on one loaded model: check the tensors, take a turn, run, translate back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pocketserve.engine.bindings import Bindings
+from pocketserve.engine.engine import Running
+from pocketserve.engine.lane import Turn
+from pocketserve.engine.statistics import Timing
+from pocketserve.runtimes.base import Session
+from pocketserve.tasks.base import Answer, AnswerOptions
+from pocketserve.tasks.labels import label_of
+from pocketserve.tensors import Array, TensorSpec, check_against, dequantize, quantize, to_array, to_tensor
+from pocketserve_wire import ApiError, ErrorCode, Tensor
+from pocketserve_wire.oip import InferRequest, InferResponse, RequestedOutput, raw_input
+from pocketserve_wire.tensor import invalid
+
+Bound = tuple[TensorSpec, str]
+"""A tensor as callers see it, and the session's own name for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """An answer to raw input. The task's own steps count as input and output in the timing."""
+
+    model: str
+    version: str
+    task: str
+    predictions: Answer
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """Arrays by the session's names; the batch rows they hold; whether reals were sent to a quantised model."""
+
+    arrays: dict[str, Array]
+    rows: int
+    row_by_row: bool
+    reals: bool
+
+
+def run_tensors(
+    running: Running, request: InferRequest, deadline: float, *, row_by_row: bool = False
+) -> tuple[InferResponse, Timing]:
+    """Answer a tensor request.
+
+    Args:
+        row_by_row: let a model that is fixed to one row answer several, one run after the other in one turn.
+
+    Raises:
+        ApiError: for every fault of the request; INFERENCE_FAILED when the framework raises.
+    """
+    began = time.perf_counter_ns()
+    model = running.model
+    signature = _signature(request, running)
+    bound_in, bound_out = model.entry_points[signature]
+    tensors = request.inputs if request.raw is None else [_raw_tensor(request.raw, bound_in)]
+    wanted = _wanted(request.outputs, bound_out)
+    inputs = _collect(tensors, bound_in, row_by_row)
+    ready = time.perf_counter_ns()
+    turn = _take_turn(running, signature, inputs, deadline)
+    infer_end = time.perf_counter_ns()
+    labels = getattr(model.task, "labels", ())
+    batched = bool(bound_in.specs) and bound_in.specs[0].shape[:1] == (-1,)
+    outputs = [_output(asked, spec, turn.result[own], inputs.reals, labels, batched) for asked, (spec, own) in wanted]
+    timing = _timing(turn, began, ready, infer_end, inputs)
+    return InferResponse(model.entry.name, model.version.name, outputs, id=request.id), timing
+
+
+def run_raw_input(running: Running, body: memoryview, options: AnswerOptions, deadline: float) -> Prediction:
+    """Answer raw input through the model's task.
+
+    Raises:
+        ApiError: INVALID_INPUT and others for a fault of the input; INFERENCE_FAILED when the framework raises.
+    """
+    began = time.perf_counter_ns()
+    model = running.model
+    prepared = model.task.prepare(body)
+    tensors = [to_tensor(name, array, _kept_datatype(model.inputs, name, array)) for name, array in prepared.items()]
+    inputs = _collect(tensors, model.inputs, row_by_row=True)
+    ready = time.perf_counter_ns()
+    turn = _take_turn(running, None, inputs, deadline)
+    infer_end = time.perf_counter_ns()
+    outputs = {}
+    for spec in model.outputs.specs:
+        array = turn.result[model.outputs.by_name[spec.name][1]]
+        outputs[spec.name] = dequantize(array, spec) if inputs.reals and spec.quantization else array
+    answer = model.task.answer(outputs, options)
+    timing = _timing(turn, began, ready, infer_end, inputs)
+    return Prediction(model.entry.name, model.version.name, model.task.name, answer, timing)
+
+
+def _signature(request: InferRequest, running: Running) -> str | None:
+    name = request.parameters.get("signature_name")
+    if name is None or name == "":
+        return None
+    if name not in running.model.entry_points:
+        known = ", ".join(repr(known) for known in running.model.entry_points if known is not None) or "none"
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"unknown signature_name {name!r:.80}; the model has {known}")
+    return str(name)
+
+
+def _raw_tensor(body: memoryview, bound: Bindings) -> Tensor:
+    if len(bound.specs) != 1:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"a body without JSON works for models with one input; this one has {len(bound.specs)}: {bound.names()}",
+        )
+    spec = bound.specs[0]
+    return raw_input(body, spec.name, spec.datatype, spec.shape)
+
+
+def _wanted(asked: Sequence[RequestedOutput], bound: Bindings) -> list[tuple[RequestedOutput, Bound]]:
+    """The outputs to answer, in the model's order or in the order asked for."""
+    if not asked:
+        return [(RequestedOutput(spec.name), bound.by_name[spec.name]) for spec in bound.specs]
+    wanted = []
+    for output in asked:
+        if output.name not in bound.by_name:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"unexpected inference output {output.name!r}; the model has {bound.names()}",
+            )
+        wanted.append((output, bound.by_name[output.name]))
+    return wanted
+
+
+def _collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool) -> _Inputs:
+    """Check the tensors against the model and give them the session's names.
+
+    Raises:
+        ApiError: INVALID_REQUEST for wrong names; INVALID_TENSOR for wrong datatypes or shapes.
+    """
+    arrays: dict[str, Array] = {}
+    reals = splits = False
+    rows = 1
+    for tensor in tensors:
+        if tensor.name not in bound.by_name:
+            raise _bad_inputs(f"unexpected inference input {tensor.name!r}", bound)
+        spec, own = bound.by_name[tensor.name]
+        if own in arrays:
+            raise _bad_inputs(f"input {spec.name!r} is given twice under different names", bound)
+        split = row_by_row and _is_rows_for_one(spec, tensor.shape)
+        check_against(spec, tensor, rows_free=split)
+        array = to_array(tensor)
+        if spec.quantization is not None and tensor.datatype == "FP32":
+            array, reals = quantize(array, spec), True
+        arrays[own] = array
+        splits = splits or split
+        if split or spec.shape[:1] == (-1,):
+            rows = max(rows, tensor.shape[0])
+    missing = [spec.name for spec in bound.specs if bound.by_name[spec.name][1] not in arrays]
+    if missing:
+        raise _bad_inputs(f"input {missing[0]!r} is missing", bound)
+    if splits and len({array.shape[0] for array in arrays.values()}) != 1:
+        raise _bad_inputs("the inputs have different numbers of rows", bound)
+    return _Inputs(arrays, rows, splits, reals)
+
+
+def _is_rows_for_one(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
+    return len(shape) > 0 and spec.shape[:1] == (1,) and shape[0] > 1
+
+
+def _bad_inputs(fault: str, bound: Bindings) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, f"{fault}; the model takes {bound.names()}")
+
+
+def _take_turn(running: Running, signature: str | None, inputs: _Inputs, deadline: float) -> Turn[dict[str, Array]]:
+    if not inputs.row_by_row:
+        return running.lane.run(lambda session: _run(session, inputs.arrays, signature), deadline)
+
+    def run_rows(session: Session) -> dict[str, Array]:
+        runs = [
+            _run(session, {name: array[row : row + 1] for name, array in inputs.arrays.items()}, signature)
+            for row in range(inputs.rows)
+        ]
+        return {name: np.concatenate([np.atleast_1d(run[name]) for run in runs]) for name in runs[0]}
+
+    return running.lane.run(run_rows, deadline)
+
+
+def _run(session: Session, arrays: Mapping[str, Array], signature: str | None) -> dict[str, Array]:
+    try:
+        return session.run(arrays, signature)
+    except ApiError:
+        raise
+    except ValueError as error:  # runtimes raise it where the input's shape or content is at fault
+        raise ApiError(ErrorCode.INVALID_TENSOR, f"the model cannot take this input: {str(error)[:500]}") from error
+    except Exception as error:
+        detail = f"{type(error).__name__}: {str(error).strip()[:500]}"
+        raise ApiError(ErrorCode.INFERENCE_FAILED, f"the model failed on this input: {detail}") from error
+
+
+def _output(
+    asked: RequestedOutput, spec: TensorSpec, array: Array, reals: bool, labels: Sequence[str], batched: bool
+) -> Tensor:
+    if reals and spec.quantization is not None:
+        array = dequantize(array, spec)
+    if asked.classification:
+        return _classes(asked, array, spec, labels, batched)
+    datatype = "BF16" if spec.datatype == "BF16" else None
+    return to_tensor(asked.name, array, datatype)
+
+
+def _classes(asked: RequestedOutput, array: Array, spec: TensorSpec, labels: Sequence[str], batched: bool) -> Tensor:
+    """Triton's classification extension: BYTES ``value:index[:label]``, best first, ties in order, NaN last."""
+    if array.dtype.kind not in "iuf":
+        raise invalid(f"output {asked.name!r}", f"classification needs numbers, not {spec.datatype}")
+    rows = array.reshape(array.shape[0], -1) if batched and array.ndim > 1 else array.reshape(1, -1)
+    count = min(asked.classification, rows.shape[1])
+    texts = [_class_text(row, index, labels) for row in rows for index in _best(row)[:count]]
+    shape = (rows.shape[0], count) if batched and array.ndim > 1 else (count,)
+    return Tensor(asked.name, "BYTES", shape, texts)
+
+
+def _best(row: Array) -> list[int]:
+    # Sorting the negated double keeps ties in order of the class and puts NaN last.
+    order: list[int] = np.argsort(-row.astype(np.float64), kind="stable").tolist()
+    return order
+
+
+def _class_text(row: Array, index: int, labels: Sequence[str]) -> bytes:
+    value = f"{float(row[index]):.6f}" if row.dtype.kind == "f" else str(int(row[index]))
+    label = f":{label_of(labels, index)}" if index < len(labels) else ""
+    return f"{value}:{index}{label}".encode()
+
+
+def _kept_datatype(bound: Bindings, name: str, array: Array) -> str | None:
+    spec = bound.by_name[name][0]
+    return "BF16" if spec.datatype == "BF16" and array.dtype == np.uint16 else None
+
+
+def _timing(turn: Turn[dict[str, Array]], began: int, ready: int, infer_end: int, inputs: _Inputs) -> Timing:
+    return Timing(
+        queue_ns=turn.queue_ns,
+        input_ns=ready - began,
+        infer_ns=turn.run_ns,
+        output_ns=time.perf_counter_ns() - infer_end,
+        rows=inputs.rows,
+        executions=inputs.rows if inputs.row_by_row else 1,
+    )

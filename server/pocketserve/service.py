@@ -1,0 +1,268 @@
+"""What transports may call. Nothing here knows of HTTP or sockets.
+
+A request goes straight through: resolve the model, check the tensors, wait for a turn, run, translate back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pocketserve import __version__
+from pocketserve.config import Config
+from pocketserve.engine.engine import Engine, EngineOptions, Running, State
+from pocketserve.engine.statistics import Timing
+from pocketserve.inference import Prediction, run_raw_input, run_tensors
+from pocketserve.repository.repository import Repository
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.tasks.base import AnswerOptions
+from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.oip import InferRequest, InferResponse
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
+MAX_TIMEOUT_US = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """Where a version stands, for listings. ``ready``: a request would be answered (perhaps after loading)."""
+
+    model: str
+    version: str
+    state: State
+    ready: bool
+    reason: str
+
+
+class Service:
+    """The server's functions.
+
+    Args:
+        config: the settings.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.repository = Repository(config.models_dir)
+        self.engine = Engine(
+            EngineOptions(
+                memory_budget=config.memory_budget,
+                keep_alive=config.keep_alive,
+                threads=config.threads,
+                queue_limit=config.queue_limit,
+                max_image_pixels=config.max_image_pixels,
+            )
+        )
+        self._in_flight = 0
+        self._draining = False
+        self._idle = threading.Condition()
+
+    # Health and shutdown
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server is shutting down."""
+        return self._draining
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """Count a request, so that shutting down waits for it.
+
+        Raises:
+            ApiError: SHUTTING_DOWN.
+        """
+        with self._idle:
+            if self._draining:
+                raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+            self._in_flight += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._in_flight -= 1
+                if self._draining:
+                    self._idle.notify_all()
+
+    def drain(self, timeout: float) -> bool:
+        """Refuse new requests and wait for those under way; whether all of them finished in time."""
+        with self._idle:
+            self._draining = True
+            return self._idle.wait_for(lambda: self._in_flight == 0, timeout)
+
+    def close(self) -> None:
+        """Unload every model."""
+        self.engine.close()
+
+    # Descriptions
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Name, version and protocol extensions."""
+        return {"name": self.config.server_name, "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def model_names(self) -> list[str]:
+        """Every model of the folder."""
+        return list(self.repository.models())
+
+    def statuses(self, *, rescan: bool = False) -> list[ModelStatus]:
+        """Every version of every model; one nameless version for a model that has none."""
+        if rescan:
+            self.repository.refresh()
+        return [status for entry in self.repository.models().values() for status in self.model_statuses(entry)]
+
+    def model_statuses(self, entry: ModelEntry) -> list[ModelStatus]:
+        """The versions of one model."""
+        if not entry.versions:
+            return [ModelStatus(entry.name, "", State.FAILED, False, entry.problem or "the model has no versions")]
+        return [self._status(entry, version) for version in entry.versions.values()]
+
+    def status(self, name: str, version: str | None) -> ModelStatus:
+        """Where one version stands.
+
+        Raises:
+            ApiError: MODEL_NOT_FOUND or VERSION_NOT_FOUND.
+        """
+        entry, found = self._resolve(name, version)
+        return self._status(entry, found)
+
+    def running(self, name: str, version: str | None) -> tuple[ModelEntry, Running]:
+        """A version that is loaded, for describing it; loads it where needed.
+
+        Raises:
+            ApiError: why it cannot be loaded.
+        """
+        entry, found = self._resolve(name, version)
+        with self.engine.use(entry, found, self._deadline({})) as running:
+            return entry, running
+
+    def require(self, name: str, version: str | None) -> None:
+        """Refuse a request for an unknown model before its body is looked at.
+
+        Raises:
+            ApiError: MODEL_NOT_FOUND, VERSION_NOT_FOUND or MODEL_FAILED.
+        """
+        self._resolve(name, version)
+
+    def entry(self, name: str) -> ModelEntry:
+        """A model of the folder.
+
+        Raises:
+            ApiError: MODEL_NOT_FOUND.
+        """
+        return self.repository.model(name)
+
+    # Repository control
+
+    def load(self, name: str) -> None:
+        """Read a model's files anew and load its default version; other loaded versions are loaded anew too.
+
+        Raises:
+            ApiError: MODEL_NOT_FOUND, MODEL_FAILED, RUNTIME_MISSING or MEMORY_BUDGET, with "failed to load".
+        """
+        self.repository.refresh()
+        try:
+            entry, default = self._resolve(name, None)
+        except ApiError as error:
+            if "failed to load" in error.message:
+                raise
+            detail = f"failed to load {name!r}: {error.message}"
+            raise ApiError(error.code, detail) from None
+        others = [v for v in entry.versions.values() if v is not default]
+        self.engine.load(entry, default, self._deadline({}))
+        for version in others:
+            if self.engine.state(name, version.name) is State.READY:
+                self.engine.load(entry, version, self._deadline({}))
+            else:
+                self.engine.allow(name, version.name)
+
+    def unload(self, name: str) -> None:
+        """Stop serving every version of a model. An unknown name is no fault, as in Triton."""
+        entry = self.repository.models().get(name)
+        for version in entry.versions if entry is not None else ():
+            self.engine.unload(name, version, self._deadline({}))
+
+    # Inference
+
+    def infer(
+        self, name: str, version: str | None, request: InferRequest, *, row_by_row: bool = False
+    ) -> InferResponse:
+        """Run a model on tensors.
+
+        Args:
+            row_by_row: let a model that is fixed to one row answer several.
+
+        Raises:
+            ApiError: for every fault of the request, the model or the server.
+        """
+        deadline = self._deadline(request.parameters)
+        with self._counted(name, version, deadline) as (running, timings):
+            response, timing = run_tensors(running, request, deadline, row_by_row=row_by_row)
+            timings.append(timing)
+        return response
+
+    def predict(
+        self, name: str, version: str | None, body: memoryview, options: AnswerOptions, timeout_us: int = 0
+    ) -> Prediction:
+        """Run a model on raw input and label its answer.
+
+        Raises:
+            ApiError: for every fault of the request, the model or the server.
+        """
+        deadline = self._deadline({"timeout": timeout_us})
+        with self._counted(name, version, deadline) as (running, timings):
+            prediction = run_raw_input(running, body, options, deadline)
+            timings.append(prediction.timing)
+        return prediction
+
+    @contextmanager
+    def _counted(self, name: str, version: str | None, deadline: float) -> Iterator[tuple[Running, list[Timing]]]:
+        """Hold a version for one request and count how it ended: the caller appends the timing of a success."""
+        entry, found = self._resolve(name, version)
+        statistics = self.engine.statistics(entry.name, found.name)
+        started = time.perf_counter_ns()
+        timings: list[Timing] = []
+        try:
+            with self.in_flight(), self.engine.use(entry, found, deadline) as running:
+                yield running, timings
+        finally:
+            if timings:
+                statistics.record_success(timings[0])
+            else:
+                statistics.record_failure(time.perf_counter_ns() - started)
+
+    def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:
+        entry = self.repository.model(name)
+        if not entry.versions:
+            raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {entry.problem}")
+        return entry, self.repository.version(entry, version)
+
+    def _status(self, entry: ModelEntry, version: VersionEntry) -> ModelStatus:
+        state = self.engine.state(entry.name, version.name)
+        reason = self.engine.failure(entry.name, version.name) or version.problem
+        if version.problem is not None:
+            state = State.FAILED
+        if reason is None:
+            reason = {State.ON_DEMAND: "loads on first use", State.STOPPED: "unloaded"}.get(state, "")
+        ready = state in (State.READY, State.ON_DEMAND)
+        return ModelStatus(entry.name, version.name, state, ready, reason)
+
+    def _deadline(self, parameters: Mapping[str, Any]) -> float:
+        """The clock's time by which a request must have started: its ``timeout`` in microseconds, bounded."""
+        timeout = parameters.get("timeout", 0)
+        if type(timeout) is not int or not 0 <= timeout <= MAX_TIMEOUT_US:
+            raise ApiError(
+                ErrorCode.INVALID_PARAMETER,
+                f"parameters.timeout must be microseconds from 0 to {MAX_TIMEOUT_US}",
+            )
+        seconds = min(timeout / 1e6, self.config.request_timeout) if timeout else self.config.request_timeout
+        return time.monotonic() + seconds

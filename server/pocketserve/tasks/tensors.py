@@ -1,0 +1,58 @@
+"""The task of last resort: numbers in, numbers out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pocketserve.tasks import arrays
+from pocketserve.tasks.base import Answer, AnswerOptions, invalid_input
+from pocketserve.tensors import Array, TensorSpec, to_tensor
+from pocketserve_wire import strict_json
+from pocketserve_wire.tensor import to_json_values
+
+
+class Tensors:
+    """Takes a JSON array (one input), an object of arrays by input name, or a ``.npy`` file."""
+
+    name = "tensors"
+
+    def __init__(self, inputs: Sequence[TensorSpec]) -> None:
+        self._inputs = inputs
+
+    def prepare(self, body: memoryview) -> dict[str, Array]:
+        """See :class:`~pocketserve.tasks.base.Task`."""
+        if arrays.is_npy(body):
+            spec = self._single()
+            return {spec.name: arrays.fit_array(arrays.read_npy(body), spec)}
+        if not arrays.looks_like_json(body):
+            raise invalid_input(
+                "this model takes numbers: send a JSON array, an object of arrays by input name, or a .npy file; "
+                "for pictures or text set a task in its model.toml"
+            )
+        values = strict_json.loads(body)
+        if not isinstance(values, dict):
+            spec = self._single()
+            return {spec.name: arrays.fit_values(values, spec)}
+        return self._by_name(values)
+
+    def answer(self, outputs: Mapping[str, Array], options: AnswerOptions) -> Answer:
+        """Every output whole; ``top_k`` and ``threshold`` do not apply."""
+        tensors = [to_tensor(name, array) for name, array in outputs.items()]
+        return [
+            {"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "data": to_json_values(t)} for t in tensors
+        ]
+
+    def _by_name(self, values: dict[str, object]) -> dict[str, Array]:
+        specs = {spec.name: spec for spec in self._inputs}
+        unknown = [name for name in values if name not in specs]
+        missing = [name for name in specs if name not in values]
+        if unknown or missing:
+            fault = f"unknown input {unknown[0]!r}" if unknown else f"input {missing[0]!r} is missing"
+            raise invalid_input(f"{fault}; the model takes {', '.join(map(repr, specs))}")
+        return {name: arrays.fit_values(values[name], spec) for name, spec in specs.items()}
+
+    def _single(self) -> TensorSpec:
+        if len(self._inputs) != 1:
+            names = ", ".join(repr(spec.name) for spec in self._inputs)
+            raise invalid_input(f"this model takes {len(self._inputs)} inputs; send a JSON object with {names}")
+        return self._inputs[0]
