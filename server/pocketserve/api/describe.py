@@ -1,0 +1,78 @@
+"""What the server says of a loaded model: tensors, what runs it, and what its file says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pocketserve.engine.engine import Running
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes import tflite_metadata
+from pocketserve.runtimes.tflite_metadata import MetadataError, Normalization, TensorMetadata
+from pocketserve.tensors import describe
+
+
+def describe_model(entry: ModelEntry, running: Running) -> dict[str, Any]:
+    """A model's metadata as ``GET /v2/models/NAME`` answers it.
+
+    The protocol's own keys come first. ``parameters`` holds flat facts, ``metadata`` what a TFLite file carries.
+    """
+    model = running.model
+    version = model.version
+    facts = {
+        "version": version.name,
+        "default_version": entry.default_version,
+        "description": entry.manifest.description,
+        "license": entry.manifest.license,
+        "task": model.task.name,
+        "labels": len(getattr(model.task, "labels", ())),
+        "runtime": model.runtime,
+        "file": version.path.name,
+        "file_bytes": version.path.stat().st_size if version.path.is_file() else 0,
+        "memory_bytes": model.memory_bytes,
+        "signatures": ",".join(name for name in model.entry_points if name is not None),
+        **{
+            f"evaluation_{key}": value
+            for key, value in version.evaluation.items()
+            if not isinstance(value, dict | list)
+        },
+    }
+    description: dict[str, Any] = {
+        "name": entry.name,
+        "versions": list(entry.versions),
+        "platform": model.platform,
+        "inputs": [describe(spec) for spec in model.inputs.specs],
+        "outputs": [describe(spec) for spec in model.outputs.specs],
+        "parameters": {key: value for key, value in facts.items() if value},
+    }
+    metadata = _file_metadata(version)
+    return description | ({"metadata": metadata} if metadata else {})
+
+
+def _file_metadata(version: VersionEntry) -> dict[str, Any]:
+    if version.kind.name != "tflite":
+        return {}
+    try:
+        found = tflite_metadata.read_metadata(version.path)
+    except MetadataError as error:
+        return {"problem": str(error)}
+    if found is None:
+        return {}
+    texts = {key: getattr(found, key) for key in ("name", "description", "version", "author", "license")}
+    tensors = {
+        "inputs": [_tensor(tensor) for tensor in found.inputs],
+        "outputs": [_tensor(tensor) for tensor in found.outputs],
+    }
+    return {key: value for key, value in {**texts, **tensors}.items() if value}
+
+
+def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
+    normalization: Normalization | None = tensor.normalization
+    facts: dict[str, Any] = {
+        "name": tensor.name,
+        "description": tensor.description,
+        "content": tensor.content.kind if tensor.content is not None else "",
+        "mean": list(normalization.mean) if normalization is not None else [],
+        "std": list(normalization.std) if normalization is not None else [],
+        "files": [file.name for file in tensor.associated_files],
+    }
+    return {key: value for key, value in facts.items() if value}

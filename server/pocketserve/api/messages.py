@@ -1,0 +1,94 @@
+"""What transports hand to the interface and get back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pocketserve_wire import ApiError, ErrorCode, strict_json
+
+JSON = "application/json"
+OCTETS = "application/octet-stream"
+
+
+@dataclass(slots=True)
+class ApiRequest:
+    """A request after the transport has checked and decoded it.
+
+    Attributes:
+        path: values of the route's placeholders, percent-decoded.
+        query: query parameters; a repeated one is refused by the transport.
+        body: the whole body, inflated.
+        json_length: bytes of JSON at the body's start, see :mod:`pocketserve_wire.oip`.
+    """
+
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: memoryview = field(default_factory=lambda: memoryview(b""))
+    json_length: int | None = None
+
+
+@dataclass(slots=True)
+class ApiResponse:
+    """An answer that a transport can send as it is.
+
+    Attributes:
+        chunks: the body's parts in order; they may reference a tensor's own memory.
+        json_length: set when binary tensors follow the JSON part.
+        compressible: the transport may compress the body when the client asked for it.
+    """
+
+    status: int = 200
+    content_type: str = JSON
+    chunks: list[bytes | memoryview] = field(default_factory=list)
+    json_length: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    compressible: bool = False
+
+
+def json_response(value: Any) -> ApiResponse:
+    """A JSON answer with status 200."""
+    return ApiResponse(chunks=[strict_json.dumps(value)])
+
+
+def error_response(error: ApiError) -> ApiResponse:
+    """The one shape of every error."""
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if error.code is ErrorCode.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Bearer realm="pocketserve"'
+    return ApiResponse(status=error.status, chunks=[error.body()], headers=headers)
+
+
+def query_number(request: ApiRequest, name: str, low: float, high: float, default: float) -> float:
+    """A number from the query string.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    text = request.query.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= high:
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"query parameter {name} must be a number from {low:g} to {high:g}")
+    return value
+
+
+def refuse_unknown_query(request: ApiRequest, *known: str) -> None:
+    """Refuse misspelt query parameters instead of passing over them.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    for name in request.query:
+        if name not in known:
+            raise ApiError(
+                ErrorCode.INVALID_PARAMETER,
+                f"unknown query parameter {name[:64]!r}; known are {', '.join(known)}",
+            )

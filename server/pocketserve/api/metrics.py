@@ -1,0 +1,87 @@
+"""``/metrics``: the true counters in Prometheus text form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pocketserve import __version__
+from pocketserve.api.messages import ApiRequest, ApiResponse
+from pocketserve.engine.statistics import VersionStatistics
+from pocketserve.service import Service
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+def metrics(service: Service, request: ApiRequest) -> ApiResponse:
+    """Counters and gauges of every version that was ever used, and of the server."""
+    # Imported here: a server that nobody scrapes need not hold the library.
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+    registry = CollectorRegistry()
+    registry.register(_Collector(service))
+    return ApiResponse(content_type=CONTENT_TYPE_PLAIN_0_0_4, chunks=[generate_latest(registry)])
+
+
+class _Collector:
+    """Reads the engine's counters at the moment of the scrape, so that there is no second book-keeping."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+
+        info = InfoMetricFamily("pocketserve", "The server")
+        info.add_metric([], {"version": __version__})
+        yield info
+        engine = self._service.engine
+        yield GaugeMetricFamily(
+            "pocketserve_models_memory_bytes",
+            "Memory that loaded models hold, estimated",
+            value=engine.memory_held(),
+        )
+        loaded = GaugeMetricFamily(
+            "pocketserve_model_loaded", "Whether a version is in memory", labels=["model", "version"]
+        )
+        waiting = GaugeMetricFamily("pocketserve_queue_length", "Requests in line", labels=["model", "version"])
+        used = list(self._used())
+        for name, version, _ in used:
+            running = engine.running(name, version)
+            loaded.add_metric([name, version], float(running is not None))
+            waiting.add_metric([name, version], float(running.lane.waiting if running is not None else 0))
+        yield loaded
+        yield waiting
+        yield from _counters(used)
+
+    def _used(self) -> Iterator[tuple[str, str, VersionStatistics]]:
+        for status in self._service.statuses():
+            if not status.version:
+                continue
+            found = self._service.engine.statistics(status.model, status.version)
+            if (
+                found.last_inference_ms
+                or found.fail.count
+                or self._service.engine.running(status.model, status.version)
+            ):
+                yield status.model, status.version, found
+
+
+def _counters(used: list[tuple[str, str, VersionStatistics]]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    keys = ["model", "version"]
+    requests = CounterMetricFamily("pocketserve_requests", "Requests by outcome", labels=[*keys, "outcome"])
+    rows = CounterMetricFamily("pocketserve_inferences", "Batch rows that were computed", labels=keys)
+    runs = CounterMetricFamily("pocketserve_executions", "Runs of the model", labels=keys)
+    seconds = CounterMetricFamily("pocketserve_phase_seconds", "Time spent by phase", labels=[*keys, "phase"])
+    for name, version, found in used:
+        requests.add_metric([name, version, "success"], found.success.count)
+        requests.add_metric([name, version, "failure"], found.fail.count)
+        rows.add_metric([name, version], found.inference_count)
+        runs.add_metric([name, version], found.execution_count)
+        for phase, duration in found.phases.items():
+            seconds.add_metric([name, version, phase], duration.ns / 1e9)
+    yield from (requests, rows, runs, seconds)

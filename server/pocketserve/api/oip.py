@@ -1,0 +1,167 @@
+"""The Open Inference Protocol v2 with Triton's extensions: health, metadata, inference, statistics, repository."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pocketserve.api.describe import describe_model
+from pocketserve.api.messages import OCTETS, ApiRequest, ApiResponse, json_response
+from pocketserve.engine.engine import State
+from pocketserve.service import ModelStatus, Service
+from pocketserve.tensors import TensorSpec
+from pocketserve_wire import DATATYPES, ApiError, ErrorCode, oip, strict_json
+
+_INDEX_STATES = {State.LOADING: "LOADING", State.READY: "READY", State.ON_DEMAND: "READY"}
+
+
+def live(service: Service, request: ApiRequest) -> ApiResponse:
+    """The process answers."""
+    return json_response({"live": True})
+
+
+def ready(service: Service, request: ApiRequest) -> ApiResponse:
+    """New requests are accepted."""
+    if service.draining:
+        raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+    return json_response({"live": True, "ready": True})
+
+
+def server_metadata(service: Service, request: ApiRequest) -> ApiResponse:
+    """Name, version and extensions."""
+    return json_response(service.server_metadata())
+
+
+def list_models(service: Service, request: ApiRequest) -> ApiResponse:
+    """The names of all models (KServe)."""
+    return json_response({"models": service.model_names()})
+
+
+def model_ready(service: Service, request: ApiRequest) -> ApiResponse:
+    """Whether a version would answer; one that is not loaded yet but can be counts as ready."""
+    status = service.status(request.path["model"], request.path.get("version"))
+    if not status.ready:
+        raise ApiError(
+            ErrorCode.MODEL_NOT_READY,
+            f"model {status.model!r} version {status.version!r} is not ready: {status.reason}",
+        )
+    return json_response({"name": status.model, "ready": True})
+
+
+def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
+    """Inputs, outputs, versions and what runs the model."""
+    entry, running = service.running(request.path["model"], request.path.get("version"))
+    return json_response(describe_model(entry, running))
+
+
+def model_config(service: Service, request: ApiRequest) -> ApiResponse:
+    """Triton's model configuration in its protobuf-JSON form, as far as it applies."""
+    entry, running = service.running(request.path["model"], request.path.get("version"))
+    model = running.model
+    return json_response(
+        {
+            "name": entry.name,
+            "platform": model.platform,
+            "backend": model.version.kind.name,
+            "version_policy": {"all": {}},
+            # Shapes already hold the batch dimension, so there is none for the server to add.
+            "max_batch_size": 0,
+            "input": [_config_tensor(spec) for spec in model.inputs.specs],
+            "output": [_config_tensor(spec) for spec in model.outputs.specs],
+            "instance_group": [{"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}],
+            "default_model_filename": model.version.path.name,
+            "parameters": {"runtime": {"string_value": model.runtime}},
+        }
+    )
+
+
+def infer(service: Service, request: ApiRequest) -> ApiResponse:
+    """Tensors in, tensors out."""
+    service.require(request.path["model"], request.path.get("version"))
+    decoded = oip.decode_infer_request(request.body, request.json_length)
+    response = service.infer(request.path["model"], request.path.get("version"), decoded)
+    if decoded.outputs:
+        binary = {output.name: output.binary for output in decoded.outputs}
+    else:
+        binary = dict.fromkeys((tensor.name for tensor in response.outputs), decoded.binary_output)
+    body = oip.encode_infer_response(response, binary)
+    answer = ApiResponse(chunks=body.chunks, json_length=body.json_length, compressible=True)
+    if body.json_length is not None:
+        answer.content_type = OCTETS
+    return answer
+
+
+def statistics(service: Service, request: ApiRequest) -> ApiResponse:
+    """Counters of one version, of all versions of a model, or of everything."""
+    name = request.path.get("model")
+    if name is None:
+        statuses = [status for status in service.statuses() if status.version]
+    elif "version" in request.path:
+        statuses = [service.status(name, request.path["version"])]
+    else:
+        statuses = [status for status in service.model_statuses(service.entry(name)) if status.version]
+        used = [status for status in statuses if service.engine.statistics(name, status.version).last_inference_ms]
+        # Clients of a single-version server expect one entry: versions that never ran are left out.
+        statuses = used or [service.status(name, None)]
+    return json_response({"model_stats": [_statistics_entry(service, status) for status in statuses]})
+
+
+def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
+    """Every version of every model with its state; the folder is scanned anew."""
+    only_ready = _body_flag(request, "ready")
+    entries = []
+    for status in service.statuses(rescan=True):
+        if only_ready and not status.ready:
+            continue
+        entry = {
+            "name": status.model,
+            "version": status.version,
+            "state": _INDEX_STATES.get(status.state, "UNAVAILABLE"),
+        }
+        entries.append(entry | ({"reason": status.reason} if status.reason else {}))
+    return json_response(entries)
+
+
+def repository_load(service: Service, request: ApiRequest) -> ApiResponse:
+    """Load a model, or load it anew after its files have changed."""
+    parameters = _body_object(request).get("parameters") or {}
+    if parameters:
+        # A file or a configuration from the network would be code from a stranger.
+        raise ApiError(
+            ErrorCode.NOT_IMPLEMENTED,
+            f"failed to load {request.path['model']!r}: files and configurations are not accepted over the network; "
+            "put them into the models folder and load without parameters",
+        )
+    service.load(request.path["model"])
+    return json_response({"name": request.path["model"], "load": True})
+
+
+def repository_unload(service: Service, request: ApiRequest) -> ApiResponse:
+    """Stop serving a model until it is loaded again."""
+    _body_object(request)
+    service.unload(request.path["model"])
+    return json_response({"name": request.path["model"], "unload": True})
+
+
+def _config_tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "data_type": DATATYPES[spec.datatype].protobuf_name,
+        "dims": [str(dim) for dim in spec.shape],
+    }
+
+
+def _statistics_entry(service: Service, status: ModelStatus) -> dict[str, Any]:
+    running = service.engine.running(status.model, status.version)
+    held = running.model.memory_bytes if running is not None else 0
+    return service.engine.statistics(status.model, status.version).to_json(status.model, status.version, held)
+
+
+def _body_object(request: ApiRequest) -> dict[str, Any]:
+    return strict_json.loads_object(request.body) if len(request.body) else {}
+
+
+def _body_flag(request: ApiRequest, key: str) -> bool:
+    value = _body_object(request).get(key, False)
+    if not isinstance(value, bool):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} must be true or false")
+    return value

@@ -1,0 +1,241 @@
+"""The interface in OpenAPI 3.1, made from the dispatch table, so that no route can be forgotten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pocketserve import __version__
+from pocketserve.api.messages import ApiResponse, json_response
+from pocketserve_wire import DATATYPES, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.api.routes import Route
+
+Schema = dict[str, Any]
+
+
+def _object(required: Sequence[str] = (), **properties: Schema) -> Schema:
+    schema: Schema = {"type": "object", "properties": properties}
+    return schema | ({"required": list(required)} if required else {})
+
+
+def _array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
+PARAMETERS: Schema = {
+    "type": ["object", "null"],
+    "additionalProperties": {"type": ["string", "number", "boolean"]},
+}
+DATATYPE: Schema = {"type": "string", "enum": list(DATATYPES)}
+
+
+def _tensor(shape_minimum: int) -> Schema:
+    return _object(
+        ("name", "datatype", "shape"),
+        name={"type": "string", "minLength": 1, "maxLength": 256},
+        datatype=DATATYPE,
+        shape=_array({"type": "integer", "minimum": shape_minimum}),
+        parameters=PARAMETERS,
+    )
+
+
+def _tensor_with_data() -> Schema:
+    tensor = _tensor(0)
+    tensor["properties"]["data"] = {"type": ["array", "null"], "items": {}}
+    return tensor
+
+
+_DURATION = _object(("count", "ns"), count=COUNT, ns=COUNT)
+
+SCHEMAS: dict[str, Schema] = {
+    "Error": _object(("error", "code"), error=TEXT, code={"type": "string", "enum": [c.name for c in ErrorCode]}),
+    "Tensor": _tensor_with_data(),
+    "TensorMetadata": _tensor(-1),
+    "InferRequest": _object(
+        ("inputs",),
+        id={"type": ["string", "null"], "maxLength": 256},
+        parameters=PARAMETERS,
+        inputs=_array({"$ref": "#/components/schemas/Tensor"}),
+        outputs={
+            "type": ["array", "null"],
+            "items": _object(
+                ("name",), name={"type": "string", "minLength": 1, "maxLength": 256}, parameters=PARAMETERS
+            ),
+        },
+    ),
+    "InferResponse": _object(
+        ("model_name", "model_version", "outputs"),
+        id=TEXT,
+        model_name=TEXT,
+        model_version=TEXT,
+        parameters=PARAMETERS,
+        outputs=_array({"$ref": "#/components/schemas/Tensor"}),
+    ),
+    "ModelMetadata": _object(
+        ("name", "versions", "platform", "inputs", "outputs"),
+        name=TEXT,
+        versions=_array(TEXT),
+        platform=TEXT,
+        inputs=_array({"$ref": "#/components/schemas/TensorMetadata"}),
+        outputs=_array({"$ref": "#/components/schemas/TensorMetadata"}),
+        parameters=PARAMETERS,
+    ),
+    "Statistics": _object(
+        ("model_stats",),
+        model_stats=_array(
+            _object(
+                ("name", "version", "inference_count", "execution_count", "inference_stats"),
+                name=TEXT,
+                version=TEXT,
+                last_inference=COUNT,
+                inference_count=COUNT,
+                execution_count=COUNT,
+                inference_stats={"type": "object", "additionalProperties": _DURATION},
+            )
+        ),
+    ),
+    "Prediction": _object(
+        ("model", "version", "task", "predictions", "timing_ms"),
+        model=TEXT,
+        version=TEXT,
+        task=TEXT,
+        predictions=_array({"type": "object"}),
+        timing_ms={"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
+    ),
+}
+
+_EMPTY_OR = {"required": False}
+_BINARY: Schema = {"type": "string", "format": "binary"}
+
+REQUEST_BODIES: dict[str, Schema] = {
+    "infer": {
+        "required": True,
+        "description": "JSON, or with the header Inference-Header-Content-Length JSON followed by raw tensors.",
+        "content": {
+            "application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}},
+            "application/octet-stream": {"schema": _BINARY},
+        },
+    },
+    "index": _EMPTY_OR | {"content": {"application/json": {"schema": _object(ready=FLAG)}}},
+    "load": _EMPTY_OR | {"content": {"application/json": {"schema": _object(parameters={"type": ["object", "null"]})}}},
+    "v1_predict": {
+        "required": True,
+        "content": {"application/json": {"schema": _object(signature_name=TEXT, instances={}, inputs={})}},
+    },
+    "raw": {
+        "required": True,
+        "description": "The raw input: a picture, a JSON document or a .npy file. Its first bytes tell which.",
+        "content": {"*/*": {"schema": _BINARY}},
+    },
+}
+
+ANSWERS: dict[str, tuple[str, Schema]] = {
+    "health": ("application/json", _object(("live",), live=FLAG, ready=FLAG)),
+    "server_metadata": (
+        "application/json",
+        _object(("name", "version", "extensions"), name=TEXT, version=TEXT, extensions=_array(TEXT)),
+    ),
+    "model_list": ("application/json", _object(("models",), models=_array(TEXT))),
+    "model_metadata": ("application/json", {"$ref": "#/components/schemas/ModelMetadata"}),
+    "model_ready": ("application/json", _object(("name", "ready"), name=TEXT, ready=FLAG)),
+    "model_config": (
+        "application/json",
+        _object(("name", "platform", "input", "output"), name=TEXT, platform=TEXT),
+    ),
+    "statistics": ("application/json", {"$ref": "#/components/schemas/Statistics"}),
+    "infer": ("application/json", {"$ref": "#/components/schemas/InferResponse"}),
+    "index": (
+        "application/json",
+        _array(_object(("name", "version", "state"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
+    ),
+    "load": ("application/json", _object(("name", "load"), name=TEXT, load=FLAG)),
+    "unload": ("application/json", _object(("name", "unload"), name=TEXT, unload=FLAG)),
+    "alive": ("application/json", _object(("status",), status=TEXT)),
+    "model_status": (
+        "application/json",
+        _object(("name", "ready", "model_version_status"), name=TEXT, ready=FLAG, model_version_status=_array({})),
+    ),
+    "signature_metadata": ("application/json", _object(("model_spec", "metadata"))),
+    "v1_predict": ("application/json", _object(predictions=_array({}), outputs={})),
+    "prediction": ("application/json", {"$ref": "#/components/schemas/Prediction"}),
+    "metrics": ("text/plain", TEXT),
+    "openapi": ("application/json", {"type": "object"}),
+}
+
+_QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
+    "prediction": (
+        ("top_k", {"type": "integer", "minimum": 1, "maximum": 10000}, "Entries of the answer at most."),
+        ("threshold", {"type": "number"}, "Lowest score that is answered."),
+        ("version", TEXT, "The version to ask; else the model's default."),
+        ("timeout_ms", {"type": "number", "minimum": 0, "maximum": 86_400_000}, "Longest wait for a turn."),
+    )
+}
+
+
+def document(routes: Sequence[Route]) -> ApiResponse:
+    """The OpenAPI document of these routes."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.pattern, {})[route.method.lower()] = _operation(route)
+    return json_response(
+        {
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Pocketserve",
+                "version": __version__,
+                "description": "Machine-learning models served on the phone itself.",
+                "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            },
+            "paths": paths,
+            "components": {
+                "schemas": SCHEMAS,
+                "securitySchemes": {
+                    "token": {"type": "http", "scheme": "bearer"},
+                    "password": {
+                        "type": "http",
+                        "scheme": "basic",
+                        "description": "The token as the password.",
+                    },
+                },
+            },
+            "security": [{"token": []}, {"password": []}],
+        }
+    )
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    content_type, schema = ANSWERS[route.answer]
+    content = {content_type: {"schema": schema}}
+    if route.answer == "infer":
+        content["application/octet-stream"] = {"schema": _BINARY}
+    summary = (route.handler.__doc__ or "").strip().splitlines()[0]
+    operation: dict[str, Any] = {
+        "operationId": f"{route.group}_{route.name}_{route.method.lower()}",
+        "tags": [route.group],
+        "summary": summary,
+        "responses": {
+            "200": {"description": "Done.", "content": content},
+            "default": {
+                "description": "The fault in words and its stable code.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+            },
+        },
+    }
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": TEXT} for name in re.findall(r"{(\w+)}", route.pattern)
+    ]
+    for name, kind, text in _QUERY.get(route.answer, ()):
+        parameters.append({"name": name, "in": "query", "required": False, "schema": kind, "description": text})
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        operation["requestBody"] = REQUEST_BODIES[route.body]
+    if route.open:
+        operation["security"] = []
+    return operation

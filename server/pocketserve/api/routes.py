@@ -1,0 +1,110 @@
+"""The dispatch table: every (method, path) the server answers, for both transports.
+
+A pattern's ``{name}`` stands for one path segment without "/" and ":"; its percent-decoded text is the handler's
+``request.path["name"]``. HTTP registers these with Flask; ``openapi.py`` describes them from the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pocketserve.api import metrics, oip, openapi, predictions, tfserving
+from pocketserve.api.messages import ApiRequest, ApiResponse
+from pocketserve.service import Service
+
+Handler = Callable[[Service, ApiRequest], ApiResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One entry of the table.
+
+    Attributes:
+        group: the protocol it belongs to; Flask has one blueprint per group.
+        open: answered without a token.
+        body: what a POST takes, as a key of ``openapi.REQUEST_BODIES``.
+        answer: what it answers, as a key of ``openapi.ANSWERS``.
+    """
+
+    method: str
+    pattern: str
+    handler: Handler
+    group: str
+    answer: str
+    body: str | None = None
+    open: bool = False
+
+    @property
+    def name(self) -> str:
+        """A unique name: the operation's id."""
+        tail = "_version" if "{version}" in self.pattern else ""
+        slash = "_slash" if self.pattern.endswith("/") and len(self.pattern) > 1 else ""
+        return f"{self.handler.__name__}{tail}{'_all' if self.pattern == '/v2/models/stats' else ''}{slash}"
+
+
+def _openapi(service: Service, request: ApiRequest) -> ApiResponse:
+    """This interface in OpenAPI 3.1."""
+    return openapi.document(ROUTES)
+
+
+def _routes() -> tuple[Route, ...]:
+    model, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
+    served, served_version = "/v1/models/{model}", "/v1/models/{model}/versions/{version}"
+    repository = "/v2/repository"
+    routes = [
+        Route("GET", "/v2/health/live", oip.live, "oip", "health", open=True),
+        Route("GET", "/v2/health/ready", oip.ready, "oip", "health", open=True),
+        Route("GET", "/v2", oip.server_metadata, "oip", "server_metadata"),
+        # The protocol's own document writes this path with a slash, its text without.
+        Route("GET", "/v2/", oip.server_metadata, "oip", "server_metadata"),
+        Route("GET", "/v2/models", oip.list_models, "oip", "model_list"),
+        Route("GET", "/v2/models/stats", oip.statistics, "oip", "statistics"),
+    ]
+    for base in (model, version):
+        routes += [
+            Route("GET", base, oip.model_metadata, "oip", "model_metadata"),
+            Route("GET", f"{base}/ready", oip.model_ready, "oip", "model_ready"),
+            Route("GET", f"{base}/config", oip.model_config, "oip", "model_config"),
+            Route("GET", f"{base}/stats", oip.statistics, "oip", "statistics"),
+            Route("POST", f"{base}/infer", oip.infer, "oip", "infer", body="infer"),
+        ]
+    routes += [
+        Route("POST", f"{repository}/index", oip.repository_index, "repository", "index", body="index"),
+        Route(
+            "POST",
+            f"{repository}/models/{{model}}/load",
+            oip.repository_load,
+            "repository",
+            "load",
+            body="load",
+        ),
+        Route(
+            "POST",
+            f"{repository}/models/{{model}}/unload",
+            oip.repository_unload,
+            "repository",
+            "unload",
+            body="load",
+        ),
+        Route("GET", "/", tfserving.alive, "tfserving", "alive", open=True),
+        Route("GET", "/v1/models", tfserving.list_models, "tfserving", "model_list"),
+    ]
+    for base in (served, served_version):
+        routes += [
+            Route("GET", base, tfserving.model_status, "tfserving", "model_status"),
+            Route("GET", f"{base}/metadata", tfserving.model_metadata, "tfserving", "signature_metadata"),
+            Route("POST", f"{base}:predict", tfserving.predict, "tfserving", "v1_predict", body="v1_predict"),
+        ]
+    routes += [
+        Route("POST", "/predictions/{model}", predictions.predict, "predictions", "prediction", body="raw"),
+        # curl -T, TorchServe's example, sends PUT.
+        Route("PUT", "/predictions/{model}", predictions.predict, "predictions", "prediction", body="raw"),
+        Route("GET", "/metrics", metrics.metrics, "metrics", "metrics"),
+        Route("GET", "/openapi.json", _openapi, "metrics", "openapi"),
+    ]
+    return tuple(routes)
+
+
+ROUTES = _routes()
+"""Every route. A literal segment goes before a placeholder: no model can be called "stats"."""

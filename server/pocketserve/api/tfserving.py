@@ -1,0 +1,259 @@
+"""TensorFlow Serving's REST API v1, merged with KServe's v1 where both define a route.
+
+Sources: TensorFlow Serving "RESTful API"; its behaviour where the page is silent (`results`, doubled
+`signature_def`); KServe "V1 Inference Protocol".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import numpy as np
+
+from pocketserve.api.messages import ApiRequest, ApiResponse, json_response
+from pocketserve.engine.bindings import Bindings
+from pocketserve.service import ModelStatus, Service
+from pocketserve.tensors import Array, TensorSpec, to_array
+from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor, oip, strict_json
+from pocketserve_wire.limits import MAX_JSON_DEPTH
+from pocketserve_wire.tensor import from_json_values, invalid
+
+_DTYPES = {"BOOL": "DT_BOOL", "FP16": "DT_HALF", "BF16": "DT_BFLOAT16", "FP32": "DT_FLOAT", "FP64": "DT_DOUBLE",
+           "BYTES": "DT_STRING"}  # fmt: skip
+_NOT_IN_JSON = ("FP16", "BF16", "UINT16")
+DEFAULT_SIGNATURE = "serving_default"
+
+
+def alive(service: Service, request: ApiRequest) -> ApiResponse:
+    """KServe's liveness probe."""
+    return json_response({"status": "alive"})
+
+
+def list_models(service: Service, request: ApiRequest) -> ApiResponse:
+    """The names of all models (KServe)."""
+    return json_response({"models": service.model_names()})
+
+
+def model_status(service: Service, request: ApiRequest) -> ApiResponse:
+    """TF Serving's version states and KServe's readiness in one object."""
+    name = request.path["model"]
+    version = request.path.get("version")
+    if version is None:
+        entry = service.entry(name)
+        statuses = service.model_statuses(entry)
+        is_ready = any(status.ready for status in statuses)
+    else:
+        statuses = [service.status(name, version)]
+        is_ready = statuses[0].ready
+    if not is_ready:
+        raise ApiError(ErrorCode.MODEL_NOT_READY, f"model {name!r} is not ready: {statuses[0].reason}")
+    return json_response(
+        {
+            "name": name,
+            "ready": True,
+            "model_version_status": [_version_status(status) for status in statuses],
+        }
+    )
+
+
+def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
+    """The signature definitions."""
+    entry, running = service.running(request.path["model"], request.path.get("version"))
+    points = running.model.entry_points
+    signatures = {name or DEFAULT_SIGNATURE: _signature_def(*points[name]) for name in points}
+    # The default entry point shows the names that callers use, whatever the file's own default is called.
+    signatures[DEFAULT_SIGNATURE] = _signature_def(*points[None])
+    return json_response(
+        {
+            "model_spec": {"name": entry.name, "signature_name": "", "version": running.model.version.name},
+            "metadata": {"signature_def": {"signature_def": signatures}},
+        }
+    )
+
+
+def predict(service: Service, request: ApiRequest) -> ApiResponse:
+    """Row format (``instances``) or columnar format (``inputs``)."""
+    service.require(request.path["model"], request.path.get("version"))
+    document = strict_json.loads_object(request.body)
+    signature = _signature_name(document)
+    _, running = service.running(request.path["model"], request.path.get("version"))
+    points = running.model.entry_points
+    key = None if signature == DEFAULT_SIGNATURE else signature
+    if key not in points:
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"signature_name {signature!r:.80} is not one of the model's")
+    if ("instances" in document) == ("inputs" in document):
+        found = "both" if "instances" in document else "neither"
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"the body must have 'instances' or 'inputs', it has {found}")
+    rows = "instances" in document
+    bound = points[key][0]
+    tensors = _from_instances(document["instances"], bound) if rows else _from_inputs(document["inputs"], bound)
+    decoded = oip.InferRequest(inputs=tensors, parameters={"signature_name": key} if key else {})
+    response = service.infer(request.path["model"], request.path.get("version"), decoded, row_by_row=rows)
+    outputs = {tensor.name: _to_values(tensor) for tensor in response.outputs}
+    answer = {"predictions": _as_rows(outputs, response.outputs)} if rows else {"outputs": _single_or_all(outputs)}
+    return ApiResponse(chunks=[strict_json.dumps(answer)], compressible=True)
+
+
+def _version_status(status: ModelStatus) -> dict[str, Any]:
+    return {
+        "version": status.version,
+        "state": "AVAILABLE" if status.ready else "END",
+        "status": {
+            "error_code": "OK" if status.ready else "UNAVAILABLE",
+            "error_message": "" if status.ready else status.reason,
+        },
+    }
+
+
+def _signature_def(inputs: Bindings, outputs: Bindings) -> dict[str, Any]:
+    return {
+        "inputs": {spec.name: _tensor_info(spec, inputs) for spec in inputs.specs},
+        "outputs": {spec.name: _tensor_info(spec, outputs) for spec in outputs.specs},
+        "method_name": "tensorflow/serving/predict",
+        "defaults": {},
+    }
+
+
+def _tensor_info(spec: TensorSpec, bound: Bindings) -> dict[str, Any]:
+    return {
+        "dtype": _DTYPES.get(spec.datatype, f"DT_{spec.datatype}"),
+        "tensor_shape": {
+            "dim": [{"size": str(dim), "name": ""} for dim in spec.shape],
+            "unknown_rank": False,
+        },
+        "name": bound.by_name[spec.name][1],
+    }
+
+
+def _signature_name(document: dict[str, Any]) -> str:
+    name = document.get("signature_name", DEFAULT_SIGNATURE)
+    if not isinstance(name, str):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"signature_name must be a string, not {strict_json.json_type(name)}")
+    return name or DEFAULT_SIGNATURE
+
+
+def _from_instances(instances: Any, bound: Bindings) -> list[Tensor]:
+    if not isinstance(instances, list) or not instances:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "instances must be an array with at least one element")
+    names = {spec.name for spec in bound.specs}
+    if _is_named(instances[0]):
+        for index, row in enumerate(instances):
+            if not isinstance(row, dict) or set(row) != names:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"instances[{index}] must be an object with the inputs {bound.names()}",
+                )
+        columns = {name: [row[name] for row in instances] for name in names}
+    elif len(names) == 1:
+        columns = {bound.specs[0].name: instances}
+    else:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"instances must be objects with the inputs {bound.names()}")
+    return [_column(spec, columns[spec.name]) for spec in bound.specs]
+
+
+def _from_inputs(inputs: Any, bound: Bindings) -> list[Tensor]:
+    if _is_named(inputs):
+        missing = [spec.name for spec in bound.specs if spec.name not in inputs]
+        if missing:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"inputs lacks {missing[0]!r}; the model takes {bound.names()}")
+        return [_column(spec, inputs[spec.name]) for spec in bound.specs]
+    if len(bound.specs) != 1:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"inputs must be an object with {bound.names()}")
+    return [_column(bound.specs[0], inputs)]
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) != {"b64"}
+
+
+def _column(spec: TensorSpec, values: Any) -> Tensor:
+    """Nested values of one input; unlike in OIP, the nesting gives the shape and must be rectangular."""
+    where = f"input {spec.name!r}"
+    if spec.datatype in _NOT_IN_JSON:
+        raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{where}: {spec.datatype} cannot be sent in this API")
+    # A quantised input takes real numbers here: JSON callers know nothing of its scale.
+    datatype = DATATYPES["FP32" if spec.quantization is not None else spec.datatype]
+    shape: list[int] = []
+    level = values
+    while isinstance(level, list):
+        shape.append(len(level))
+        if len(shape) > MAX_JSON_DEPTH or not level:
+            break
+        level = level[0]
+    flat = _flatten(values, shape, 0, where)
+    if datatype.name == "BYTES":
+        return Tensor(spec.name, "BYTES", tuple(shape), [_text(value, where) for value in flat])
+    return Tensor(spec.name, datatype.name, tuple(shape), from_json_values(flat, datatype, tuple(shape), where))
+
+
+def _flatten(values: Any, shape: list[int], depth: int, where: str) -> list[Any]:
+    if depth == len(shape):
+        if isinstance(values, list):
+            raise invalid(where, "the nested arrays are not rectangular")
+        return [values]
+    if not isinstance(values, list) or len(values) != shape[depth]:
+        raise invalid(where, "the nested arrays are not rectangular")
+    if depth == len(shape) - 1:
+        if any(isinstance(value, list) for value in values):
+            raise invalid(where, "the nested arrays are not rectangular")
+        return values
+    return [leaf for value in values for leaf in _flatten(value, shape, depth + 1, where)]
+
+
+def _text(value: Any, where: str) -> bytes:
+    if isinstance(value, dict) and isinstance(value.get("b64"), str):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, ValueError):
+            raise invalid(where, "b64 does not hold base64") from None
+    if not isinstance(value, str):
+        raise invalid(where, f"must be a string or {{'b64': ...}}, not {strict_json.json_type(value)}")
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise invalid(where, "a string holds half of a surrogate pair") from None
+
+
+def _to_values(tensor: Tensor) -> Any:
+    if tensor.datatype in _NOT_IN_JSON:
+        raise ApiError(
+            ErrorCode.NOT_IMPLEMENTED,
+            f"output {tensor.name!r} is {tensor.datatype}, which this API cannot send",
+        )
+    return _shortest(to_array(tensor), tensor.name)
+
+
+def _shortest(array: Array, name: str) -> Any:
+    """Nested lists; FP32 in the shortest decimal form that reads back as the same FP32."""
+    if array.dtype == object:
+        texts = np.empty(array.size, dtype=object)
+        texts[:] = [_encode_text(element, name) for element in array.reshape(-1).tolist()]
+        return texts.reshape(array.shape).tolist()
+    if array.dtype == np.float32:
+        return array.astype("U32").astype(np.float64).tolist()
+    return array.tolist()
+
+
+def _encode_text(element: bytes, name: str) -> Any:
+    if name.endswith("_bytes"):
+        return {"b64": base64.b64encode(element).decode("ascii")}
+    return element.decode("utf-8", errors="replace")
+
+
+def _as_rows(outputs: dict[str, Any], tensors: list[Tensor]) -> list[Any]:
+    sizes = {tensor.shape[0] if tensor.shape else None for tensor in tensors}
+    if len(sizes) != 1 or None in sizes:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "the outputs do not all have one row per instance; ask with 'inputs' instead",
+        )
+    if len(outputs) == 1:
+        rows: list[Any] = next(iter(outputs.values()))
+        return rows
+    return [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+
+
+def _single_or_all(outputs: dict[str, Any]) -> Any:
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs

@@ -1,0 +1,64 @@
+"""The command line: one file per command, each with ``add_parser`` and ``run``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from pocketserve import __version__
+
+COMMANDS = ("serve", "predict", "models", "inspect", "token", "demo")
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+class CommandError(Exception):
+    """A command that cannot do its work; the text is one sentence with the way out."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        The exit code: 0 done, 1 failed, 2 wrong usage.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(given)
+    options = parser.parse_args(given)
+    try:
+        return int(options.run(options))
+    except KeyboardInterrupt:
+        return EXIT_FAILED
+    except BrokenPipeError:  # the reader of our output has gone; that is no fault
+        sys.stderr.close()
+        return EXIT_DONE
+    except Exception as error:
+        if options.debug:
+            raise
+        print(f"pocketserve: {_sentence(error)}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pocketserve", description="Serves machine-learning models on the phone itself."
+    )
+    parser.add_argument("--version", action="version", version=f"pocketserve {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    named = next((word for word in given if not word.startswith("-")), None)
+    # Only the named command is imported: `serve` must not hold the client, nor `token` the server.
+    for name in (named,) if named in COMMANDS else COMMANDS:
+        module = importlib.import_module(f"pocketserve.cli.{name}")
+        command = module.add_parser(commands)
+        command.add_argument("--debug", action="store_true", help="show where an error came from")
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error).strip()
+    designed = (CommandError,)
+    if isinstance(error, designed) or type(error).__module__.startswith("pocketserve"):
+        return text
+    return f"{type(error).__name__}: {text} (--debug shows where)"

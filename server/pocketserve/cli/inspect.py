@@ -1,0 +1,88 @@
+"""``pocketserve inspect``: what a model file, or a model of a running server, takes and gives."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pocketserve.cli.connection import add_connection_options, connect
+from pocketserve.cli.local import is_model_path, open_local
+from pocketserve.cli.output import human_bytes, print_facts, print_json, print_table
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """The command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "inspect",
+        help="show inputs, outputs and metadata of a model",
+        description="A path is opened in this process; a name is looked up on the running server, or with --local "
+        "in a models folder.",
+    )
+    parser.add_argument("model", metavar="FILE|MODEL", help="a model file or folder, or a model's name")
+    parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to show")
+    parser.add_argument("--local", action="store_true", help="look the name up in a models folder, without a server")
+    parser.add_argument("--models-dir", metavar="DIR", help="with --local: the folder that holds MODEL")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_connection_options(parser)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Describe and print."""
+    if options.local or options.models_dir or is_model_path(options.model):
+        description = _describe_local(options)
+    else:
+        with connect(options) as client:
+            description = client.model_metadata(options.model, options.model_version)
+    if options.json:
+        print_json(description)
+    else:
+        _print_description(description)
+    return 0
+
+
+def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
+    from pocketserve.api.describe import describe_model
+
+    service, name = open_local(options.model, options.models_dir)
+    try:
+        return describe_model(*service.running(name, options.model_version))
+    finally:
+        service.close()
+
+
+def _print_description(description: dict[str, Any]) -> None:
+    facts = dict(description.get("parameters", {}))
+    for key in ("file_bytes", "memory_bytes"):
+        if key in facts:
+            facts[key] = human_bytes(facts[key])
+    rows = [("name", description["name"]), ("versions", ", ".join(description["versions"]))]
+    rows += [("platform", description["platform"])]
+    print_facts(rows + [(key.replace("_", " "), str(value)) for key, value in facts.items()])
+    tensors = [(kind, tensor) for kind in ("inputs", "outputs") for tensor in description[kind]]
+    print()
+    print_table(["", "NAME", "DATATYPE", "SHAPE", "QUANTIZATION"], [_tensor_row(*item) for item in tensors])
+    if description.get("metadata"):
+        _print_metadata(description["metadata"])
+
+
+def _tensor_row(kind: str, tensor: dict[str, Any]) -> list[str]:
+    shape = "[" + ", ".join("any" if dim < 0 else str(dim) for dim in tensor["shape"]) + "]"
+    parameters = tensor.get("parameters", {})
+    quantization = ""
+    if "quantization_scale" in parameters:
+        quantization = f"{parameters['quantization_scale']:g} * (q - {parameters['quantization_zero_point']})"
+    return [kind.removesuffix("s"), tensor["name"], tensor["datatype"], shape, quantization]
+
+
+def _print_metadata(metadata: dict[str, Any]) -> None:
+    print("\nThe file says of itself:")
+    texts = ("name", "description", "version", "author", "license", "problem")
+    print_facts([(key, " ".join(str(metadata.get(key, "")).split())) for key in texts])
+    for kind in ("inputs", "outputs"):
+        for tensor in metadata.get(kind, ()):
+            details = [tensor.get("content", "")]
+            details += [f"mean {tensor['mean']} std {tensor['std']}"] if "mean" in tensor else []
+            details += [f"files {', '.join(tensor['files'])}"] if "files" in tensor else []
+            described = "; ".join(item for item in (tensor.get("description", ""), *details) if item)
+            print_facts([(f"{kind.removesuffix('s')} {tensor.get('name', '')}", " ".join(described.split()))])

@@ -1,0 +1,44 @@
+"""Using models without a server: the same service, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pocketserve.config import Config, load_config
+from pocketserve.runtimes.registry import is_model_file
+from pocketserve.service import Service
+
+
+def is_model_path(text: str) -> bool:
+    """Whether a command's argument names a model file or folder on disk rather than a model of a server."""
+    path = Path(text)
+    return path.exists() and (is_model_file(path.name) or path.is_dir())
+
+
+def open_local(model: str, models_dir: str | None) -> tuple[Service, str]:
+    """A service for one model.
+
+    Args:
+        model: a path to a model file or folder, or the name of a model in ``models_dir``.
+        models_dir: a models folder; by default the embedded one.
+
+    Returns:
+        The service and the model's name in it.
+
+    Raises:
+        ConfigError, OSError: the folder cannot be used.
+    """
+    if not is_model_path(model):
+        return Service(_config(models_dir)), model
+    path = Path(model).absolute()
+    service = Service(_config(str(path.parent)))
+    if path.is_dir():
+        return service, path.name
+    return service, next(
+        (e.name for e in service.repository.models().values() if any(v.path == path for v in e.versions.values())),
+        path.stem,
+    )
+
+
+def _config(models_dir: str | None) -> Config:
+    return load_config({"models_dir": models_dir, "keep_alive": 0.0})

@@ -1,0 +1,121 @@
+"""``pocketserve predict``: ask a model one thing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pocketserve.cli import CommandError
+from pocketserve.cli.connection import add_connection_options, connect
+from pocketserve.cli.local import open_local
+from pocketserve.cli.output import print_json, print_table
+
+MAX_ROWS = 50
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """The command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "predict",
+        help="ask a model: a picture, a JSON or .npy file, numbers, or - for standard input",
+        description="Asks a running server, or with --local loads the model in this process.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model's name; with --local also a model file")
+    parser.add_argument("input", nargs="+", metavar="INPUT", help="a file, numbers, or - for standard input")
+    parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to ask")
+    parser.add_argument("--top-k", type=int, metavar="N", help="entries of the answer at most")
+    parser.add_argument("--threshold", type=float, metavar="SCORE", help="lowest score to show")
+    parser.add_argument("--local", action="store_true", help="load the model in this process; no server is needed")
+    parser.add_argument("--models-dir", metavar="DIR", help="with --local: the folder that holds MODEL")
+    parser.add_argument("--json", action="store_true", help="print the whole answer as JSON")
+    add_connection_options(parser)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask and print."""
+    body = read_input(options.input)
+    answer = _ask_local(options, body) if options.local else _ask_server(options, body)
+    if options.json:
+        print_json(answer)
+    else:
+        _print_answer(answer)
+    return 0
+
+
+def read_input(words: Sequence[str]) -> bytes:
+    """The bytes to send: standard input, a file's content, or numbers as a JSON array.
+
+    Raises:
+        CommandError: the words are neither a file nor numbers.
+    """
+    if list(words) == ["-"]:
+        return sys.stdin.buffer.read()
+    if len(words) == 1 and Path(words[0]).is_file():
+        return Path(words[0]).read_bytes()
+    text = ",".join(words).strip()
+    if text.startswith(("[", "{")):
+        return text.encode()
+    try:
+        numbers = [_number(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        raise CommandError(f"{words[0]!r} is neither a file nor a number") from None
+    return str(numbers).encode()
+
+
+def _number(word: str) -> int | float:
+    try:
+        return int(word)
+    except ValueError:
+        return float(word)
+
+
+def _ask_server(options: argparse.Namespace, body: bytes) -> dict[str, Any]:
+    with connect(options) as client:
+        return client.predict(
+            options.model,
+            body,
+            top_k=options.top_k,
+            threshold=options.threshold,
+            version=options.model_version,
+        )
+
+
+def _ask_local(options: argparse.Namespace, body: bytes) -> dict[str, Any]:
+    from pocketserve.api import predictions
+    from pocketserve.api.messages import ApiRequest
+
+    given = {"top_k": options.top_k, "threshold": options.threshold, "version": options.model_version}
+    query = {name: str(value) for name, value in given.items() if value is not None}
+    service, name = open_local(options.model, options.models_dir)
+    try:
+        return predictions.answer(service, ApiRequest(path={"model": name}, query=query, body=memoryview(body)))
+    finally:
+        service.close()
+
+
+def _print_answer(answer: dict[str, Any]) -> None:
+    predictions: list[dict[str, Any]] = answer["predictions"]
+    if not predictions:
+        print("Nothing scores above the threshold.")
+        return
+    keys = [key for key in predictions[0] if key != "index"]
+    print_table(
+        [key.upper() for key in keys],
+        [[_cell(row.get(key)) for key in keys] for row in predictions[:MAX_ROWS]],
+    )
+    if len(predictions) > MAX_ROWS:
+        print(f"… {len(predictions) - MAX_ROWS} more; --json prints all")
+    timing = answer["timing_ms"]
+    whole, model = sum(timing.values()), timing["infer"]
+    print(f"\n{answer['model']}/{answer['version']}: {whole:.1f} ms, of which model {model:.1f} ms")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."

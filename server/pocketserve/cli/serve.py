@@ -1,0 +1,52 @@
+"""``pocketserve serve``: answer requests until stopped."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import Any
+
+from pocketserve.config import SETTINGS, Config, load_config
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """The command's options: one per setting, and the folder as a plain argument."""
+    parser: argparse.ArgumentParser = commands.add_parser("serve", help="serve a folder of models")
+    parser.add_argument("models_dir", nargs="?", metavar="MODELS_DIR", help=_help("models_dir"))
+    parser.add_argument("--no-auth", dest="auth", action="store_const", const=False, help="ask nobody for the token")
+    parser.add_argument("--load", nargs="+", metavar="NAME", help=_help("load"))
+    for name in SETTINGS:
+        if name not in ("models_dir", "auth", "load"):
+            parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=_help(name))
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve; returns after a clean end."""
+    given = {name: getattr(options, name) for name in SETTINGS}
+    if options.load is not None:
+        given["load"] = tuple(name for item in options.load for name in item.split(",") if name)
+    config = load_config(given)
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    if not config.auth:
+        logging.warning("no token is asked for: every app on this device can use the server")
+    from pocketserve.serving import serve
+
+    serve(config, on_ready=lambda server: _announce(config, server.host, server.port))
+    return 0
+
+
+def _announce(config: Config, host: str, port: int) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    logging.info("serving %s at http://%s:%d", config.models_dir, shown, port)
+    if config.auth:
+        logging.info("the token is in %s; `pocketserve token` prints it", config.token_file)
+
+
+def _help(name: str) -> str:
+    setting = SETTINGS[name]
+    unit = f" [{setting.metadata['unit']}]" if setting.metadata["unit"] else ""
+    return f"{setting.metadata['why']}{unit}".replace("%", "%%")

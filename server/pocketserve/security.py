@@ -1,0 +1,132 @@
+"""Who may talk to the server: the token, and the checks that keep web pages out.
+
+Every app on a phone can reach a loopback port, and every web page can make a browser send requests to it. So each
+request needs the installation's token; and requests that a foreign page made are refused before routing, by their
+``Host`` (DNS rebinding) and ``Origin`` headers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from pocketserve_wire import ApiError, ErrorCode
+
+TOKEN_BYTES = 32
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{32,256}")
+
+
+class TokenFileError(Exception):
+    """A token file that must not be used; the text says why and what to do."""
+
+
+def read_token(path: Path) -> str:
+    """Read a token that only its owner can read.
+
+    Raises:
+        TokenFileError: missing, readable by others, or without a token in it.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(1024).decode("ascii", errors="replace").strip()
+    except OSError as error:
+        raise TokenFileError(f"the token file {path} cannot be read: {error.strerror}") from None
+    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+        raise TokenFileError(f"the token file {path} can be read by others; run: chmod 600 {path}")
+    if not _TOKEN.fullmatch(text):
+        raise TokenFileError(f"the token file {path} holds no token; delete it and start the server again")
+    return text
+
+
+def ensure_token(path: Path) -> str:
+    """Read the token, or make a random 256-bit one in a new file of mode 0600.
+
+    Raises:
+        TokenFileError: the file exists but must not be used, or cannot be made.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # O_EXCL: of two servers that start together one makes the file and the other reads it.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return read_token(path)
+    except OSError as error:
+        raise TokenFileError(f"the token file {path} cannot be made: {error.strerror}") from None
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(f"{token}\n")
+    return token
+
+
+class Guard:
+    """Decides whether a request may pass, from its headers alone.
+
+    Args:
+        token: the expected token; None lets everybody in.
+        extra_hosts: further ``Host`` names that are accepted.
+    """
+
+    def __init__(self, token: str | None, extra_hosts: Iterable[str] = ()) -> None:
+        self._token = token.encode("ascii") if token is not None else None
+        self._hosts = LOOPBACK_HOSTS | {host.lower() for host in extra_hosts}
+
+    def check_source(self, host: str | None, origin: str | None) -> None:
+        """Refuse what a foreign web page sent.
+
+        Raises:
+            ApiError: HOST_REFUSED or ORIGIN_REFUSED.
+        """
+        if not host or self._host_name(host) not in self._hosts:
+            raise ApiError(
+                ErrorCode.HOST_REFUSED,
+                "the Host header must name this machine: 127.0.0.1, localhost or [::1]",
+            )
+        if origin is not None and not self._is_own_origin(origin, host):
+            raise ApiError(ErrorCode.ORIGIN_REFUSED, "requests from web pages of another origin are refused")
+
+    def check_token(self, authorization: str | None) -> None:
+        """Require the token, as ``Bearer TOKEN`` or as the password of ``Basic``.
+
+        Raises:
+            ApiError: UNAUTHORIZED, the same for every cause.
+        """
+        if self._token is None:
+            return
+        # Always one comparison of bytes in constant time, whatever was sent.
+        if not hmac.compare_digest(_presented(authorization or ""), self._token):
+            raise ApiError(
+                ErrorCode.UNAUTHORIZED,
+                "a valid token is required: send 'Authorization: Bearer TOKEN' (pocketserve token prints it)",
+            )
+
+    @staticmethod
+    def _host_name(host: str) -> str | None:
+        match = _HOST.fullmatch(host)
+        return match[1].lower() if match and int(match[2] or 0) <= 65535 else None
+
+    @staticmethod
+    def _is_own_origin(origin: str, host: str) -> bool:
+        return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+
+
+def _presented(authorization: str) -> bytes:
+    scheme, _, value = authorization.partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer":
+        return value.encode("utf-8", errors="replace")
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return b""
+    return b""

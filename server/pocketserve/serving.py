@@ -1,0 +1,124 @@
+"""A whole server: from settings to a process that answers, and back to a clean end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from pocketserve.config import Config
+from pocketserve.security import Guard, ensure_token
+from pocketserve.service import Service
+from pocketserve.transports.http.app import create_app
+from pocketserve.transports.http.server import HttpServer
+from pocketserve_wire import ApiError
+
+log = logging.getLogger(__name__)
+
+FLUSH_SHARE_S = 0.5
+"""Of the drain time, what is kept for sending finished answers."""
+
+
+class StartError(Exception):
+    """The server cannot start; the text is one sentence that says why and what to do."""
+
+
+def serve(config: Config, on_ready: Callable[[HttpServer], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what is under way and return. Runs on the main thread.
+
+    A second signal ends the process at once.
+
+    Args:
+        on_ready: called once requests are accepted.
+
+    Raises:
+        StartError, TokenFileError, PortTakenError: the server cannot start.
+    """
+    token = ensure_token(config.token_file) if config.auth else None
+    service = _open_service(config)
+    server = HttpServer(create_app(service, Guard(token, config.allowed_hosts)), config)
+    restore = _install_signals(lambda: _drain(service, server, config.drain_timeout))
+    try:
+        _preload(service)
+        if config.ready_file is not None:
+            write_ready_file(config.ready_file, config, server)
+        if on_ready is not None:
+            on_ready(server)
+        server.run()
+    finally:
+        restore()
+        if config.ready_file is not None:
+            config.ready_file.unlink(missing_ok=True)
+        service.close()
+
+
+def write_ready_file(path: Path, config: Config, server: HttpServer) -> None:
+    """Tell other programs where the server listens; the file appears whole or not at all."""
+    content = {
+        "pid": os.getpid(),
+        "http": {"host": server.host, "port": server.port},
+        "socket": None,
+        "token_file": str(config.token_file.absolute()) if config.auth else None,
+        "models_dir": str(config.models_dir.absolute()),
+    }
+    with tempfile.NamedTemporaryFile("w", dir=path.absolute().parent, prefix=f".{path.name}.", delete=False) as file:
+        json.dump(content, file)
+    os.replace(file.name, path)
+
+
+def _open_service(config: Config) -> Service:
+    try:
+        return Service(config)
+    except OSError as error:
+        raise StartError(
+            f"the models folder {config.models_dir} cannot be read ({error.strerror}); "
+            "name one: pocketserve serve FOLDER"
+        ) from None
+
+
+def _preload(service: Service) -> None:
+    for name in service.config.load:
+        try:
+            service.load(name)
+        except ApiError as error:
+            raise StartError(f"--load {name}: {error.message}") from None
+
+
+def _install_signals(drain: Callable[[], None]) -> Callable[[], None]:
+    """First signal: drain on a thread of its own. Second: end at once. Returns what restores the old handlers."""
+    seen = 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > 1:
+            sys.stderr.write("ended at once\n")
+            os._exit(1)
+        threading.Thread(target=drain, name="pocketserve-drain", daemon=True).start()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    return restore
+
+
+def _drain(service: Service, server: HttpServer, timeout: float) -> None:
+    log.info("draining: no new requests, %.1f s for those under way", timeout)
+    ends = time.monotonic() + timeout
+    if not service.drain(max(0.0, timeout - FLUSH_SHARE_S)):
+        log.warning("requests were still running when the drain time was over")
+    flushed = threading.Event()  # never set: it only paces the wait for slow readers
+    while server.pending_output() and time.monotonic() < ends:
+        flushed.wait(0.01)
+    server.stop()

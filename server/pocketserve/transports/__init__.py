@@ -1,0 +1,1 @@
+"""Transports translate between bytes on a connection and the interface in ``pocketserve.api``; nothing else."""

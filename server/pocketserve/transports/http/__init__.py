@@ -1,0 +1,1 @@
+"""HTTP: Flask for routing, waitress as the server."""

@@ -1,0 +1,146 @@
+"""The Flask application: it registers the dispatch table, checks each request, and translates both ways."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from flask import Blueprint, Flask, Response, request
+from werkzeug.datastructures import Headers, MultiDict
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from werkzeug.routing import BaseConverter
+
+from pocketserve.api.messages import ApiRequest, ApiResponse, error_response
+from pocketserve.api.routes import ROUTES, Route
+from pocketserve.security import Guard
+from pocketserve.service import Service
+from pocketserve.transports.http import compression
+from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.oip import parse_json_length
+
+log = logging.getLogger(__name__)
+
+_FRAMEWORK_CODES = {
+    400: ErrorCode.INVALID_REQUEST,
+    404: ErrorCode.NOT_FOUND,
+    405: ErrorCode.METHOD_NOT_ALLOWED,
+    413: ErrorCode.BODY_TOO_LARGE,
+}
+
+
+class _SegmentConverter(BaseConverter):
+    """One path segment; a colon ends it, because TF Serving's verbs follow one."""
+
+    regex = "[^/:]+"
+    part_isolating = True
+
+
+def create_app(service: Service, guard: Guard) -> Flask:
+    """Build the WSGI application."""
+    app = Flask("pocketserve", static_folder=None)
+    app.url_map.converters["segment"] = _SegmentConverter
+    app.url_map.strict_slashes = False
+    app.url_map.merge_slashes = False  # a redirect would lose the body of a POST
+    app.url_map.redirect_defaults = False
+    open_endpoints = {f"{route.group}.{route.name}_{route.method}" for route in ROUTES if route.open}
+
+    @app.before_request
+    def check() -> None:
+        guard.check_source(request.headers.get("Host"), request.headers.get("Origin"))
+        if request.endpoint not in open_endpoints:
+            guard.check_token(request.headers.get("Authorization"))
+
+    _register_routes(app, service)
+    _register_errors(app)
+    return app
+
+
+def _register_routes(app: Flask, service: Service) -> None:
+    blueprints: dict[str, Blueprint] = {}
+    for route in ROUTES:
+        blueprint = blueprints.setdefault(route.group, Blueprint(route.group, __name__))
+        blueprint.add_url_rule(
+            route.pattern.replace("{", "<segment:").replace("}", ">"),
+            endpoint=f"{route.name}_{route.method}",
+            view_func=_view(route, service),
+            methods=[route.method],
+            provide_automatic_options=False,
+        )
+    for blueprint in blueprints.values():
+        app.register_blueprint(blueprint)
+
+
+def _view(route: Route, service: Service) -> Callable[..., Response]:
+    def view(**path: str) -> Response:
+        try:
+            answer = route.handler(service, _read_request(path, service.config.max_body_bytes))
+        except ApiError as error:
+            answer = error_response(error)
+        return _write_response(answer)
+
+    return view
+
+
+def _read_request(path: Mapping[str, str], max_body_bytes: int) -> ApiRequest:
+    # The body is read whole whatever its Content-Type: clients send the wrong one, or none.
+    body = request.get_data(cache=False)
+    body = compression.inflate(body, request.headers.get("Content-Encoding", ""), max_body_bytes)
+    return ApiRequest(
+        path=path,
+        query=_single_values(request.args),
+        body=memoryview(body),
+        json_length=parse_json_length(request.headers.get("Inference-Header-Content-Length"), len(body)),
+    )
+
+
+def _single_values(args: MultiDict[str, str]) -> dict[str, str]:
+    for name, values in args.lists():
+        if len(values) > 1:
+            raise ApiError(ErrorCode.INVALID_PARAMETER, f"query parameter {name[:64]!r} is given twice")
+    return args.to_dict()
+
+
+def _write_response(answer: ApiResponse) -> Response:
+    headers = Headers(answer.headers)
+    body = b"".join(answer.chunks)
+    if answer.json_length is not None:
+        headers["Inference-Header-Content-Length"] = str(answer.json_length)
+    if answer.compressible:
+        headers["Vary"] = "Accept-Encoding"
+        coding = compression.choose_coding(request.headers.get("Accept-Encoding"))
+        if coding is not None:
+            body = compression.deflate(body, coding)
+            headers["Content-Encoding"] = coding
+    response = Response(body, status=answer.status, headers=headers)
+    # Exactly this value: the kserve client reads an error only if the type has no charset behind it.
+    response.headers["Content-Type"] = answer.content_type
+    return response
+
+
+def _register_errors(app: Flask) -> None:
+    @app.errorhandler(ApiError)
+    def api_error(error: ApiError) -> Response:
+        return _write_response(error_response(error))
+
+    @app.errorhandler(HTTPException)
+    def framework_error(error: HTTPException) -> Response:
+        return _write_response(_translate(error))
+
+    @app.errorhandler(Exception)
+    def unexpected(error: Exception) -> Response:
+        log.exception("unexpected error in %s", request.endpoint)
+        message = f"the server failed unexpectedly ({type(error).__name__}); its log says where"
+        return _write_response(error_response(ApiError(ErrorCode.INTERNAL, message)))
+
+
+def _translate(error: HTTPException) -> ApiResponse:
+    status = error.code or 500
+    code = _FRAMEWORK_CODES.get(status, ErrorCode.INVALID_REQUEST if status < 500 else ErrorCode.INTERNAL)
+    texts = {
+        404: "Not Found: no such path; GET /openapi.json lists all of them",
+        405: f"Method Not Allowed: {request.method} is not possible on this path",
+    }
+    answer = error_response(ApiError(code, texts.get(status) or f"{error.name}: {error.description}"))
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        answer.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return answer

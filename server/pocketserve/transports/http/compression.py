@@ -1,0 +1,77 @@
+"""Content-Encoding of requests (bounded) and responses.
+
+Responses are compressed only for a client that names exactly one coding, as tritonclient does when it is told to.
+A list of codings is what HTTP libraries send by default; honouring it would compress every answer on loopback,
+where bytes cost nothing and compressing them costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+from pocketserve_wire import ApiError, ErrorCode
+
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
+_LEVEL = 1
+
+
+def inflate(body: bytes, encoding: str, limit: int) -> bytes:
+    """Undo a request's Content-Encoding.
+
+    Args:
+        limit: inflated bytes above which the body is refused; no more than that is ever held.
+
+    Raises:
+        ApiError: UNSUPPORTED_ENCODING, BODY_TOO_LARGE or INVALID_REQUEST.
+    """
+    coding = encoding.strip().lower()
+    if coding in ("", "identity"):
+        return body
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_ENCODING,
+            f"Unsupported compression type {coding[:40]!r}; use gzip or deflate",
+        )
+    try:
+        return _inflate(body, zlib.MAX_WBITS if coding == "deflate" else _GZIP_WBITS, limit)
+    except zlib.error as error:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"the {coding} body is damaged: {error}") from None
+
+
+def _inflate(body: bytes, wbits: int, limit: int) -> bytes:
+    parts: list[bytes] = []
+    left = limit
+    while True:
+        decoder = zlib.decompressobj(wbits)
+        part = decoder.decompress(body, left + 1)
+        left -= len(part)
+        if left < 0:
+            raise ApiError(ErrorCode.BODY_TOO_LARGE, f"the inflated body exceeds {limit} bytes (max_body_bytes)")
+        parts.append(part)
+        if not decoder.eof:
+            raise zlib.error("it ends too early")
+        body = decoder.unused_data
+        if not body or wbits != _GZIP_WBITS:  # a gzip file may have several members
+            break
+    if body:
+        raise zlib.error("bytes follow its end")
+    return b"".join(parts)
+
+
+def choose_coding(accept_encoding: str | None) -> str | None:
+    """The coding for a response: gzip or deflate if that is the only one the client names, else none."""
+    if not accept_encoding:
+        return None
+    named = [item.strip() for item in accept_encoding.split(",") if item.strip()]
+    if len(named) != 1:
+        return None
+    coding, _, weight = named[0].partition(";")
+    refused = weight.replace(" ", "").lower() in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    coding = coding.strip().lower()
+    return coding if coding in ("gzip", "deflate") and not refused else None
+
+
+def deflate(body: bytes, coding: str) -> bytes:
+    """Compress a response body with a coding from :func:`choose_coding`."""
+    return gzip.compress(body, _LEVEL, mtime=0) if coding == "gzip" else zlib.compress(body, _LEVEL)
