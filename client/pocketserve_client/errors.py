@@ -1,0 +1,33 @@
+"""What a call can end in besides an answer."""
+
+from __future__ import annotations
+
+from pocketserve_wire.errors import ErrorCode, code_named
+
+
+class PocketserveError(Exception):
+    """Base of all errors of this package."""
+
+
+class ServerUnreachableError(PocketserveError):
+    """Nobody answered, or the connection broke; the text says what to check."""
+
+
+class ServerError(PocketserveError):
+    """The server answered with an error.
+
+    Attributes:
+        status: the HTTP status.
+        code: the stable code, such as ``MODEL_NOT_FOUND``; empty when something else than this server answered.
+    """
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same request may simply be sent again later."""
+        known: ErrorCode | None = code_named(self.code)
+        return known.retryable if known is not None else self.status in (429, 503)
