@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pocketserve.runtimes import tflite_metadata as md
-from pocketserve.runtimes.tflite_metadata import MetadataError
+from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.runtimes.tflite_check import check_model
 
 DATA = Path(__file__).parent / "data"
 MODEL = DATA / "metadata.tflite"
@@ -125,18 +126,18 @@ def test_axis_labels_come_before_value_labels():
 
 def test_files_are_limited_by_their_unpacked_size():
     assert md.read_associated_file(MODEL, "zeros.bin", limit=100_000) == bytes(100_000)
-    with pytest.raises(MetadataError, match="has 100000 bytes, more than 99999"):
+    with pytest.raises(DamagedFileError, match="has 100000 bytes, more than 99999"):
         md.read_associated_file(MODEL, "zeros.bin", limit=99_999)
 
 
 @pytest.mark.parametrize("name", ["", "none.txt", "../labels.txt"])
 def test_files_that_are_not_there(name: str):
-    with pytest.raises(MetadataError, match="has no file"):
+    with pytest.raises(DamagedFileError, match="has no file"):
         md.read_associated_file(MODEL, name)
 
 
 def test_a_model_without_an_archive():
-    with pytest.raises(MetadataError, match="cannot be read"):
+    with pytest.raises(DamagedFileError, match="cannot be read"):
         md.read_associated_file(DATA / "dynamic_batch.tflite", "labels.txt")
 
 
@@ -145,7 +146,7 @@ def test_a_file_that_lies_about_its_size(tmp_path: Path):
     path = tmp_path / "model.tflite"
     entry = WHOLE.rindex(b"PK\x01\x02", 0, WHOLE.rindex(b"zeros.bin"))
     path.write_bytes(WHOLE[: entry + 24] + struct.pack("<I", 10) + WHOLE[entry + 28 :])
-    with pytest.raises(MetadataError):
+    with pytest.raises(DamagedFileError):
         md.read_associated_file(path, "zeros.bin", limit=1000)
 
 
@@ -154,7 +155,7 @@ def test_a_huge_directory_is_not_read(tmp_path: Path):
     size = md.MAX_DIRECTORY_BYTES * 2
     end = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 9, 9, size, 0, 0)
     path.write_bytes(bytes(size) + end)
-    with pytest.raises(MetadataError, match="directory has more than"):
+    with pytest.raises(DamagedFileError, match="directory has more than"):
         md.read_associated_file(path, "labels.txt")
 
 
@@ -163,7 +164,7 @@ def test_encrypted_and_unknown_compression(tmp_path: Path):
         path = tmp_path / f"{offset}.tflite"
         entry = WHOLE.rindex(b"PK\x01\x02", 0, WHOLE.rindex(b"labels.txt"))
         path.write_bytes(WHOLE[: entry + offset] + struct.pack("<H", value) + WHOLE[entry + offset + 2 :])
-        with pytest.raises(MetadataError, match="cannot be read"):
+        with pytest.raises(DamagedFileError, match="cannot be read"):
             md.read_associated_file(path, "labels.txt")
 
 
@@ -244,22 +245,22 @@ def test_an_empty_description_is_one(tmp_path: Path):
 
 @pytest.mark.parametrize("description", [b"", b"M001", bytes(4) + b"M001", b"\xff\xff\xff\xffM001" + bytes(20)])
 def test_no_root(tmp_path: Path, description: bytes):
-    with pytest.raises(MetadataError):
+    with pytest.raises(DamagedFileError):
         read(tmp_path, description)
 
 
 def test_another_schema(tmp_path: Path):
-    with pytest.raises(MetadataError, match="identifier M001"):
+    with pytest.raises(DamagedFileError, match="identifier M001"):
         read(tmp_path, bytes(4) + b"M002" + bytes(20))
 
 
 def test_a_buffer_that_is_not_there(tmp_path: Path):
-    with pytest.raises(MetadataError, match="buffer 7, which is not there"):
+    with pytest.raises(DamagedFileError, match="buffer 7, which is not there"):
         read(tmp_path, b"", number=7)
 
 
 def test_a_description_beyond_the_limit(tmp_path: Path):
-    with pytest.raises(MetadataError, match="claims"):
+    with pytest.raises(DamagedFileError, match="claims"):
         read(tmp_path, bytes(4) + b"M001" + bytes(md.MAX_METADATA_BYTES))
 
 
@@ -270,14 +271,14 @@ def test_vectors_longer_than_the_file(tmp_path: Path, count: int):
     vector = flat.vector(1)
     flat.point(tensor[6], vector)
     flat.set(vector, count)
-    with pytest.raises(MetadataError):
+    with pytest.raises(DamagedFileError):
         read(tmp_path, bytes(flat.data))
 
 
 def test_an_offset_to_itself(tmp_path: Path):
     flat = Flat(b"M001")
     one_tensor(flat, 0)
-    with pytest.raises(MetadataError, match="leads to itself"):
+    with pytest.raises(DamagedFileError, match="leads to itself"):
         read(tmp_path, bytes(flat.data))
 
 
@@ -286,7 +287,7 @@ def test_a_field_list_of_an_impossible_size(tmp_path: Path, size: int):
     flat = Flat(b"M001")
     flat.point(0, flat.table(0)[-1])
     flat.data[8:10] = struct.pack("<H", size)
-    with pytest.raises(MetadataError):
+    with pytest.raises(DamagedFileError):
         read(tmp_path, bytes(flat.data))
 
 
@@ -314,7 +315,7 @@ def test_normalisation_that_would_give_nonsense(tmp_path: Path, mean: Any, std: 
         at = flat.vector(len(values))
         flat.point(options[number], at)
         flat.data[at + 4 :] = struct.pack(f"<{len(values)}f", *values)
-    with pytest.raises(MetadataError, match=match):
+    with pytest.raises(DamagedFileError, match=match):
         read(tmp_path, bytes(flat.data))
 
 
@@ -335,7 +336,7 @@ def test_shared_tables_do_not_multiply_the_work(tmp_path: Path):
         flat.point(units + 4 + 4 * number, unit[-1])
         flat.point(files + 4 + 4 * number, file[-1])
     started = time.process_time()
-    with pytest.raises(MetadataError, match="too large"):
+    with pytest.raises(DamagedFileError, match="too large"):
         read(tmp_path, bytes(flat.data))
     assert time.process_time() - started < 5
 
@@ -353,23 +354,23 @@ def test_invalid_utf8_is_shown_as_such(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"", b"TFL3", b"1234TFL2" + bytes(50), b"\xff\xff\xff\x7fTFL3" + bytes(50)])
-@pytest.mark.parametrize("function", [md.read_metadata, md.check_model])
+@pytest.mark.parametrize("function", [md.read_metadata, check_model])
 def test_other_files(tmp_path: Path, content: bytes, function: Any):
     path = tmp_path / "model.tflite"
     path.write_bytes(content)
-    with pytest.raises(MetadataError):
+    with pytest.raises(DamagedFileError):
         function(path)
 
 
-@pytest.mark.parametrize("function", [md.read_metadata, md.check_model])
+@pytest.mark.parametrize("function", [md.read_metadata, check_model])
 def test_a_missing_file(tmp_path: Path, function: Any):
-    with pytest.raises(MetadataError, match=r"none\.tflite cannot be read"):
+    with pytest.raises(DamagedFileError, match=r"none\.tflite cannot be read"):
         function(tmp_path / "none.tflite")
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem)
 def test_whole_models_pass(path: Path):
-    md.check_model(path)
+    check_model(path)
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem)
@@ -379,8 +380,8 @@ def test_models_cut_short_do_not(path: Path, tmp_path: Path):
     model = len(whole) if not zipfile.is_zipfile(path) else whole.index(b"PK\x03\x04")
     for kept in range(0, model - 64, 7):
         cut.write_bytes(whole[:kept])
-        with pytest.raises(MetadataError):
-            md.check_model(cut)
+        with pytest.raises(DamagedFileError):
+            check_model(cut)
 
 
 # --- Anything at all
@@ -393,14 +394,14 @@ _fuzz = settings(
 
 def _read_everything(path: Path) -> None:
     """All that the module offers; only its own error may come."""
-    with contextlib.suppress(MetadataError):
-        md.check_model(path)
+    with contextlib.suppress(DamagedFileError):
+        check_model(path)
     try:
         found = md.read_metadata(path)
-    except MetadataError:
+    except DamagedFileError:
         return
     for tensor in (*found.inputs, *found.outputs) if found else ():
-        with contextlib.suppress(MetadataError):
+        with contextlib.suppress(DamagedFileError):
             md.labels_of(path, tensor, "en")
 
 
@@ -452,7 +453,7 @@ def test_public_models_say_what_another_reader_found(assets: Path):
 
 
 def _check_model_against(path: Path, spec: dict[str, Any]) -> None:
-    md.check_model(path)
+    check_model(path)
     found, expected = md.read_metadata(path), spec["tflite_metadata"]
     if not expected:
         assert found is None

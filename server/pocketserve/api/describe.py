@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.engine.engine import Running
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.runtimes import tflite_metadata
-from pocketserve.runtimes.tflite_metadata import MetadataError, Normalization, TensorMetadata
 from pocketserve.tensors import describe
+
+if TYPE_CHECKING:
+    from pocketserve.runtimes.tflite_metadata import Normalization, TensorMetadata
 
 
 def describe_model(entry: ModelEntry, running: Running) -> dict[str, Any]:
@@ -51,9 +52,12 @@ def describe_model(entry: ModelEntry, running: Running) -> dict[str, Any]:
 def _file_metadata(version: VersionEntry) -> dict[str, Any]:
     if version.kind.name != "tflite":
         return {}
+    from pocketserve.runtimes import tflite_metadata
+    from pocketserve.runtimes.flatbuffer import DamagedFileError
+
     try:
         found = tflite_metadata.read_metadata(version.path)
-    except MetadataError as error:
+    except DamagedFileError as error:
         return {"problem": str(error)}
     if found is None:
         return {}

@@ -32,7 +32,8 @@ from pocketserve.tensors import Array, Quantization, TensorSpec, datatype_of
 from pocketserve_wire import DATATYPES
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
-from .tflite_metadata import MetadataError, check_model
+from .flatbuffer import DamagedFileError
+from .tflite_check import check_model
 
 # The frameworks have no type information; interpreters and signature runners are Any below.
 Details = Mapping[str, Any]
@@ -299,10 +300,11 @@ class TfliteSession:
         free = any(-1 in port.spec.shape for port in self._main.inputs)
         try:
             seen = self._run_main(self._main, zeros)
-            self._interpreter.reset_all_variables()
         except Exception:
-            self._discard()
             return
+        finally:
+            # The run left its mark on string tensors and on a model's variables.
+            self._discard()
         outputs = (_with_shape(port, seen[port.spec.name].shape, free) for port in self._main.outputs)
         self._main = replace(self._main, outputs=tuple(outputs))
 
@@ -324,7 +326,7 @@ def _checked_size(path: Path) -> int:
         )
     try:
         check_model(path)
-    except MetadataError as error:
+    except DamagedFileError as error:
         raise ModelLoadError(f"{path.name} is damaged or cut short ({error}); copy the file again") from error
     return size
 
@@ -377,12 +379,13 @@ def _first_line(error: BaseException) -> str:
 _SELECT_OP = re.compile(r"Select TensorFlow op|\bFlex[A-Z]")
 _CUSTOM_OP = re.compile(r"unresolved custom op: ?([\w:.-]*\w)?")
 _NEW_OP = re.compile(r"Didn't find op for builtin opcode '(\w+)'(?: version '(\d+)')?")
+_ODD_TYPE = re.compile(r"expected type (\w+)|[Uu]nsupported data type (\d+)|Invalid data-type")
 _FLEX_NAME = re.compile(r"\((Flex\w+)\)")
 
 
-def _needs_other_operators(text: str) -> bool:
-    """Whether an interpreter's error says that it lacks an operator, as opposed to not liking a shape."""
-    return any(pattern.search(text) for pattern in (_SELECT_OP, _CUSTOM_OP, _NEW_OP))
+def _is_hopeless(text: str) -> bool:
+    """Whether an interpreter's error says that it lacks an operator or type, as opposed to not liking a size."""
+    return any(pattern.search(text) for pattern in (_SELECT_OP, _CUSTOM_OP, _NEW_OP, _ODD_TYPE))
 
 
 def _explain(name: str, framework: str, text: str) -> str:
@@ -403,6 +406,11 @@ def _explain(name: str, framework: str, text: str) -> str:
             f"{name} needs the operator {new[1]}{_named(new[2] and 'version ' + new[2])}, which {framework} "
             "does not have; install a newer TFLite runtime or convert the model with an older TensorFlow"
         )
+    if odd := _ODD_TYPE.search(text):
+        return (
+            f"{name} has a tensor of a type{_named(odd[1] or odd[2])} that {framework} cannot exchange; "
+            "convert the model with inputs and outputs of another type"
+        )
     reason = " ".join(text.split())[:200].rstrip(". ") or "no reason given"
     return f"{framework} cannot load {name}, which may be damaged ({reason}); copy or convert the file again"
 
@@ -412,17 +420,23 @@ def _named(what: str | None) -> str:
 
 
 def _allocated(opener: Callable[[], Any]) -> Any:
-    """An interpreter that was seen to allocate, as that is where missing operators show."""
+    """An interpreter that was seen to allocate and to take zeros.
+
+    That is where missing operators show, and inputs of types that pass for strings but are none.
+    """
     interpreter = opener()
-    free = any(-1 in _declared_shape(details) for details in interpreter.get_input_details())
+    inputs = _ports(interpreter.get_input_details(), "input")
     try:
         interpreter.allocate_tensors()
+        for port in inputs:
+            interpreter.set_tensor(port.index, _zeros(port.spec))
     except Exception as error:
-        if not free or _needs_other_operators(str(error)):
+        if not any(-1 in port.spec.shape for port in inputs) or _is_hopeless(str(error)):
             raise
         # It only dislikes size 1 for its free dimensions; a request will bring better ones.
         return opener()
-    return interpreter
+    # A written string tensor no longer tells its free dimensions.
+    return opener() if any(port.spec.datatype == "BYTES" for port in inputs) else interpreter
 
 
 def _main_entry(interpreter: Any) -> _Entry:
@@ -504,9 +518,12 @@ def _declared_shape(details: Details) -> tuple[int, ...]:
 
 
 def _quantization(datatype: str, details: Details) -> Quantization | None:
-    """Per-tensor quantisation. Per-channel tensors have (0.0, 0) here, as floats do."""
+    """Per-tensor quantisation of activations. Per-channel tensors have (0.0, 0) here, as floats do.
+
+    Wider integers may carry a scale too, but are counts and indices far more often than numbers to convert.
+    """
     scale, zero_point = details.get("quantization", (0.0, 0))
-    if not DATATYPES[datatype].is_integer or scale == 0:
+    if datatype not in ("INT8", "UINT8", "INT16") or scale == 0:
         return None
     return Quantization(float(scale), int(zero_point))
 

@@ -3,10 +3,8 @@
 Two places hold it. A FlatBuffer inside the model's FlatBuffer (entry ``TFLITE_METADATA``) describes the model
 and its tensors; the files that it names, such as labels, are members of a zip archive appended to the model.
 
-Both come from strangers. The FlatBuffers package for Python checks nothing, so the few kinds of field in use are
-read here, each offset against the buffer's end. Many fields may share one table, so that a small file can
-describe a huge tree: a budget bounds the work, whatever the shape. Nesting is bounded by this code, which follows
-the schema and never recurses.
+Both come from strangers; what is read is bounded. Nesting is bounded by this code, which follows the schema and never
+recurses.
 
 Field numbers are those of ``metadata_schema.fbs`` 1.5.0 (TensorFlow Lite Support) and ``schema.fbs`` (Model).
 This file is longer than most because tables and their field numbers belong together.
@@ -16,34 +14,22 @@ from __future__ import annotations
 
 import enum
 import io
-import math
-import mmap
-import struct
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
+
+from pocketserve.runtimes.flatbuffer import Buffer, DamagedFileError, Table, mapped
 
 MAX_METADATA_BYTES = 1 << 20
 """Size of the description without the files. The largest in the wild are some kilobytes."""
-
-MAX_STRING_BYTES = 1 << 18
-"""A description may hold a whole text; this is a long one."""
 
 MAX_FILE_BYTES = 8 << 20
 """Default limit of an associated file. A vocabulary of 250,000 words is about 3 MB."""
 
 MAX_DIRECTORY_BYTES = 1 << 20
 """Size of the archive's directory: thousands of files."""
-
-_BUDGET = 200_000
-_T = TypeVar("_T")
-
-
-class MetadataError(ValueError):
-    """Metadata that cannot be read: damaged, hostile, or beyond a limit."""
 
 
 class FileType(enum.IntEnum):
@@ -253,30 +239,14 @@ def read_metadata(path: Path) -> ModelMetadata | None:
     """The description inside a model file, or None where there is none.
 
     Raises:
-        MetadataError: the file cannot be read, is no TFLite model, or its description is damaged.
+        DamagedFileError: the file cannot be read, is no TFLite model, or its description is damaged.
     """
     try:
-        with _mapped(path) as data:
-            found = _find_metadata(_Buffer(data, b"TFL3"))
-            return None if found is None else _model_metadata(_Buffer(found, b"M001").root())
+        with mapped(path) as data:
+            found = _find_metadata(Buffer(data, b"TFL3"))
+            return None if found is None else _model_metadata(Buffer(found, b"M001").root())
     except OSError as error:
-        raise MetadataError(f"{path.name} cannot be read: {error.strerror or error}") from error
-
-
-def check_model(path: Path) -> None:
-    """Refuse a model file whose graphs, tensors or weights lie outside it, as in one that was copied in part.
-
-    ai-edge-litert checks this by itself; tflite-runtime, which Termux has, takes the whole process down instead.
-    This is no full check: a file that passes may still be damaged.
-
-    Raises:
-        MetadataError: the file is no TFLite model or is not whole.
-    """
-    try:
-        with _mapped(path) as data:
-            _check_parts(_Buffer(data, b"TFL3", _BUDGET + len(data)).root())
-    except OSError as error:
-        raise MetadataError(f"{path.name} cannot be read: {error.strerror or error}") from error
+        raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
 def read_associated_file(path: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
@@ -286,21 +256,21 @@ def read_associated_file(path: Path, name: str, limit: int = MAX_FILE_BYTES) -> 
         limit: most bytes that the file may have once unpacked.
 
     Raises:
-        MetadataError: no such file, a damaged archive, or more bytes than the limit.
+        DamagedFileError: no such file, a damaged archive, or more bytes than the limit.
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(_Capped(file)) as archive:
             info = archive.getinfo(name)
             if info.file_size > limit:
-                raise MetadataError(f"{name} in {path.name} has {info.file_size} bytes, more than {limit}")
+                raise DamagedFileError(f"{name} in {path.name} has {info.file_size} bytes, more than {limit}")
             with archive.open(info) as member:
                 return member.read(limit)
-    except MetadataError:
+    except DamagedFileError:
         raise
     except KeyError as error:
-        raise MetadataError(f"{path.name} has no file {name!r} in it") from error
+        raise DamagedFileError(f"{path.name} has no file {name!r} in it") from error
     except Exception as error:  # zipfile raises a dozen kinds on damaged archives
-        raise MetadataError(f"{name!r} cannot be read from {path.name}: {error}") from error
+        raise DamagedFileError(f"{name!r} cannot be read from {path.name}: {error}") from error
 
 
 def labels_of(path: Path, tensor: TensorMetadata, language: str | None = None) -> list[str] | None:
@@ -311,7 +281,7 @@ def labels_of(path: Path, tensor: TensorMetadata, language: str | None = None) -
             then one without a locale, then the first.
 
     Raises:
-        MetadataError: the label file cannot be read.
+        DamagedFileError: the label file cannot be read.
     """
     wanted = (FileType.TENSOR_AXIS_LABELS, FileType.TENSOR_VALUE_LABELS)
     by_kind = ([file for file in tensor.associated_files if file.type is kind] for kind in wanted)
@@ -332,16 +302,6 @@ def _strangeness(locale: str, language: str | None) -> int:
     if want and have.split("-")[0] == want.split("-")[0]:
         return 1
     return 3 if have else 2
-
-
-@contextmanager
-def _mapped(path: Path) -> Iterator[mmap.mmap]:
-    """A file's bytes without reading them all."""
-    with path.open("rb") as file:
-        if not file.read(1):
-            raise MetadataError(f"{path.name} is empty")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            yield data
 
 
 class _Capped(io.RawIOBase):
@@ -365,183 +325,11 @@ class _Capped(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         wanted = MAX_DIRECTORY_BYTES + 1 if size is None or size < 0 else size
         if wanted > MAX_DIRECTORY_BYTES + 1:
-            raise MetadataError(f"the archive's directory has more than {MAX_DIRECTORY_BYTES} bytes")
+            raise DamagedFileError(f"the archive's directory has more than {MAX_DIRECTORY_BYTES} bytes")
         return self._file.read(wanted)
 
 
-class _Buffer:
-    """A FlatBuffer. Every read is checked against its end, and paid from a budget.
-
-    Raises:
-        MetadataError: from all methods, when an offset leads outside or the budget is spent.
-    """
-
-    def __init__(self, data: bytes | mmap.mmap, identifier: bytes, budget: int = _BUDGET) -> None:
-        self.data = data
-        self._budget = budget
-        if bytes(self.slice(4, 4)) != identifier:
-            raise MetadataError(f"file identifier {identifier.decode()} is missing")
-
-    def root(self) -> _Table:
-        return _Table(self, self.follow(0))
-
-    def number(self, code: str, at: int) -> int:
-        """The integer at a position; ``code`` is one of struct's."""
-        value: int = struct.unpack(f"<{code}", self.slice(at, struct.calcsize(f"<{code}")))[0]
-        return value
-
-    def follow(self, at: int) -> int:
-        """Where the offset at a position leads, which is always forward."""
-        offset = self.number("I", at)
-        if offset == 0:
-            raise MetadataError("an offset leads to itself")
-        return at + offset
-
-    def slice(self, at: int, size: int) -> bytes:
-        if at < 0 or size < 0 or at + size > len(self.data):
-            raise MetadataError("an offset leads out of the file")
-        self.pay(1 + size // 16)
-        return self.data[at : at + size]
-
-    def vector(self, at: int, itemsize: int, most: int) -> tuple[int, int]:
-        """Where a vector's elements begin, and their count, all of which lie inside."""
-        count = self.number("I", at)
-        if count > most or at + 4 + count * itemsize > len(self.data):
-            raise MetadataError(f"a vector claims {count} elements")
-        return at + 4, count
-
-    def pay(self, units: int) -> None:
-        self._budget -= units
-        if self._budget < 0:
-            raise MetadataError("the description is too large")
-
-
-class _Table:
-    """A table in a buffer. Fields are asked for by number; missing ones have their default."""
-
-    def __init__(self, buffer: _Buffer, at: int) -> None:
-        self._buffer = buffer
-        self._at = at
-        self._fields = at - buffer.number("i", at)
-        self._fields_size = buffer.number("H", self._fields)
-        if self._fields_size < 4 or self._fields_size % 2:
-            raise MetadataError("a table's field list has an impossible size")
-
-    def integer(self, number: int, code: str, default: int = 0) -> int:
-        at = self._field(number)
-        return default if at is None else self._buffer.number(code, at)
-
-    def real(self, number: int) -> float:
-        at = self._field(number)
-        return 0.0 if at is None else _floats(self._buffer.slice(at, 4))[0]
-
-    def choice(self, number: int, names: tuple[str, ...]) -> str:
-        """An enumeration's name; ``unknown`` for values of newer schemas."""
-        value = self.integer(number, "b")
-        return names[value] if 0 <= value < len(names) else "unknown"
-
-    def table(self, number: int) -> _Table | None:
-        at = self._field(number)
-        return None if at is None else _Table(self._buffer, self._buffer.follow(at))
-
-    def text(self, number: int) -> str:
-        at = self._field(number)
-        return "" if at is None else _text(self._buffer, self._buffer.follow(at))
-
-    def blob(self, number: int, most: int) -> bytes:
-        start, count = self._vector(number, 1, most)
-        return self._buffer.data[start : start + count]
-
-    def extent(self, number: int) -> int:
-        """Bytes in a vector of bytes, which all lie inside."""
-        return self._vector(number, 1, len(self._buffer.data))[1]
-
-    def integers(self, number: int, code: str = "I") -> tuple[int, ...]:
-        """A vector of 32-bit integers."""
-        start, count = self._vector(number, 4, MAX_METADATA_BYTES)
-        return struct.unpack(f"<{count}{code}", self._buffer.slice(start, 4 * count))
-
-    def reals(self, number: int) -> tuple[float, ...]:
-        start, count = self._vector(number, 4, MAX_METADATA_BYTES)
-        return _floats(self._buffer.slice(start, 4 * count))
-
-    def texts(self, number: int) -> tuple[str, ...]:
-        return tuple(_text(self._buffer, at) for at in self._followed(number))
-
-    def tables(self, number: int, read: Callable[[_Table], _T]) -> tuple[_T, ...]:
-        """What ``read`` makes of each table in a vector of tables."""
-        return tuple(read(_Table(self._buffer, at)) for at in self._followed(number))
-
-    def element(self, number: int, position: int) -> _Table | None:
-        """One table out of a vector of tables; None where the vector is shorter."""
-        start, count = self._vector(number, 4, len(self._buffer.data))
-        return _Table(self._buffer, self._buffer.follow(start + 4 * position)) if position < count else None
-
-    def _followed(self, number: int) -> Iterator[int]:
-        start, count = self._vector(number, 4, MAX_METADATA_BYTES)
-        return (self._buffer.follow(start + 4 * position) for position in range(count))
-
-    def _vector(self, number: int, itemsize: int, most: int) -> tuple[int, int]:
-        at = self._field(number)
-        return (0, 0) if at is None else self._buffer.vector(self._buffer.follow(at), itemsize, most)
-
-    def _field(self, number: int) -> int | None:
-        slot = 4 + 2 * number
-        offset = self._buffer.number("H", self._fields + slot) if slot < self._fields_size else 0
-        return self._at + offset if offset else None
-
-
-def _text(buffer: _Buffer, at: int) -> str:
-    start, size = buffer.vector(at, 1, MAX_STRING_BYTES)
-    return buffer.slice(start, size).decode("utf-8", errors="replace")
-
-
-def _floats(raw: bytes) -> tuple[float, ...]:
-    values: tuple[float, ...] = struct.unpack(f"<{len(raw) // 4}f", raw)
-    if not all(map(math.isfinite, values)):
-        raise MetadataError("a number is infinite or not a number")
-    return values
-
-
-def _check_parts(model: _Table) -> None:
-    """Model: 1 operator codes, 2 subgraphs, 4 buffers. Buffer: 0 data."""
-    codes = len(model.tables(1, lambda code: code.text(1)))
-    buffers = len(model.tables(4, lambda buffer: buffer.extent(0)))
-    graphs = model.tables(2, lambda graph: _check_graph(graph, codes, buffers))
-    if not graphs:
-        raise MetadataError("there is no graph in it")
-
-
-def _check_graph(graph: _Table, codes: int, buffers: int) -> None:
-    """SubGraph: 0 tensors, 1 inputs, 2 outputs, 3 operators. Tensor: 0 shape, 2 buffer, 3 name, 7 signature."""
-    used = graph.tables(0, lambda tensor: _check_tensor(tensor, buffers))
-    _check_indices(graph.integers(1, "i") + graph.integers(2, "i"), len(used))
-    graph.tables(3, lambda operator: _check_operator(operator, codes, len(used)))
-
-
-def _check_tensor(tensor: _Table, buffers: int) -> None:
-    tensor.text(3)
-    tensor.integers(0, "i")
-    tensor.integers(7, "i")
-    if tensor.integer(2, "I") >= max(buffers, 1):
-        raise MetadataError("a tensor's weights are not there")
-
-
-def _check_operator(operator: _Table, codes: int, tensors: int) -> None:
-    """Operator: 0 code, 1 inputs, 2 outputs, 4 options."""
-    if operator.integer(0, "I") >= codes:
-        raise MetadataError("an operator's kind is not there")
-    _check_indices(operator.integers(1, "i") + operator.integers(2, "i"), tensors)
-    operator.table(4)
-
-
-def _check_indices(indices: tuple[int, ...], tensors: int) -> None:
-    """-1 stands for an input that is left out."""
-    if not all(-1 <= index < tensors for index in indices):
-        raise MetadataError("a tensor that is used is not there")
-
-
-def _find_metadata(model: _Buffer) -> bytes | None:
+def _find_metadata(model: Buffer) -> bytes | None:
     """The bytes of the entry TFLITE_METADATA. Model: 4 buffers, 6 metadata; Metadata: 0 name, 1 buffer."""
     root = model.root()
     entries = root.tables(6, lambda entry: (entry.text(0), entry.integer(1, "I")))
@@ -550,21 +338,21 @@ def _find_metadata(model: _Buffer) -> bytes | None:
         return None
     buffer = root.element(4, number)
     if buffer is None:
-        raise MetadataError(f"the description is said to be in buffer {number}, which is not there")
+        raise DamagedFileError(f"the description is said to be in buffer {number}, which is not there")
     return _contents(model, buffer)
 
 
-def _contents(model: _Buffer, buffer: _Table) -> bytes:
+def _contents(model: Buffer, buffer: Table) -> bytes:
     """A model buffer's bytes. Buffer: 0 data; or, in models too large for a FlatBuffer, 1 offset, 2 size."""
     offset, size = buffer.integer(1, "Q"), buffer.integer(2, "Q")
     if offset <= 1:
         return buffer.blob(0, MAX_METADATA_BYTES)
     if size > MAX_METADATA_BYTES:
-        raise MetadataError(f"the description has {size} bytes")
+        raise DamagedFileError(f"the description has {size} bytes")
     return model.slice(offset, size)
 
 
-def _model_metadata(root: _Table) -> ModelMetadata:
+def _model_metadata(root: Table) -> ModelMetadata:
     """ModelMetadata: 0 name, 1 description, 2 version, 3 graphs, 4 author, 5 license, 6 files, 7 parser."""
     model = ModelMetadata(
         name=root.text(0),
@@ -579,7 +367,7 @@ def _model_metadata(root: _Table) -> ModelMetadata:
     return model if graph is None else _with_graph(model, graph)
 
 
-def _with_graph(model: ModelMetadata, graph: _Table) -> ModelMetadata:
+def _with_graph(model: ModelMetadata, graph: Table) -> ModelMetadata:
     """SubGraphMetadata: 2 inputs, 3 outputs, 4 files, 5 and 6 process units, 7 and 8 tensor groups."""
     return replace(
         model,
@@ -593,7 +381,7 @@ def _with_graph(model: ModelMetadata, graph: _Table) -> ModelMetadata:
     )
 
 
-def _tensor(table: _Table) -> TensorMetadata:
+def _tensor(table: Table) -> TensorMetadata:
     """TensorMetadata: its fields in this order."""
     content, stats = table.table(3), table.table(5)
     return TensorMetadata(
@@ -607,18 +395,18 @@ def _tensor(table: _Table) -> TensorMetadata:
     )
 
 
-def _group(table: _Table) -> TensorGroup:
+def _group(table: Table) -> TensorGroup:
     return TensorGroup(table.text(0), table.texts(1))
 
 
-def _file(table: _Table) -> AssociatedFile:
+def _file(table: Table) -> AssociatedFile:
     """AssociatedFile: 0 name, 1 description, 2 type, 3 locale, 4 version."""
     number = table.integer(2, "b")
     kind = FileType(number) if number in FileType.__members__.values() else FileType.UNKNOWN
     return AssociatedFile(table.text(0), table.text(1), kind, table.text(3), table.text(4))
 
 
-def _content(table: _Table) -> Content:
+def _content(table: Table) -> Content:
     """Content: 0 kind and 1 table of the properties, 2 range of dimensions."""
     kind, read = _PROPERTIES.get(table.integer(0, "B"), ("unknown", None))
     properties, span = table.table(1), table.table(2)
@@ -629,7 +417,7 @@ def _content(table: _Table) -> Content:
     )
 
 
-def _image(table: _Table) -> ImageProperties:
+def _image(table: Table) -> ImageProperties:
     size = table.table(1)
     return ImageProperties(
         color_space=table.choice(0, ("unknown", "rgb", "grayscale")),
@@ -637,7 +425,7 @@ def _image(table: _Table) -> ImageProperties:
     )
 
 
-def _boxes(table: _Table) -> BoundingBoxProperties:
+def _boxes(table: Table) -> BoundingBoxProperties:
     return BoundingBoxProperties(
         index=table.integers(0),
         type=table.choice(1, ("unknown", "boundaries", "upper_left", "center")),
@@ -645,7 +433,7 @@ def _boxes(table: _Table) -> BoundingBoxProperties:
     )
 
 
-_PROPERTIES: dict[int, tuple[str, Callable[[_Table], Properties]]] = {
+_PROPERTIES: dict[int, tuple[str, Callable[[Table], Properties]]] = {
     1: ("feature", lambda table: FeatureProperties()),
     2: ("image", _image),
     3: ("bounding_box", _boxes),
@@ -654,25 +442,25 @@ _PROPERTIES: dict[int, tuple[str, Callable[[_Table], Properties]]] = {
 """The union ContentProperties."""
 
 
-def _unit(table: _Table) -> ProcessUnit:
+def _unit(table: Table) -> ProcessUnit:
     """ProcessUnit: 0 kind and 1 table of the options."""
     number, options = table.integer(0, "B"), table.table(1)
     read = _OPTIONS.get(number)
     return UnknownUnit(number) if read is None or options is None else read(options)
 
 
-def _normalization(table: _Table) -> ProcessUnit:
+def _normalization(table: Table) -> ProcessUnit:
     mean, std = table.reals(0), table.reals(1)
     if not mean or not std or 0.0 in std:
-        raise MetadataError("a normalisation lacks its mean, or its standard deviation is 0")
+        raise DamagedFileError("a normalisation lacks its mean, or its standard deviation is 0")
     return Normalization(mean, std)
 
 
-def _calibration(table: _Table) -> ProcessUnit:
+def _calibration(table: Table) -> ProcessUnit:
     return ScoreCalibration(table.choice(0, ("identity", "log", "inverse_logistic")), table.real(1))
 
 
-_OPTIONS: dict[int, Callable[[_Table], ProcessUnit]] = {
+_OPTIONS: dict[int, Callable[[Table], ProcessUnit]] = {
     1: _normalization,
     2: _calibration,
     3: lambda table: ScoreThresholding(table.real(0)),

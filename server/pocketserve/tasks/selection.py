@@ -9,7 +9,8 @@ from pocketserve.repository.manifest import ImageOptions, Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes import tflite_metadata
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.tflite_metadata import MetadataError, ModelMetadata
+from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.runtimes.tflite_metadata import ModelMetadata
 from pocketserve.tasks.base import Task
 from pocketserve.tasks.image_classification import ImageClassification, picture_shape
 from pocketserve.tasks.labels import read_labels
@@ -44,7 +45,7 @@ def _metadata(version: VersionEntry) -> ModelMetadata | None:
         return None
     try:
         return tflite_metadata.read_metadata(version.path)
-    except MetadataError:
+    except DamagedFileError:
         return None  # the model runs without it; `inspect` says what is wrong with it
 
 
@@ -100,7 +101,7 @@ def _labels(entry: ModelEntry, version: VersionEntry, metadata: ModelMetadata | 
         return []
     try:
         return tflite_metadata.labels_of(version.path, metadata.outputs[0]) or []
-    except MetadataError:
+    except DamagedFileError:
         return []
 
 

@@ -125,6 +125,18 @@ def future_operator(tree: Any) -> None:
         code.version = 99
 
 
+def of_type(number: int) -> Callable[[Any], None]:
+    """An edit that leaves a graph without operators, whose inputs have this type and are its outputs."""
+
+    def change(tree: Any) -> None:
+        graph = tree.subgraphs[0]
+        graph.operators, graph.outputs, tree.signatureDefs = [], graph.inputs, []
+        for index in graph.inputs:
+            graph.tensors[index].type = number
+
+    return change
+
+
 def undeclared_rank(tree: Any) -> None:
     for index in tree.subgraphs[0].outputs:
         tree.subgraphs[0].tensors[index].shape = []
@@ -277,6 +289,8 @@ def main() -> None:
         "same_names": edited(convert("subtract"), one_name),
         "future_op": edited(dense, future_operator),
         "undeclared_rank": edited(convert("where"), undeclared_rank),
+        "bfloat16": edited(dense, of_type(schema.TensorType.BFLOAT16)),
+        "resource": edited(convert("subtract"), of_type(schema.TensorType.RESOURCE)),
         "metadata": with_files(edited(dense, described), LABELS),
     }
     for name, model in models.items():

@@ -1,0 +1,175 @@
+"""A reader for FlatBuffers from strangers: every offset is checked against the buffer's end.
+
+The FlatBuffers package for Python checks nothing, so the few kinds of field in use are read here. Many fields may
+share one table, so that a small file can describe a huge tree: a budget bounds the work, whatever the shape. Nesting
+is bounded by the callers, which follow a schema and never recurse. Source: "FlatBuffers internals", flatbuffers.dev.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+MAX_VECTOR = 1 << 20
+"""Elements of one vector: no description in the wild comes near it."""
+
+MAX_STRING_BYTES = 1 << 18
+"""A description may hold a whole text; this is a long one."""
+
+BUDGET = 200_000
+"""Steps that reading one buffer may take; a field costs one, and long ones more."""
+
+_T = TypeVar("_T")
+
+
+class DamagedFileError(ValueError):
+    """A file that cannot be read: damaged, hostile, or beyond a limit."""
+
+
+class Buffer:
+    """A FlatBuffer. Every read is checked against its end, and paid from a budget.
+
+    Raises:
+        DamagedFileError: from all methods, when an offset leads outside or the budget is spent.
+    """
+
+    def __init__(self, data: bytes | mmap.mmap, identifier: bytes, budget: int = BUDGET) -> None:
+        self.data = data
+        self._budget = budget
+        if bytes(self.slice(4, 4)) != identifier:
+            raise DamagedFileError(f"file identifier {identifier.decode()} is missing")
+
+    def root(self) -> Table:
+        return Table(self, self.follow(0))
+
+    def number(self, code: str, at: int) -> int:
+        """The integer at a position; ``code`` is one of struct's."""
+        value: int = struct.unpack(f"<{code}", self.slice(at, struct.calcsize(f"<{code}")))[0]
+        return value
+
+    def follow(self, at: int) -> int:
+        """Where the offset at a position leads, which is always forward."""
+        offset = self.number("I", at)
+        if offset == 0:
+            raise DamagedFileError("an offset leads to itself")
+        return at + offset
+
+    def slice(self, at: int, size: int) -> bytes:
+        if at < 0 or size < 0 or at + size > len(self.data):
+            raise DamagedFileError("an offset leads out of the file")
+        self.pay(1 + size // 16)
+        return self.data[at : at + size]
+
+    def vector(self, at: int, itemsize: int, most: int) -> tuple[int, int]:
+        """Where a vector's elements begin, and their count, all of which lie inside."""
+        count = self.number("I", at)
+        if count > most or at + 4 + count * itemsize > len(self.data):
+            raise DamagedFileError(f"a vector claims {count} elements")
+        return at + 4, count
+
+    def pay(self, units: int) -> None:
+        self._budget -= units
+        if self._budget < 0:
+            raise DamagedFileError("the description is too large")
+
+
+class Table:
+    """A table in a buffer. Fields are asked for by number; missing ones have their default."""
+
+    def __init__(self, buffer: Buffer, at: int) -> None:
+        self._buffer = buffer
+        self._at = at
+        self._fields = at - buffer.number("i", at)
+        self._fields_size = buffer.number("H", self._fields)
+        if self._fields_size < 4 or self._fields_size % 2:
+            raise DamagedFileError("a table's field list has an impossible size")
+
+    def integer(self, number: int, code: str, default: int = 0) -> int:
+        at = self._field(number)
+        return default if at is None else self._buffer.number(code, at)
+
+    def real(self, number: int) -> float:
+        at = self._field(number)
+        return 0.0 if at is None else _floats(self._buffer.slice(at, 4))[0]
+
+    def choice(self, number: int, names: tuple[str, ...]) -> str:
+        """An enumeration's name; ``unknown`` for values of newer schemas."""
+        value = self.integer(number, "b")
+        return names[value] if 0 <= value < len(names) else "unknown"
+
+    def table(self, number: int) -> Table | None:
+        at = self._field(number)
+        return None if at is None else Table(self._buffer, self._buffer.follow(at))
+
+    def text(self, number: int) -> str:
+        at = self._field(number)
+        return "" if at is None else _text(self._buffer, self._buffer.follow(at))
+
+    def blob(self, number: int, most: int) -> bytes:
+        start, count = self._vector(number, 1, most)
+        return self._buffer.data[start : start + count]
+
+    def extent(self, number: int) -> int:
+        """Bytes in a vector of bytes, which all lie inside."""
+        return self._vector(number, 1, len(self._buffer.data))[1]
+
+    def integers(self, number: int, code: str = "I") -> tuple[int, ...]:
+        """A vector of 32-bit integers."""
+        start, count = self._vector(number, 4, MAX_VECTOR)
+        return struct.unpack(f"<{count}{code}", self._buffer.slice(start, 4 * count))
+
+    def reals(self, number: int) -> tuple[float, ...]:
+        start, count = self._vector(number, 4, MAX_VECTOR)
+        return _floats(self._buffer.slice(start, 4 * count))
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        return tuple(_text(self._buffer, at) for at in self._followed(number))
+
+    def tables(self, number: int, read: Callable[[Table], _T]) -> tuple[_T, ...]:
+        """What ``read`` makes of each table in a vector of tables."""
+        return tuple(read(Table(self._buffer, at)) for at in self._followed(number))
+
+    def element(self, number: int, position: int) -> Table | None:
+        """One table out of a vector of tables; None where the vector is shorter."""
+        start, count = self._vector(number, 4, len(self._buffer.data))
+        return Table(self._buffer, self._buffer.follow(start + 4 * position)) if position < count else None
+
+    def _followed(self, number: int) -> Iterator[int]:
+        start, count = self._vector(number, 4, MAX_VECTOR)
+        return (self._buffer.follow(start + 4 * position) for position in range(count))
+
+    def _vector(self, number: int, itemsize: int, most: int) -> tuple[int, int]:
+        at = self._field(number)
+        return (0, 0) if at is None else self._buffer.vector(self._buffer.follow(at), itemsize, most)
+
+    def _field(self, number: int) -> int | None:
+        slot = 4 + 2 * number
+        offset = self._buffer.number("H", self._fields + slot) if slot < self._fields_size else 0
+        return self._at + offset if offset else None
+
+
+def _text(buffer: Buffer, at: int) -> str:
+    start, size = buffer.vector(at, 1, MAX_STRING_BYTES)
+    return buffer.slice(start, size).decode("utf-8", errors="replace")
+
+
+def _floats(raw: bytes) -> tuple[float, ...]:
+    values: tuple[float, ...] = struct.unpack(f"<{len(raw) // 4}f", raw)
+    if not all(map(math.isfinite, values)):
+        raise DamagedFileError("a number is infinite or not a number")
+    return values
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[mmap.mmap]:
+    """A file's bytes without reading them all."""
+    with path.open("rb") as file:
+        if not file.read(1):
+            raise DamagedFileError(f"{path.name} is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data

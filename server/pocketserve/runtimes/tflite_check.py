@@ -1,0 +1,62 @@
+"""Tells whether a ``.tflite`` file is whole before a framework reads it.
+
+ai-edge-litert checks this by itself; tflite-runtime, which Termux has, takes the whole process down instead. This is no
+full check: a file that passes may still be damaged. Field numbers are those of TensorFlow Lite's ``schema.fbs``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pocketserve.runtimes.flatbuffer import BUDGET, Buffer, DamagedFileError, Table, mapped
+
+
+def check_model(path: Path) -> None:
+    """Refuse a model file whose graphs, tensors or weights lie outside it, as in one that was copied in part.
+
+    Raises:
+        DamagedFileError: the file is no TFLite model or is not whole.
+    """
+    try:
+        with mapped(path) as data:
+            _check_parts(Buffer(data, b"TFL3", BUDGET + len(data)).root())
+    except OSError as error:
+        raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
+
+
+def _check_parts(model: Table) -> None:
+    """Model: 1 operator codes, 2 subgraphs, 4 buffers. Buffer: 0 data."""
+    codes = len(model.tables(1, lambda code: code.text(1)))
+    buffers = len(model.tables(4, lambda buffer: buffer.extent(0)))
+    graphs = model.tables(2, lambda graph: _check_graph(graph, codes, buffers))
+    if not graphs:
+        raise DamagedFileError("there is no graph in it")
+
+
+def _check_graph(graph: Table, codes: int, buffers: int) -> None:
+    """SubGraph: 0 tensors, 1 inputs, 2 outputs, 3 operators. Tensor: 0 shape, 2 buffer, 3 name, 7 signature."""
+    used = graph.tables(0, lambda tensor: _check_tensor(tensor, buffers))
+    _check_indices(graph.integers(1, "i") + graph.integers(2, "i"), len(used))
+    graph.tables(3, lambda operator: _check_operator(operator, codes, len(used)))
+
+
+def _check_tensor(tensor: Table, buffers: int) -> None:
+    tensor.text(3)
+    tensor.integers(0, "i")
+    tensor.integers(7, "i")
+    if tensor.integer(2, "I") >= max(buffers, 1):
+        raise DamagedFileError("a tensor's weights are not there")
+
+
+def _check_operator(operator: Table, codes: int, tensors: int) -> None:
+    """Operator: 0 code, 1 inputs, 2 outputs, 4 options."""
+    if operator.integer(0, "I") >= codes:
+        raise DamagedFileError("an operator's kind is not there")
+    _check_indices(operator.integers(1, "i") + operator.integers(2, "i"), tensors)
+    operator.table(4)
+
+
+def _check_indices(indices: tuple[int, ...], tensors: int) -> None:
+    """-1 stands for an input that is left out."""
+    if not all(-1 <= index < tensors for index in indices):
+        raise DamagedFileError("a tensor that is used is not there")
