@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from pocketserve.engine import cores, memory
 from pocketserve.engine.lane import Lane
-from pocketserve.engine.loading import LoadedModel, file_bytes, load_model
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.engine.loading import LoadedModel
 
 log = logging.getLogger(__name__)
 
@@ -187,6 +190,8 @@ class Engine:
             with self._changed:
                 slot = self._slot(key)
                 self._await_loading(slot, deadline)
+                if self._closed:
+                    raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
                 if slot.running is not None:
                     slot.running.users += 1
                     return slot.running
@@ -222,8 +227,11 @@ class Engine:
         fallback: tuple[State, Running | None],
     ) -> None:
         """Load outside the lock, then publish. The slot is LOADING and only this thread changes it."""
+        # Imported with the first model: a server that has loaded none does not hold the code for it.
+        from pocketserve.engine.loading import file_bytes, load_model
+
         try:
-            self._make_room(entry, version, keep=key)
+            self._make_room(entry, file_bytes(version) * entry.manifest.instances, keep=key)
             started = self._clock()
             model = load_model(
                 entry,
@@ -262,8 +270,7 @@ class Engine:
             self._changed.notify_all()
         log.warning("%s", error.message)
 
-    def _make_room(self, entry: ModelEntry, version: VersionEntry, keep: Key) -> None:
-        needed = file_bytes(version) * entry.manifest.instances
+    def _make_room(self, entry: ModelEntry, needed: int, keep: Key) -> None:
         with self._changed:
             others = [resident for resident in self._residents() if resident.key != keep]
             chosen = memory.choose_evictions(others, needed, self._budget)
@@ -292,7 +299,14 @@ class Engine:
 
     def _residents(self) -> list[memory.Resident]:
         return [
-            memory.Resident(key, running.model.memory_bytes, running.last_used, running.users > 0, running.keep_alive)
+            # One that is being loaded anew counts as in use: its slot belongs to the thread that loads it.
+            memory.Resident(
+                key,
+                running.model.memory_bytes,
+                running.last_used,
+                running.users > 0 or slot.state is State.LOADING,
+                running.keep_alive,
+            )
             for key, slot in self._slots.items()
             if (running := slot.running) is not None
         ]
@@ -330,10 +344,12 @@ class Engine:
 
     def _tidy(self) -> None:
         while True:
-            upcoming = self.sweep()
+            self.sweep()
             with self._changed:
                 if self._closed:
                     return
+                # Computed under the lock that the wait gives up: a model that is loaded meanwhile wakes it.
+                upcoming = memory.next_expiry(self._residents(), self._clock())
                 self._changed.wait(None if upcoming is None else max(0.0, upcoming - self._clock()))
                 if self._closed:
                     return
