@@ -1,0 +1,132 @@
+"""The documents tell the truth: their examples run, their tables match the code, their links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import MODELS, ROOT, Server, start_server
+
+from pocketserve.api.routes import ROUTES
+from pocketserve.config import SETTINGS
+from pocketserve.repository.manifest import parse_manifest
+from pocketserve_wire import ErrorCode
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CARDS = sorted(MODELS.glob("*/README.md"))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document."""
+
+    document: Path
+    line: int
+    language: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(document: Path) -> Iterator[Block]:
+    """All fenced blocks with a language."""
+    text = document.read_text(encoding="utf-8")
+    for match in re.finditer(r"^```([a-z][^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Block(document, text[: match.start()].count("\n") + 1, match[1], match[2])
+
+
+ALL_BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
+
+
+@pytest.fixture(scope="module")
+def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
+    """A server as a reader would have it, and the environment in which `pocketserve` finds its token."""
+    folder = tmp_path_factory.mktemp("docs")
+    running = start_server(folder, MODELS)
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "POCKETSERVE_URL": running.url,
+        "POCKETSERVE_TOKEN_FILE": str(folder / "token"),
+    }
+    yield running, environment
+    assert running.stop() == 0
+
+
+def run_block(block: Block, surroundings: tuple[Server, dict[str, str]]) -> str:
+    """Run a shell or Python block from the project's folder; returns what it printed."""
+    server, environment = surroundings
+    code = block.code.replace("127.0.0.1:8470", f"127.0.0.1:{server.port}")
+    command = ["bash", "-euo", "pipefail", "-c", code] if block.language == "sh" else [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("block", [b for b in ALL_BLOCKS if b.language in ("sh", "python")], ids=str)
+def test_examples_run(block: Block, surroundings: tuple[Server, dict[str, str]]) -> None:
+    """Every shell and Python example ends well and prints something that is no error."""
+    printed = run_block(block, surroundings)
+    assert printed.strip()
+    assert '"error"' not in printed
+
+
+@pytest.mark.live
+@pytest.mark.conformance
+@pytest.mark.parametrize("block", [b for b in ALL_BLOCKS if b.language == "python conformance"], ids=str)
+def test_foreign_client_examples_run(block: Block, surroundings: tuple[Server, dict[str, str]]) -> None:
+    """The examples for other people's clients run too, where those are installed."""
+    assert run_block(block, surroundings).strip()
+
+
+def test_manifest_examples_are_valid() -> None:
+    """Every manifest that is shown parses."""
+    shown = [block for block in ALL_BLOCKS if block.language == "toml file=model.toml"]
+    assert shown
+    for block in shown:
+        assert parse_manifest(tomllib.loads(block.code)).versions
+
+
+def test_every_setting_is_documented() -> None:
+    """The configuration page has a row for each setting, with its default and reason, and none besides."""
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \|(.*)\|$", text, re.MULTILINE))
+    assert set(rows) == set(SETTINGS)
+    for name, setting in SETTINGS.items():
+        assert setting.metadata["why"] in rows[name], name
+
+
+def test_every_error_code_is_documented() -> None:
+    """The table of codes has each code once, with its status."""
+    text = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+    documented = {
+        code: (int(status), retry == "yes")
+        for codes, status, retry in re.findall(r"^\| (`.*?`) \| (\d+) \| (yes|no) \|", text, re.MULTILINE)
+        for code in re.findall(r"`([A-Z_]+)`", codes)
+    }
+    assert documented == {code.name: (code.status, code.retryable) for code in ErrorCode}
+
+
+def test_every_route_is_mentioned() -> None:
+    """The overview names the last literal part of each route."""
+    text = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+    for route in ROUTES:
+        literal = [part for part in re.split(r"[/:]", route.pattern) if part and "{" not in part]
+        assert not literal or literal[-1] in text, route.pattern
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *CARDS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    """Relative links name files that exist."""
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (document.parent / target).exists(), target
