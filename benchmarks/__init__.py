@@ -1,0 +1,1 @@
+"""Side-by-side measurements. See README.md for the method."""
