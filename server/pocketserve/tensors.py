@@ -39,6 +39,8 @@ class TensorSpec:
         shape: -1 stands for a dimension that the caller chooses.
         quantization: set when the stored integers stand for real numbers.
         aliases: other names that mean the same tensor, such as a signature's.
+        open: the file tells neither datatype nor rank (TorchScript): whatever comes is passed on, and datatype and
+            shape are only a guess to show.
     """
 
     name: str
@@ -46,6 +48,7 @@ class TensorSpec:
     shape: tuple[int, ...]
     quantization: Quantization | None = None
     aliases: tuple[str, ...] = field(default=())
+    open: bool = False
 
     def accepts(self, shape: tuple[int, ...], *, rows_free: bool = False) -> bool:
         """Whether a tensor of this shape fits; ``rows_free`` leaves the first dimension out of it."""
@@ -99,6 +102,8 @@ def check_against(spec: TensorSpec, tensor: Tensor, *, rows_free: bool = False) 
     Raises:
         ApiError: INVALID_TENSOR naming the input, what was expected and what came.
     """
+    if spec.open:
+        return
     where = f"input {tensor.name!r}"
     floats = spec.quantization is not None and tensor.datatype == "FP32"
     if tensor.datatype != spec.datatype and not floats:

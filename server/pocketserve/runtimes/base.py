@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pocketserve.tensors import Array, TensorSpec
 
@@ -51,6 +51,7 @@ class Session(Protocol):
         inputs, outputs: the specs of the default entry point, in the model's order.
         signatures: named entry points, empty where the format has none.
         runtime: the framework with its version, such as ``ai-edge-litert 2.3.0``.
+        device: what really runs it, such as ``cpu`` or the name of a delegate or execution provider.
         memory_bytes: an estimate of what the instance holds: weights and working memory.
     """
 
@@ -58,6 +59,7 @@ class Session(Protocol):
     outputs: Sequence[TensorSpec]
     signatures: Mapping[str, Signature]
     runtime: str
+    device: str
     memory_bytes: int
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
@@ -77,6 +79,15 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Let go of all memory. The session is not used afterwards."""
+        ...
+
+
+@runtime_checkable
+class ResettableSession(Session, Protocol):
+    """A session whose model keeps state from run to run inside itself, such as a voice activity detector."""
+
+    def reset(self) -> None:
+        """Forget everything that earlier runs left."""
         ...
 
 

@@ -168,6 +168,7 @@ class TfliteSession:
         inputs, outputs: specs of the main graph. Their aliases are the names of its signature.
         signatures: specs by signature name.
         runtime: such as ``ai-edge-litert 2.3.0``.
+        device: ``cpu``; XNNPACK, which TFLite uses by itself, runs there.
         memory_bytes: the file (its weights are mapped, so this is their upper bound) plus one copy of every
             input and output of the main graph, free dimensions counted as 1. Intermediate results are not in
             it: no package tells their size.
@@ -189,6 +190,7 @@ class TfliteSession:
         self.outputs: Sequence[TensorSpec] = [port.spec for port in self._main.outputs]
         self.signatures: Mapping[str, Signature] = {name: e.signature() for name, e in self._named.items()}
         self.runtime = runtime
+        self.device = "cpu"
         self.memory_bytes = file_bytes + sum(_byte_size(spec) for spec in (*self.inputs, *self.outputs))
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:

@@ -52,6 +52,7 @@ class TorchSession:
         self._torch = torch
         self._module = module
         self.runtime = f"torch {torch.__version__}"
+        self.device = "cpu"
         if not source.inputs:
             raise ModelLoadError(
                 "PyTorch modules do not say what they take: declare [[inputs]] with name, datatype and shape in "
