@@ -278,7 +278,13 @@ def _parse_id(value: object) -> str:
         return ""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"id must be a string of at most {MAX_NAME_CHARS} characters")
+    if _has_surrogate(value):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "id holds half of a surrogate pair")
     return value
+
+
+def _has_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]:
@@ -299,7 +305,7 @@ def _parse_name(item: object, where: str) -> str:
     name = item.get("name")
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS or "\0" in name:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name must be a string of 1 to {MAX_NAME_CHARS} characters")
-    if any("\ud800" <= char <= "\udfff" for char in name):
+    if _has_surrogate(name):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name holds half of a surrogate pair")
     return name
 

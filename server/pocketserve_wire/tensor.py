@@ -73,9 +73,10 @@ def parse_shape(value: object, where: str) -> tuple[int, ...]:
     if len(value) > MAX_RANK:
         raise invalid(where, f"shape has {len(value)} dimensions, the limit is {MAX_RANK}")
     if any(dim < 0 for dim in value):
-        raise invalid(where, f"shape {value} has a negative dimension; a request states every size")
-    if element_count(value) > MAX_ELEMENTS or max(value, default=0) > MAX_ELEMENTS:
-        raise invalid(where, f"shape {value} has more than {MAX_ELEMENTS} elements")
+        raise invalid(where, f"shape {value!s:.80} has a negative dimension; a request states every size")
+    # Zeros are left out of the product: NumPy multiplies the other dimensions of an empty array too.
+    if element_count(dim for dim in value if dim) > MAX_ELEMENTS:
+        raise invalid(where, f"shape {value!s:.80} has more than {MAX_ELEMENTS} elements")
     return tuple(value)
 
 
