@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +23,10 @@ import requests
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models"
 START_TIMEOUT_S = 60.0
+STATE = Path(tempfile.mkdtemp(prefix="pocketserve-tests-"))
+"""The state folder of all test servers: a model file is tried once in a run, not once in a server."""
+
+atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 
 
 def find_assets() -> Path | None:
@@ -75,8 +81,9 @@ def start_server(folder: Path, models: Path, *options: str, environment: dict[st
     ready, token, log = folder / "ready.json", folder / "token", folder / "server.log"
     command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0"]
     command += ["--ready-file", str(ready), "--token-file", str(token), *options]
+    surroundings = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), **(environment or {})}
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **(environment or {})})
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=surroundings)
     ends = time.monotonic() + START_TIMEOUT_S
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > ends:
@@ -147,7 +154,7 @@ def models_copy(tmp_path: Path) -> Path:
 # The end of a run says what was left out and why: nothing is skipped in silence.
 
 _not_run: Counter[str] = Counter()
-_MARKS = ("assets", "torch", "conformance", "wheel", "soak")
+_MARKS = ("assets", "torch", "tensorflow", "tfjs", "conformance", "wheel", "soak")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

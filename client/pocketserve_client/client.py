@@ -89,11 +89,11 @@ class Client:
 
     def load(self, model: str) -> None:
         """Load a model, or load it anew after its files have changed."""
-        self._checked("POST", f"/v2/repository/models/{quote(model, safe='')}/load", b"{}")
+        self._checked("POST", f"/v2/repository/models/{_segment(model)}/load", b"{}")
 
     def unload(self, model: str) -> None:
         """Stop serving a model until it is loaded again."""
-        self._checked("POST", f"/v2/repository/models/{quote(model, safe='')}/unload", b"{}")
+        self._checked("POST", f"/v2/repository/models/{_segment(model)}/unload", b"{}")
 
     def infer(
         self,
@@ -161,7 +161,7 @@ class Client:
         query = {"top_k": top_k, "threshold": threshold, "version": version}
         given = {name: str(value) for name, value in query.items() if value is not None}
         headers = {"Content-Type": "application/octet-stream"}
-        answer = self._checked("POST", f"/predictions/{quote(model, safe='')}", body, headers, given)
+        answer = self._checked("POST", f"/predictions/{_segment(model)}", body, headers, given)
         prediction: dict[str, Any] = strict_json.loads_object(answer.body)
         return prediction
 
@@ -183,8 +183,15 @@ class Client:
 
 
 def _path(model: str, version: str | None) -> str:
-    base = f"/v2/models/{quote(model, safe='')}"
-    return base if version is None else f"{base}/versions/{quote(version, safe='')}"
+    base = f"/v2/models/{_segment(model)}"
+    return base if version is None else f"{base}/versions/{_segment(version)}"
+
+
+def _segment(name: str) -> str:
+    """A name as one segment of a path. What would lead to another path is no name of a model or version."""
+    if name in ("", ".", ".."):
+        raise ServerError(404, "MODEL_NOT_FOUND", f"Request for unknown model: nothing can be called {name!r}")
+    return quote(name, safe="")
 
 
 def _server_error(answer: Answer) -> ServerError:

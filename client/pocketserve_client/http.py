@@ -69,8 +69,8 @@ class HttpTransport:
                 f"{self._url} cannot be reached ({_cause(error)}); is the server running? start it with: "
                 "pocketserve serve"
             ) from None
-        length = response.headers.get("Inference-Header-Content-Length")
-        return Answer(response.status_code, response.content, int(length) if length is not None else None)
+        length = response.headers.get("Inference-Header-Content-Length", "")
+        return Answer(response.status_code, response.content, int(length) if length.isdecimal() else None)
 
     def close(self) -> None:
         """Close all connections."""
@@ -80,9 +80,10 @@ class HttpTransport:
 def _cause(error: BaseException) -> str:
     """The innermost reason: requests wraps the operating system's error several times."""
     seen: BaseException = error
-    while isinstance(seen, BaseException):
-        inner = getattr(seen, "reason", None) or (seen.args[0] if seen.args else None) or seen.__cause__
-        if not isinstance(inner, BaseException):
+    while True:
+        candidates = (getattr(seen, "reason", None), *seen.args[:1], seen.__cause__)
+        inner = next((item for item in candidates if isinstance(item, BaseException)), None)
+        if inner is None:
             break
         seen = inner
     return str(getattr(seen, "strerror", None) or seen)

@@ -35,9 +35,14 @@ def _setting(default: Any, why: str, unit: str = "", factory: Callable[[], Any] 
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def default_state_dir() -> Path:
+    """Where this installation keeps what must survive a restart."""
+    return platformdirs.user_state_path(APP_NAME)
+
+
 def default_token_file() -> Path:
     """Where this installation keeps its token."""
-    return platformdirs.user_state_path(APP_NAME) / "token"
+    return default_state_dir() / "token"
 
 
 def embedded_models_dir() -> Path:
@@ -54,10 +59,16 @@ class Config:
     host: str = _setting("127.0.0.1", "Address to listen on; anything but loopback exposes the port to the network.")
     http_port: int = _setting(8470, "TCP port for HTTP; 0 takes any free one. A taken port is an error.")
     token_file: Path = _setting(None, "File with the access token; made with mode 0600.", factory=default_token_file)
+    state_dir: Path = _setting(None, "Folder for what the server learns, such as verdicts.", factory=default_state_dir)
     auth: bool = _setting(True, "Require the token. Without it every app on the device may use the server.")
     allowed_hosts: tuple[str, ...] = _setting((), "Further Host header names to accept, for a reverse proxy.")
     ready_file: Path | None = _setting(None, "JSON file written once requests are accepted, removed at the end.")
     load: tuple[str, ...] = _setting((), "Models to load at start instead of on first use.")
+    quarantine: bool = _setting(True, "Try unseen model files in a throw-away process before they are loaded.")
+    trial_timeout: float = _setting(120.0, "Longest time that such a trial may take.", "seconds")
+    trial_memory: int = _setting(
+        0, "Memory that such a trial may take, framework included; 0 takes half of what is available.", "bytes"
+    )
     memory_budget: int = _setting(
         0, "Memory that loaded models may hold together; 0 takes half of what is available at start.", "bytes"
     )
@@ -124,7 +135,7 @@ def _convert(name: str, value: Any, source: str) -> Any:
     expected, convert = _CONVERTERS["bytes" if field.metadata["unit"] == "bytes" else str(field.type)]
     try:
         return convert(value)
-    except ValueError:
+    except (ValueError, OverflowError, RuntimeError):  # too large for a float; the home of an unknown user
         raise ConfigError(f"{source} must be {expected}, not {value!r}") from None
 
 
@@ -136,15 +147,21 @@ def _boolean(text: str) -> bool:
     raise ValueError(text)
 
 
+def _path(text: str) -> Path:
+    if not text:  # Path("") would be the current folder
+        raise ValueError(text)
+    return Path(text).expanduser()
+
+
 _CONVERTERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "bytes": ("a size such as 512M or 1GiB", parse_bytes),
     "int": ("a whole number", int),
     "float": ("a number", float),
     "bool": ("true or false", _boolean),
     "str": ("text", str),
-    "Path": ("a path", lambda text: Path(text).expanduser()),
-    "Path | None": ("a path", lambda text: Path(text).expanduser()),
-    "tuple[str, ...]": ("names separated by commas", lambda text: tuple(filter(None, text.split(",")))),
+    "Path": ("a path", _path),
+    "Path | None": ("a path", _path),
+    "tuple[str, ...]": ("names separated by commas", lambda text: tuple(filter(None, map(str.strip, text.split(","))))),
 }
 
 
@@ -152,6 +169,8 @@ def _check(config: Config) -> None:
     ranges: dict[str, tuple[float, float]] = {
         "http_port": (0, 65535),
         "memory_budget": (0, 2**50),
+        "trial_memory": (0, 2**50),
+        "trial_timeout": (0.1, 86400),
         "keep_alive": (0, 10**9),
         "threads": (0, 256),
         "queue_limit": (1, 1024),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ import numpy as np
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.engine import Running
 from pocketserve.engine.lane import Turn
+from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
 from pocketserve.engine.statistics import Timing
-from pocketserve.runtimes.base import Session
+from pocketserve.runtimes.base import ResettableSession, Session
 from pocketserve.tasks.base import Answer, AnswerOptions
 from pocketserve.tasks.labels import label_of
-from pocketserve.tensors import Array, TensorSpec, check_against, dequantize, quantize, to_array, to_tensor
+from pocketserve.tensors import Array, TensorSpec, check_against, dequantize, quantize, to_array, to_tensor, zeros
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import InferRequest, InferResponse, RequestedOutput, raw_input
 from pocketserve_wire.tensor import invalid
@@ -37,12 +39,21 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Arrays by the session's names; the batch rows they hold; whether reals were sent to a quantised model."""
+    """What a request sends to the model.
+
+    Attributes:
+        arrays: what the caller gave, by the session's names.
+        rows: batch rows in it.
+        row_by_row: the model takes them one at a time.
+        reals: real numbers were sent to a quantised model.
+        state: inputs that a stateful model takes from its last step, as they are at the first.
+    """
 
     arrays: dict[str, Array]
     rows: int
     row_by_row: bool
     reals: bool
+    state: dict[str, Array]
 
 
 def run_tensors(
@@ -62,9 +73,9 @@ def run_tensors(
     bound_in, bound_out = model.entry_points[signature]
     tensors = request.inputs if request.raw is None else [_raw_tensor(request.raw, bound_in)]
     wanted = _wanted(request.outputs, bound_out)
-    inputs = _collect(tensors, bound_in, row_by_row)
+    inputs = _collect(tensors, bound_in, row_by_row, model.feedback)
     ready = time.perf_counter_ns()
-    turn = _take_turn(running, signature, inputs, deadline)
+    turn = _take_turn(running, signature, inputs, deadline, read_step(request.parameters))
     infer_end = time.perf_counter_ns()
     labels = getattr(model.task, "labels", ())
     batched = bool(bound_in.specs) and bound_in.specs[0].shape[:1] == (-1,)
@@ -83,9 +94,9 @@ def run_raw_input(running: Running, body: memoryview, options: AnswerOptions, de
     model = running.model
     prepared = model.task.prepare(body)
     tensors = [to_tensor(name, array, _kept_datatype(model.inputs, name, array)) for name, array in prepared.items()]
-    inputs = _collect(tensors, model.inputs, row_by_row=True)
+    inputs = _collect(tensors, model.inputs, row_by_row=True, feedback=model.feedback)
     ready = time.perf_counter_ns()
-    turn = _take_turn(running, None, inputs, deadline)
+    turn = _take_turn(running, None, inputs, deadline, step=None)
     infer_end = time.perf_counter_ns()
     outputs = {}
     for spec in model.outputs.specs:
@@ -131,7 +142,7 @@ def _wanted(asked: Sequence[RequestedOutput], bound: Bindings) -> list[tuple[Req
     return wanted
 
 
-def _collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool) -> _Inputs:
+def _collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, feedback: Mapping[str, str]) -> _Inputs:
     """Check the tensors against the model and give them the session's names.
 
     Raises:
@@ -153,14 +164,19 @@ def _collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool) -> _I
             array, reals = quantize(array, spec), True
         arrays[own] = array
         splits = splits or split
-        if split or spec.shape[:1] == (-1,):
+        if split or (tensor.shape and spec.shape[:1] == (-1,)):
             rows = max(rows, tensor.shape[0])
-    missing = [spec.name for spec in bound.specs if bound.by_name[spec.name][1] not in arrays]
-    if missing:
-        raise _bad_inputs(f"input {missing[0]!r} is missing", bound)
+    state: dict[str, Array] = {}
+    for spec in bound.specs:
+        own = bound.by_name[spec.name][1]
+        if own in arrays:
+            continue
+        if own not in feedback:
+            raise _bad_inputs(f"input {spec.name!r} is missing", bound)
+        state[own] = zeros(spec)
     if splits and len({array.shape[0] for array in arrays.values()}) != 1:
         raise _bad_inputs("the inputs have different numbers of rows", bound)
-    return _Inputs(arrays, rows, splits, reals)
+    return _Inputs(arrays, rows, splits, reals, state)
 
 
 def _is_rows_for_one(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
@@ -171,18 +187,54 @@ def _bad_inputs(fault: str, bound: Bindings) -> ApiError:
     return ApiError(ErrorCode.INVALID_REQUEST, f"{fault}; the model takes {bound.names()}")
 
 
-def _take_turn(running: Running, signature: str | None, inputs: _Inputs, deadline: float) -> Turn[dict[str, Array]]:
-    if not inputs.row_by_row:
-        return running.lane.run(lambda session: _run(session, inputs.arrays, signature), deadline)
+def _take_turn(
+    running: Running, signature: str | None, inputs: _Inputs, deadline: float, step: SequenceStep | None
+) -> Turn[dict[str, Array]]:
+    if running.sequences is not None and step is not None:
+        return _take_step(running, running.sequences, signature, inputs, deadline, step)
 
-    def run_rows(session: Session) -> dict[str, Array]:
-        runs = [
-            _run(session, {name: array[row : row + 1] for name, array in inputs.arrays.items()}, signature)
-            for row in range(inputs.rows)
-        ]
-        return {name: np.concatenate([np.atleast_1d(run[name]) for run in runs]) for name in runs[0]}
+    def work(session: Session) -> dict[str, Array]:
+        if isinstance(session, ResettableSession):
+            session.reset()  # a request of no sequence must not hear what an earlier one said
+        if inputs.row_by_row:
+            return _run_rows(session, inputs, signature)
+        return _run(session, {**inputs.state, **inputs.arrays}, signature)
 
-    return running.lane.run(run_rows, deadline)
+    return running.lane.run(work, deadline)
+
+
+def _take_step(
+    running: Running,
+    table: SequenceTable,
+    signature: str | None,
+    inputs: _Inputs,
+    deadline: float,
+    step: SequenceStep,
+) -> Turn[dict[str, Array]]:
+    """One step of a sequence: with the state of the step before, and kept for the one behind."""
+
+    def work(session: Session) -> dict[str, Array]:
+        outputs = _run(session, {**inputs.state, **sequence.state, **inputs.arrays}, signature)
+        sequence.state = {taken: outputs[given] for taken, given in running.model.feedback.items()}
+        return outputs
+
+    sequence = table.enter(step)
+    failed = True
+    try:
+        with sequence.hold(deadline):
+            turn = (sequence.lane or running.lane).run(work, deadline)
+        failed = False
+        return turn
+    finally:
+        table.leave(step, sequence, failed=failed)
+
+
+def _run_rows(session: Session, inputs: _Inputs, signature: str | None) -> dict[str, Array]:
+    runs = [
+        _run(session, {name: array[row : row + 1] for name, array in inputs.arrays.items()}, signature)
+        for row in range(inputs.rows)
+    ]
+    return {name: np.concatenate([np.atleast_1d(run[name]) for run in runs]) for name in runs[0]}
 
 
 def _run(session: Session, arrays: Mapping[str, Array], signature: str | None) -> dict[str, Array]:
@@ -212,7 +264,8 @@ def _classes(asked: RequestedOutput, array: Array, spec: TensorSpec, labels: Seq
     """Triton's classification extension: BYTES ``value:index[:label]``, best first, ties in order, NaN last."""
     if array.dtype.kind not in "iuf":
         raise invalid(f"output {asked.name!r}", f"classification needs numbers, not {spec.datatype}")
-    rows = array.reshape(array.shape[0], -1) if batched and array.ndim > 1 else array.reshape(1, -1)
+    stacked = array if batched and array.ndim > 1 else array[np.newaxis]
+    rows = stacked.reshape(stacked.shape[0], math.prod(stacked.shape[1:]))  # -1 fails on no rows
     count = min(asked.classification, rows.shape[1])
     texts = [_class_text(row, index, labels) for row in rows for index in _best(row)[:count]]
     shape = (rows.shape[0], count) if batched and array.ndim > 1 else (count,)

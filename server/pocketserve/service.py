@@ -17,8 +17,10 @@ from pocketserve.config import Config
 from pocketserve.engine.engine import Engine, EngineOptions, Running, State
 from pocketserve.engine.statistics import Timing
 from pocketserve.inference import Prediction, run_raw_input, run_tensors
+from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import InferRequest, InferResponse
@@ -55,6 +57,7 @@ class Service:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.repository = Repository(config.models_dir)
+        self.quarantine = _open_quarantine(config)
         self.engine = Engine(
             EngineOptions(
                 memory_budget=config.memory_budget,
@@ -62,7 +65,8 @@ class Service:
                 threads=config.threads,
                 queue_limit=config.queue_limit,
                 max_image_pixels=config.max_image_pixels,
-            )
+            ),
+            quarantine=self.quarantine,
         )
         self._in_flight = 0
         self._draining = False
@@ -117,6 +121,7 @@ class Service:
     def statuses(self, *, rescan: bool = False) -> list[ModelStatus]:
         """Every version of every model; one nameless version for a model that has none."""
         if rescan:
+            look_again()
             self.repository.refresh()
         return [status for entry in self.repository.models().values() for status in self.model_statuses(entry)]
 
@@ -169,6 +174,7 @@ class Service:
         Raises:
             ApiError: MODEL_NOT_FOUND, MODEL_FAILED, RUNTIME_MISSING or MEMORY_BUDGET, with "failed to load".
         """
+        look_again()
         self.repository.refresh()
         try:
             entry, default = self._resolve(name, None)
@@ -249,12 +255,18 @@ class Service:
     def _status(self, entry: ModelEntry, version: VersionEntry) -> ModelStatus:
         state = self.engine.state(entry.name, version.name)
         reason = self.engine.failure(entry.name, version.name) or version.problem
+        if reason is None and state is State.ON_DEMAND:
+            reason = missing_framework(version.kind) or self._quarantined(version)
+            state = State.FAILED if reason else state
         if version.problem is not None:
             state = State.FAILED
         if reason is None:
             reason = {State.ON_DEMAND: "loads on first use", State.STOPPED: "unloaded"}.get(state, "")
         ready = state in (State.READY, State.ON_DEMAND)
         return ModelStatus(entry.name, version.name, state, ready, reason)
+
+    def _quarantined(self, version: VersionEntry) -> str | None:
+        return self.quarantine.known_reason(version) if self.quarantine is not None else None
 
     def _deadline(self, parameters: Mapping[str, Any]) -> float:
         """The clock's time by which a request must have started: its ``timeout`` in microseconds, bounded."""
@@ -266,3 +278,8 @@ class Service:
             )
         seconds = min(timeout / 1e6, self.config.request_timeout) if timeout else self.config.request_timeout
         return time.monotonic() + seconds
+
+
+def _open_quarantine(config: Config) -> Quarantine | None:
+    limits = TrialLimits(config.trial_timeout, config.trial_memory)
+    return Quarantine(config.state_dir, limits) if config.quarantine else None

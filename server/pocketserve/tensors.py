@@ -113,6 +113,14 @@ def check_against(spec: TensorSpec, tensor: Tensor, *, rows_free: bool = False) 
         raise invalid(where, f"expected shape {list(spec.shape)}, got {list(tensor.shape)}")
 
 
+def zeros(spec: TensorSpec) -> Array:
+    """The first state of a tensor: zeros (empty strings), variable dimensions as 1."""
+    shape = [1 if dim < 0 else dim for dim in spec.shape]
+    if spec.datatype == "BYTES":
+        return np.full(shape, b"", dtype=object)
+    return np.zeros(shape, dtype=DATATYPES[spec.datatype].typestr)
+
+
 def quantize(array: Array, spec: TensorSpec) -> Array:
     """Real numbers to the stored integers of a quantised tensor: round(x / scale) + zero_point, saturated."""
     assert spec.quantization is not None

@@ -34,7 +34,7 @@ def describe_model(entry: ModelEntry, running: Running) -> dict[str, Any]:
         **{
             f"evaluation_{key}": value
             for key, value in version.evaluation.items()
-            if not isinstance(value, dict | list)
+            if isinstance(value, str | int | float)
         },
     }
     description: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -27,11 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser(given)
     options = parser.parse_args(given)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()  # here, where a reader that has gone is still handled
+        return code
     except KeyboardInterrupt:
         return EXIT_FAILED
     except BrokenPipeError:  # the reader of our output has gone; that is no fault
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
         return EXIT_DONE
     except Exception as error:
         if options.debug:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from pocketserve.config import Config, load_config
-from pocketserve.runtimes.registry import is_model_file
+from pocketserve.runtimes.registry import kind_at
 from pocketserve.service import Service
 
 
 def is_model_path(text: str) -> bool:
     """Whether a command's argument names a model file or folder on disk rather than a model of a server."""
     path = Path(text)
-    return path.exists() and (is_model_file(path.name) or path.is_dir())
+    return path.exists() and (path.is_dir() or kind_at(path) is not None)
 
 
 def open_local(model: str, models_dir: str | None) -> tuple[Service, str]:

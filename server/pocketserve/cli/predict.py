@@ -54,7 +54,7 @@ def read_input(words: Sequence[str]) -> bytes:
     """
     if list(words) == ["-"]:
         return sys.stdin.buffer.read()
-    if len(words) == 1 and Path(words[0]).is_file():
+    if len(words) == 1 and _is_file(words[0]):
         return Path(words[0]).read_bytes()
     text = ",".join(words).strip()
     if text.startswith(("[", "{")):
@@ -64,6 +64,13 @@ def read_input(words: Sequence[str]) -> bytes:
     except ValueError:
         raise CommandError(f"{words[0]!r} is neither a file nor a number") from None
     return str(numbers).encode()
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except OSError:  # JSON text is often longer than any file's name may be
+        return False
 
 
 def _number(word: str) -> int | float:

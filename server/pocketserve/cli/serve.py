@@ -15,9 +15,16 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser("serve", help="serve a folder of models")
     parser.add_argument("models_dir", nargs="?", metavar="MODELS_DIR", help=_help("models_dir"))
     parser.add_argument("--no-auth", dest="auth", action="store_const", const=False, help="ask nobody for the token")
+    parser.add_argument(
+        "--no-quarantine",
+        dest="quarantine",
+        action="store_const",
+        const=False,
+        help="load unseen files without a trial",
+    )
     parser.add_argument("--load", nargs="+", metavar="NAME", help=_help("load"))
     for name in SETTINGS:
-        if name not in ("models_dir", "auth", "load"):
+        if name not in ("models_dir", "auth", "quarantine", "load"):
             parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=_help(name))
     return parser
 

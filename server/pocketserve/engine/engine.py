@@ -16,14 +16,20 @@ from typing import TYPE_CHECKING
 
 from pocketserve.engine import cores, memory
 from pocketserve.engine.lane import Lane
+from pocketserve.engine.sequences import SequenceTable
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from pocketserve.engine.loading import LoadedModel
+    from pocketserve.quarantine.quarantine import Quarantine
 
 log = logging.getLogger(__name__)
+
+DEFAULT_SEQUENCES = 64
+DEFAULT_OWN_SESSIONS = 4
+"""Open sequences of models whose state is a few arrays, and of those where each needs a session of its own."""
 
 
 class State(Enum):
@@ -50,11 +56,14 @@ class EngineOptions:
 class Running:
     """A loaded version with its lane, as requests hold it."""
 
-    __slots__ = ("keep_alive", "lane", "last_used", "model", "retired", "users")
+    __slots__ = ("keep_alive", "lane", "last_used", "model", "retired", "sequences", "users")
 
-    def __init__(self, model: LoadedModel, lane: Lane, keep_alive: float, now: float) -> None:
+    def __init__(
+        self, model: LoadedModel, lane: Lane, sequences: SequenceTable | None, keep_alive: float, now: float
+    ) -> None:
         self.model = model
         self.lane = lane
+        self.sequences = sequences
         self.keep_alive = keep_alive
         self.last_used = now
         self.users = 0
@@ -80,10 +89,17 @@ class Engine:
 
     Args:
         clock: seconds, monotonic; a test may inject its own.
+        quarantine: tries unseen files before they are opened; None trusts every file.
     """
 
-    def __init__(self, options: EngineOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: EngineOptions,
+        clock: Callable[[], float] = time.monotonic,
+        quarantine: Quarantine | None = None,
+    ) -> None:
         self._options = options
+        self._quarantine = quarantine
         self._clock = clock
         self._budget = options.memory_budget or cores.available_memory() // 2
         self._slots: dict[Key, Slot] = {}
@@ -238,23 +254,35 @@ class Engine:
                 version,
                 self._options.threads or cores.count_fast(cores.usable_cores()),
                 self._options.max_image_pixels,
+                self._quarantine,
             )
         except ApiError as error:
             self._publish_failure(slot, version, error, fallback)
             raise
         log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
         manifest = entry.manifest
-        lane = Lane(model.sessions, manifest.queue_limit or self._options.queue_limit, self._clock)
+        queue_limit = manifest.queue_limit or self._options.queue_limit
+        lane = Lane(model.sessions, queue_limit, self._clock)
+        sequences = self._sequences(model, queue_limit)
         keep_alive = self._options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
         with self._changed:
             closing = self._detach(slot)
-            slot.running = Running(model, lane, keep_alive, self._clock())
+            slot.running = Running(model, lane, sequences, keep_alive, self._clock())
             slot.state, slot.error = State.READY, None
             if self._closed:
                 closing = self._detach(slot)
             self._changed.notify_all()
         self._close(closing)
         self._start_janitor()
+
+    def _sequences(self, model: LoadedModel, queue_limit: int) -> SequenceTable | None:
+        """The table of a model that keeps state; None for the others."""
+        if not model.feedback and not model.resettable:
+            return None
+        state = model.entry.manifest.state
+        most = state.max_sequences or (DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS)
+        opener = None if model.feedback else model.open_session
+        return SequenceTable(most, state.max_idle, opener, queue_limit, self._clock)
 
     def _publish_failure(
         self, slot: Slot, version: VersionEntry, error: ApiError, fallback: tuple[State, Running | None]
@@ -328,10 +356,12 @@ class Engine:
 
     @staticmethod
     def _close(*closing: Running | None) -> None:
-        models = [running.model for running in closing if running is not None]
-        for model in models:
-            model.close()
-        if models:
+        done = [running for running in closing if running is not None]
+        for running in done:
+            if running.sequences is not None:
+                running.sequences.close()
+            running.model.close()
+        if done:
             memory.return_free_memory()
 
     def _start_janitor(self) -> None:

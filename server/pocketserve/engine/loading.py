@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pocketserve.engine.bindings import Bindings, bind
+from pocketserve.quarantine.quarantine import Quarantine
+from pocketserve.repository.files import check_digest, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Session
-from pocketserve.runtimes.registry import runtime_for
+from pocketserve.runtimes.base import (
+    ModelLoadError,
+    ModelSource,
+    ResettableSession,
+    RuntimeMissingError,
+    Session,
+)
+from pocketserve.runtimes.registry import missing_framework, runtime_for
 from pocketserve.tasks.base import Task
 from pocketserve.tasks.selection import select_task
 from pocketserve_wire import ApiError, ErrorCode
@@ -23,6 +31,8 @@ class LoadedModel:
         sessions: instances of the model, each for one thread at a time.
         entry_points: bindings of inputs and outputs by signature name; None is the default entry point.
         memory_bytes: estimate over all sessions.
+        feedback: the session's names of inputs that take what an output gave at the last step -> that output.
+        open_session: makes one more session, for a sequence that needs its own.
     """
 
     entry: ModelEntry
@@ -31,7 +41,9 @@ class LoadedModel:
     entry_points: Mapping[str | None, tuple[Bindings, Bindings]]
     task: Task
     platform: str
-    memory_bytes: int = field(default=0)
+    memory_bytes: int
+    feedback: Mapping[str, str]
+    open_session: Callable[[], Session]
 
     @property
     def inputs(self) -> Bindings:
@@ -42,6 +54,11 @@ class LoadedModel:
     def outputs(self) -> Bindings:
         """Outputs of the default entry point."""
         return self.entry_points[None][1]
+
+    @property
+    def resettable(self) -> bool:
+        """Whether the model keeps state inside itself from run to run."""
+        return isinstance(self.sessions[0], ResettableSession)
 
     @property
     def runtime(self) -> str:
@@ -55,14 +72,19 @@ class LoadedModel:
         self.sessions = ()
 
 
-def load_model(entry: ModelEntry, version: VersionEntry, threads: int, max_image_pixels: int) -> LoadedModel:
+def load_model(
+    entry: ModelEntry, version: VersionEntry, threads: int, max_image_pixels: int, quarantine: Quarantine | None
+) -> LoadedModel:
     """Open a version's sessions and choose its task.
+
+    Args:
+        quarantine: asked before the file is opened; None trusts every file.
 
     Raises:
         ApiError: RUNTIME_MISSING or MODEL_FAILED, with the reason in words.
     """
     try:
-        return _load(entry, version, threads, max_image_pixels)
+        return _load(entry, version, threads, max_image_pixels, quarantine)
     except RuntimeMissingError as error:
         raise ApiError(ErrorCode.RUNTIME_MISSING, _failed(entry, version, str(error))) from error
     except ModelLoadError as error:
@@ -73,20 +95,21 @@ def load_model(entry: ModelEntry, version: VersionEntry, threads: int, max_image
 
 
 def file_bytes(version: VersionEntry) -> int:
-    """Size of a version's files: the estimate of its memory before it is loaded."""
-    total = 0
-    weights = version.options.get("weights")
-    for path in (version.path, version.path.parent / weights if isinstance(weights, str) else None):
-        try:
-            total += path.stat().st_size if path is not None else 0
-        except OSError:
-            continue  # opening it will say so
-    return total
+    """Size of a version's files: the estimate of its memory before it is loaded. 0 if they cannot be read."""
+    try:
+        return sum(size for _, size, _, _ in stamp(version_files(version)))
+    except (ModelLoadError, OSError):
+        return 0  # opening it will say why
 
 
-def _load(entry: ModelEntry, version: VersionEntry, threads: int, max_image_pixels: int) -> LoadedModel:
+def _load(
+    entry: ModelEntry, version: VersionEntry, threads: int, max_image_pixels: int, quarantine: Quarantine | None
+) -> LoadedModel:
     if version.problem is not None:
         raise ModelLoadError(version.problem)
+    missing = missing_framework(version.kind)
+    if missing is not None:
+        raise RuntimeMissingError(missing)
     runtime = runtime_for(version.kind)
     _check_options(version, runtime.option_keys)
     manifest = entry.manifest
@@ -97,6 +120,10 @@ def _load(entry: ModelEntry, version: VersionEntry, threads: int, max_image_pixe
         inputs=manifest.inputs,
         outputs=manifest.outputs,
     )
+    if quarantine is not None:
+        quarantine.check(version, source)
+    elif version.sha256 is not None:
+        check_digest(version)
     sessions = [runtime.open(source) for _ in range(manifest.instances)]
     first = sessions[0]
     points: dict[str | None, tuple[Bindings, Bindings]] = {
@@ -106,14 +133,36 @@ def _load(entry: ModelEntry, version: VersionEntry, threads: int, max_image_pixe
         points[name] = (bind(signature.inputs, (), "input"), bind(signature.outputs, (), "output"))
     task = select_task(entry, version, points[None][0].specs, points[None][1].specs, max_image_pixels)
     return LoadedModel(
-        entry,
-        version,
-        sessions,
-        points,
-        task,
-        runtime.platform,
-        sum(session.memory_bytes for session in sessions),
+        entry=entry,
+        version=version,
+        sessions=sessions,
+        entry_points=points,
+        task=task,
+        platform=runtime.platform,
+        memory_bytes=sum(session.memory_bytes for session in sessions),
+        feedback=_feedback(entry, *points[None]),
+        open_session=lambda: runtime.open(source),
     )
+
+
+def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[str, str]:
+    """The manifest's feedback in the session's own names.
+
+    Raises:
+        ModelLoadError: a name that the model does not have, or tensors that cannot be exchanged.
+    """
+    own: dict[str, str] = {}
+    for taken, given in entry.manifest.state.feedback.items():
+        for name, bound, what in ((taken, inputs, "input"), (given, outputs, "output")):
+            if name not in bound.by_name:
+                raise ModelLoadError(f"model.toml: state.feedback names {what} {name!r}; the model has {bound.names()}")
+        (spec, mine), (source, theirs) = inputs.by_name[taken], outputs.by_name[given]
+        if spec.datatype != source.datatype:
+            raise ModelLoadError(
+                f"model.toml: state.feedback: {given!r} is {source.datatype}, but {taken!r} takes {spec.datatype}"
+            )
+        own[mine] = theirs
+    return own
 
 
 def _check_options(version: VersionEntry, known: frozenset[str]) -> None:
@@ -121,7 +170,7 @@ def _check_options(version: VersionEntry, known: frozenset[str]) -> None:
     if unknown:
         raise ModelLoadError(
             f"model.toml: unknown key versions.{version.name}.{unknown[0]}; "
-            f"a {version.kind.name} version knows {', '.join(sorted(known | {'file', 'evaluation'}))}"
+            f"a {version.kind.name} version knows {', '.join(sorted(known | {'file', 'evaluation', 'sha256'}))}"
         )
 
 

@@ -36,6 +36,21 @@ class ImageOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class StateOptions:
+    """A model that keeps state from request to request.
+
+    Attributes:
+        feedback: input -> the output that it takes at the next step.
+        max_sequences: sequences that may be open at a time; None leaves it to the engine.
+        max_idle: seconds without a request after which a sequence is given up.
+    """
+
+    feedback: Mapping[str, str] = field(default_factory=dict)
+    max_sequences: int | None = None
+    max_idle: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class VersionOptions:
     """One ``[versions.NAME]`` table.
 
@@ -43,11 +58,13 @@ class VersionOptions:
         file: relative to the model's folder.
         options: the keys that belong to the runtime, such as ``weights``.
         evaluation: what its recipe measured: ``dataset``, ``metric``, ``value``.
+        sha256: what the file's content must hash to.
     """
 
     file: str
     options: Mapping[str, Any] = field(default_factory=dict)
     evaluation: Mapping[str, Any] = field(default_factory=dict)
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +81,7 @@ class Manifest:
     queue_limit: int | None = None
     keep_alive: float | None = None
     image: ImageOptions = field(default_factory=ImageOptions)
+    state: StateOptions = field(default_factory=StateOptions)
     feature_names: tuple[str, ...] = ()
     feature_units: tuple[str, ...] = ()
     target_name: str = ""
@@ -85,7 +103,7 @@ def read_manifest(path: Path) -> Manifest:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ManifestError(f"{path.name}: not valid TOML: {error}") from None
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an integer of too many digits
         raise ManifestError(f"{path.name}: cannot be read: {error}") from None
     return parse_manifest(document, path.name)
 
@@ -100,6 +118,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
     image = table.table("image")
     features = table.table("features")
     target = table.table("target")
+    state = table.table("state")
     manifest = Manifest(
         description=table.text("description"),
         license=table.text("license"),
@@ -117,6 +136,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
             std=image.numbers("std", nonzero=True),
             invert=image.choice("invert", ("never", "always", "auto")) or "never",
         ),
+        state=_state(state),
         feature_names=features.texts("names"),
         feature_units=features.texts("units"),
         target_name=target.text("name"),
@@ -125,7 +145,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         outputs=_specs(table, "outputs"),
         versions=_versions(table),
     )
-    for part in (image, features, target, table):
+    for part in (image, features, target, state, table):
         part.refuse_rest()
     if manifest.default_version and manifest.versions and manifest.default_version not in manifest.versions:
         raise ManifestError(
@@ -151,7 +171,7 @@ class _Table:
         self._known.append(key)
         value = self._left.pop(key, None)
         if value is not None and not check(value):
-            raise self.fault(key, f"must be {expected}, not {value!r:.80}")
+            raise self.fault(key, f"must be {expected}, not {_show(value)}")
         return value
 
     def text(self, key: str) -> str:
@@ -230,6 +250,14 @@ def is_valid_name(name: str) -> bool:
     )
 
 
+def _state(table: _Table) -> StateOptions:
+    feedback = table.table("feedback").rest()
+    for taken, given in feedback.items():
+        if not isinstance(given, str):
+            raise table.fault(f"feedback.{taken}", "must name an output")
+    return StateOptions(feedback, table.integer("max_sequences", 1, 1024), table.number("max_idle", 0) or 60.0)
+
+
 def _versions(table: _Table) -> dict[str, VersionOptions]:
     versions: dict[str, VersionOptions] = {}
     for name, inner in table.named_tables("versions").items():
@@ -239,7 +267,8 @@ def _versions(table: _Table) -> dict[str, VersionOptions]:
         if file is None:
             raise inner.fault("file", "is missing; name the model file")
         evaluation = inner.table("evaluation").rest()
-        versions[name] = VersionOptions(file=file, evaluation=evaluation, options=inner.rest())
+        sha256 = inner.take("sha256", _is_sha256, "64 hexadecimal digits")
+        versions[name] = VersionOptions(file=file, evaluation=evaluation, sha256=sha256, options=inner.rest())
     return versions
 
 
@@ -262,5 +291,17 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, list) and all(type(dim) is int and dim >= -1 for dim in value)
 
 
+def _is_sha256(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and all(char in "0123456789abcdefABCDEF" for char in value)
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    # Bounded so that it fits a float32; NaN and infinities fail the comparison.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e30 <= value <= 1e30
+
+
+def _show(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # TOML reads hexadecimal integers of any length; Python prints 4300 digits at most
+        return "a number of over 4300 digits"

@@ -1,4 +1,4 @@
-"""From a folder to the models in it. Reads names and manifests only; no model file is opened."""
+"""From a folder to the models in it. Reads names, manifests and the first bytes of files; no framework is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pocketserve.repository.manifest import (
     is_valid_name,
     read_manifest,
 )
-from pocketserve.runtimes.registry import KINDS, Kind, is_model_file, kind_of
+from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind, content_of, kind_at, kind_of_name
 
 EMPTY_MANIFEST = Manifest()
 
@@ -35,6 +35,7 @@ class VersionEntry:
     options: Mapping[str, Any] = field(default_factory=dict)
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     problem: str | None = None
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class ModelEntry:
 def scan(root: Path) -> dict[str, ModelEntry]:
     """All models of a folder, by name in alphabetical order.
 
-    A bare model file is a model; so is a folder with a manifest, model files, or numbered version folders.
+    A bare model file is a model; so is a folder with a manifest, model files, or numbered version folders, and one
+    that is a model by itself (SavedModel, TensorFlow.js).
     Bare files that differ only in their kind are versions of one model. Hidden entries are passed over.
 
     Raises:
@@ -72,31 +74,27 @@ def scan(root: Path) -> dict[str, ModelEntry]:
         if entry.name.startswith(".") or not is_valid_name(entry.name):
             continue
         path = root / entry.name
-        if entry.is_dir():
-            model = _scan_folder(path, root)
+        if path.is_dir():  # unlike the entry's own is_dir, false for a link that leads to itself
+            try:
+                model = _scan_folder(path, root)
+            except OSError as error:  # one unreadable folder hides no other
+                problem = f"the folder {path.name} cannot be read: {error.strerror}"
+                model = ModelEntry(path.name, path, {}, "", problem=problem)
             if model is not None:
                 models[model.name] = model
-        elif is_model_file(entry.name) and not entry.name.endswith(".py"):
+        elif _is_bare_model(entry.name):
             bare.setdefault(_stem(entry.name), []).append(path)
     for name, paths in bare.items():
-        if name not in models:  # a folder of the same name says more
+        if name not in models and is_valid_name(name):  # a folder of the same name says more
             models[name] = _model(name, root, _versions_of_files(paths, root, variant_from=name))
     return dict(sorted(models.items()))
-
-
-def scan_one(root: Path, name: str) -> ModelEntry | None:
-    """One model, read anew; None if it is not there."""
-    return scan(root).get(name)
 
 
 def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     manifest_path = folder / FILE_NAME
     if manifest_path.is_file():
         return _from_manifest(folder, root, manifest_path)
-    versions = _versions_of_files(_model_files(folder), root, variant_from=folder.name)
-    for child in sorted(folder.iterdir()):
-        if child.is_dir() and child.name.isdigit():
-            versions |= _numbered_version(child, root)
+    versions = _undeclared_versions(folder, root)
     return _model(folder.name, folder, versions) if versions else None
 
 
@@ -108,7 +106,7 @@ def _from_manifest(folder: Path, root: Path, manifest_path: Path) -> ModelEntry:
     if manifest.versions:
         versions = {name: _declared_version(name, options, folder, root) for name, options in manifest.versions.items()}
     else:
-        versions = _versions_of_files(_model_files(folder), root, variant_from=folder.name)
+        versions = _undeclared_versions(folder, root)
     if not versions:
         problem = f"{folder.name}/{FILE_NAME}: the folder holds no model file; add one or a [versions] table"
         return ModelEntry(folder.name, folder, {}, "", manifest, problem)
@@ -117,57 +115,89 @@ def _from_manifest(folder: Path, root: Path, manifest_path: Path) -> ModelEntry:
 
 def _declared_version(name: str, options: VersionOptions, folder: Path, root: Path) -> VersionEntry:
     path = folder / options.file
-    kind = kind_of(path.name)
+    kind = kind_at(path)
     problem = None
-    if kind is None:
-        suffixes = ", ".join(suffix for known in KINDS for suffix in known.suffixes)
-        problem = f"{folder.name}/{FILE_NAME}: versions.{name}.file is no model file ({suffixes})"
-    elif not path.is_file():
+    if not path.exists():
         problem = f"{folder.name}/{FILE_NAME}: versions.{name}.file names {options.file}, which does not exist"
+    elif kind is None:
+        known = ", ".join((*SUFFIXES, *MARKERS))
+        problem = f"{folder.name}/{FILE_NAME}: versions.{name}.file is no model ({known})"
     return VersionEntry(
         name,
         kind or KINDS[0],
         path,
         options.options,
         options.evaluation,
-        problem or _problem_of(path, kind, root),
+        problem or _problem_of(path, root),
+        options.sha256,
     )
+
+
+def _undeclared_versions(folder: Path, root: Path) -> dict[str, VersionEntry]:
+    """The versions of a folder whose manifest, if any, names none."""
+    itself = kind_at(folder)
+    if itself is not None:
+        return {itself.name: VersionEntry(itself.name, itself, folder, problem=_problem_of(folder, root))}
+    versions = _versions_of_files(_models_in(folder), root, variant_from=folder.name)
+    for child in sorted(folder.iterdir()):
+        if child.is_dir() and child.name.isdecimal():
+            versions |= _numbered_version(child, root)
+    return versions
 
 
 def _versions_of_files(paths: list[Path], root: Path, *, variant_from: str) -> dict[str, VersionEntry]:
     """Versions named after the kind, and after what stands between the model's name and the ending."""
     versions: dict[str, VersionEntry] = {}
     for path in paths:
-        kind = kind_of(path.name)
+        kind = kind_at(path)
         assert kind is not None
-        middle = _stem(path.name).removeprefix(variant_from).strip("._-")
-        variant = middle if _stem(path.name).startswith(variant_from) else _stem(path.name)
-        name = kind.name if path.name == "model.py" or variant in ("", "model") else f"{kind.name}-{variant}"
-        versions[name] = VersionEntry(name, kind, path, problem=_problem_of(path, kind, root))
+        stem = path.name if path.is_dir() else _stem(path.name)
+        variant = stem.removeprefix(variant_from).strip("._-")
+        plain = path.name == "model.py" or variant in ("", "model", kind.name)
+        name = kind.name if plain else f"{kind.name}-{variant}"
+        if name in versions or not is_valid_name(name):  # such as m.tflite beside model.tflite
+            name = f"{kind.name}-{len(versions) + 1}"
+        versions[name] = VersionEntry(name, kind, path, problem=_problem_of(path, root))
     return versions
 
 
 def _numbered_version(folder: Path, root: Path) -> dict[str, VersionEntry]:
-    """Triton's layout: ``NAME/1/model.tflite``."""
-    files = _model_files(folder)
-    if not files:
+    """Triton's and TensorFlow Serving's layout: ``NAME/1/model.tflite``, ``NAME/1/saved_model.pb``."""
+    itself = kind_at(folder)
+    found = [folder] if itself is not None else _models_in(folder)
+    if not found:
         return {}
-    kind = kind_of(files[0].name)
+    kind = kind_at(found[0])
     assert kind is not None
-    problem = _problem_of(files[0], kind, root)
-    if len(files) > 1:
-        problem = f"the folder {folder.name} holds {len(files)} model files; a numbered version has one"
-    return {folder.name: VersionEntry(folder.name, kind, files[0], problem=problem)}
+    problem = _problem_of(found[0], root)
+    if len(found) > 1:
+        problem = f"the folder {folder.name} holds {len(found)} models; a numbered version has one"
+    return {folder.name: VersionEntry(folder.name, kind, found[0], problem=problem)}
 
 
-def _model_files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if is_model_file(path.name) and path.is_file()]
+def _models_in(folder: Path) -> list[Path]:
+    """Model files and folders that are models, in a model's folder."""
+    shown = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    has_code = (folder / "model.py").is_file()
+    return [path for path in shown if _is_model(path, has_code)]
 
 
-def _problem_of(path: Path, kind: Kind | None, root: Path) -> str | None:
-    if kind is not None and kind.module is None:
-        return f"this release of pocketserve has no runtime for {kind.name} files"
-    if not path.resolve().is_relative_to(root.resolve()):
+def _is_model(path: Path, has_code: bool) -> bool:
+    if path.is_dir():
+        return not path.name.isdecimal() and kind_at(path) is not None
+    if path.name.endswith(".py"):
+        return path.name == "model.py"
+    # Weights beside a model.py are the model's, whatever their ending.
+    return kind_of_name(path.name) is not None and not (has_code and content_of(path) == "state_dict")
+
+
+def _is_bare_model(file_name: str) -> bool:
+    """Whether a file that lies directly in the models folder is a model: not code, and not a part of a folder."""
+    return kind_of_name(file_name) is not None and not file_name.endswith(".py") and file_name not in MARKERS
+
+
+def _problem_of(path: Path, root: Path) -> str | None:
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
         return f"{path.name} is a link that leaves the models folder; copy the file into it"
     return None
 
@@ -175,12 +205,16 @@ def _problem_of(path: Path, kind: Kind | None, root: Path) -> str | None:
 def _model(
     name: str, folder: Path, versions: dict[str, VersionEntry], manifest: Manifest = EMPTY_MANIFEST
 ) -> ModelEntry:
-    return ModelEntry(name, folder, versions, manifest.default_version or _default_of(versions), manifest)
+    default = manifest.default_version or _default_of(versions)
+    if default not in versions:
+        problem = f"{name}/{FILE_NAME}: default_version is {default!r}, but the folder has {', '.join(versions)}"
+        return ModelEntry(name, folder, {}, "", manifest, problem)
+    return ModelEntry(name, folder, versions, default, manifest)
 
 
 def _default_of(versions: Mapping[str, VersionEntry]) -> str:
     """The highest number; else the first kind of the registry that can be served, plain before variants."""
-    numbered = [name for name in versions if name.isdigit()]
+    numbered = [name for name in versions if name.isdecimal()]
     if numbered:
         return max(numbered, key=int)
     order = {kind.name: rank for rank, kind in enumerate(KINDS)}
@@ -188,7 +222,7 @@ def _default_of(versions: Mapping[str, VersionEntry]) -> str:
 
 
 def _stem(file_name: str) -> str:
-    kind = kind_of(file_name)
+    kind = kind_of_name(file_name)
     assert kind is not None
     suffix = next(suffix for suffix in kind.suffixes if file_name.lower().endswith(suffix))
     return file_name[: -len(suffix)] or file_name

@@ -1,42 +1,72 @@
-"""Which runtime opens which kind of file. Importing this module imports no framework."""
+"""Which runtime opens which kind of model. Importing this module imports no framework."""
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
 from dataclasses import dataclass
+from pathlib import Path
 
 from .base import Runtime
+from .zip_kinds import kind_of_zip
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of model file.
+    """A kind of model.
 
     Attributes:
         name: the version's name when a manifest gives none, such as ``tflite``.
-        suffixes: file name endings, longest first where they overlap.
-        module: the module with a ``RUNTIME`` object, or None where this release has no runtime for it.
-        extra: the pip extra that brings the framework.
+        suffixes: file name endings that announce it.
+        module: the module with a ``RUNTIME`` object.
+        packages: Python packages of which one must be there.
+        install: how to get one, on a desktop and in Termux.
+        marker: for kinds that are folders, the file that tells them.
     """
 
     name: str
     suffixes: tuple[str, ...]
-    module: str | None
-    extra: str | None = None
+    module: str
+    packages: tuple[str, ...] = ()
+    install: str = ""
+    marker: str | None = None
+
+
+_TFLITE = (
+    ("ai_edge_litert", "tflite_runtime", "tensorflow"),
+    "pip install 'pocketserve[tflite]'; in Termux: pkg install python-tflite-runtime",
+)
+_ONNX = ("onnxruntime",), "pip install 'pocketserve[onnx]'; in Termux: pkg install python-onnxruntime"
+_TORCH = ("torch",), "pip install 'pocketserve[torch]'; in Termux: pkg install python-torch"
+_EXECUTORCH = ("executorch",), "pip install 'pocketserve[executorch]'; not available in Termux, convert the model there"
+_TENSORFLOW = ("tensorflow",), "pip install 'pocketserve[tensorflow]'; not available in Termux, convert the model there"
+
+
+def _kind(name: str, *suffixes: str, needs: tuple[tuple[str, ...], str], module: str = "", marker: str = "") -> Kind:
+    return Kind(name, suffixes, f"pocketserve.runtimes.{module or name}", *needs, marker or None)
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("tflite", (".tflite",), "pocketserve.runtimes.tflite", "tflite"),
-    Kind("torch", (".py",), "pocketserve.runtimes.torch_eager", "torch"),
-    # Known by name so that they are listed with a reason instead of being passed over in silence.
-    Kind("onnx", (".onnx",), None),
-    Kind("keras", (".keras", ".h5", ".hdf5"), None),
-    Kind("torchscript", (".ts", ".torchscript", ".jit"), None),
-    Kind("ptl", (".ptl",), None),
-    Kind("pt2", (".pt2",), None),
-    Kind("executorch", (".pte",), None),
+    _kind("tflite", ".tflite", needs=_TFLITE),
+    _kind("onnx", ".onnx", needs=_ONNX),
+    _kind("executorch", ".pte", needs=_EXECUTORCH),
+    _kind("torchscript", ".torchscript", ".ts", ".jit", ".pt", ".pth", needs=_TORCH),
+    _kind("ptl", ".ptl", needs=_TORCH),
+    _kind("torch", ".py", needs=_TORCH, module="torch_eager"),
+    _kind("keras", ".keras", ".h5", ".hdf5", needs=_TENSORFLOW),
+    _kind("savedmodel", needs=_TENSORFLOW, marker="saved_model.pb"),
+    # Its framework is Node's, not Python's: the runtime itself looks for it.
+    _kind("tfjs", needs=((), ""), marker="model.json"),
+    _kind("pt2", ".pt2", needs=_TORCH),
 )
 """All kinds, in the order in which a default version is chosen when nothing else decides."""
+
+SUFFIXES = tuple(suffix for kind in KINDS for suffix in kind.suffixes)
+MARKERS = {kind.marker: kind for kind in KINDS if kind.marker is not None}
+
+_HEADS = ((4, b"TFL3", "tflite"), (4, b"ET", "executorch"), (0, b"\x89HDF\r\n\x1a\n", "keras"))
+"""Offset and bytes at the start of a file that tell its kind."""
 
 
 def kind_named(name: str) -> Kind | None:
@@ -44,19 +74,56 @@ def kind_named(name: str) -> Kind | None:
     return next((kind for kind in KINDS if kind.name == name), None)
 
 
-def kind_of(file_name: str) -> Kind | None:
+def kind_of_name(file_name: str) -> Kind | None:
     """The kind that a file's name announces, or None for a file that is no model."""
-    return next((kind for kind in KINDS if file_name.lower().endswith(kind.suffixes)), None)
+    if file_name in MARKERS:
+        return MARKERS[file_name]
+    return next((kind for kind in KINDS if kind.suffixes and file_name.lower().endswith(kind.suffixes)), None)
 
 
-def is_model_file(file_name: str) -> bool:
-    """Whether an undeclared file is taken for a model; of Python files only ``model.py`` is."""
-    kind = kind_of(file_name)
-    return kind is not None and (kind.name != "torch" or file_name == "model.py")
+def kind_at(path: Path) -> Kind | None:
+    """The kind of a file or folder: what its content tells, else what its name announces; None for no model.
+
+    Only a few bytes, or a zip's directory, are read.
+    """
+    if path.is_dir():
+        return next((kind for marker, kind in MARKERS.items() if (path / marker).is_file()), None)
+    announced = kind_of_name(path.name)
+    if announced is None or announced.name in ("torch", "savedmodel", "tfjs"):
+        return announced
+    told = kind_named(content_of(path) or "")
+    return told or announced
+
+
+def content_of(path: Path) -> str | None:
+    """What a file's first bytes say it is: a kind's name, or a name of :func:`kind_of_zip`; None if they do not."""
+    try:
+        if not path.is_file():  # opening a named pipe would wait for a writer
+            return None
+        with path.open("rb") as file:
+            head = file.read(8)
+    except OSError:
+        return None
+    if head.startswith(b"PK\3\4"):
+        return kind_of_zip(path)
+    return next((name for at, mark, name in _HEADS if head[at : at + len(mark)] == mark), None)
+
+
+@functools.cache
+def missing_framework(kind: Kind) -> str | None:
+    """How to install what a kind needs, if no package for it is there; nothing is imported."""
+    if not kind.packages or any(importlib.util.find_spec(package) is not None for package in kind.packages):
+        return None
+    return f"no framework for {kind.name} models is installed: {kind.install}"
+
+
+def look_again() -> None:
+    """Forget which frameworks were there: something may have been installed."""
+    importlib.invalidate_caches()
+    missing_framework.cache_clear()
 
 
 def runtime_for(kind: Kind) -> Runtime:
-    """Import and return the runtime of a kind that has one (its framework is imported later, by ``open``)."""
-    assert kind.module is not None
+    """Import and return a kind's runtime (its framework is imported later, by ``open``)."""
     runtime: Runtime = importlib.import_module(kind.module).RUNTIME
     return runtime

@@ -70,7 +70,10 @@ def _tensor(path: Path, name: str, entry: Any, data: memoryview) -> tuple[str, A
         count *= dim
     if count * dtype.itemsize != end - start:
         raise _fault(path, f"tensor {name[:80]!r} has {end - start} bytes, its shape needs {count * dtype.itemsize}")
-    return dtype_name, np.frombuffer(data[start:end], dtype=dtype).reshape(shape)
+    try:
+        return dtype_name, np.frombuffer(data[start:end], dtype=dtype).reshape(shape)
+    except ValueError as error:  # more dimensions than NumPy has, or an empty one beside one beyond 64 bits
+        raise _fault(path, f"tensor {name[:80]!r}: {error}") from None
 
 
 def _fault(path: Path, detail: str) -> ModelLoadError:

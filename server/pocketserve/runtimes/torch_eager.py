@@ -9,21 +9,19 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.safetensors import read_safetensors
+from pocketserve.runtimes.torch_common import check_trusted, import_torch, to_numpy, to_torch, weight_bytes
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 from pocketserve_wire import DATATYPES
-
-MINIMUM_TORCH = (2, 10)
-"""Below it, weights_only could be made to run code or corrupt memory (CVE-2025-32434, CVE-2026-24747)."""
 
 
 class TorchRuntime:
@@ -34,7 +32,7 @@ class TorchRuntime:
 
     def open(self, source: ModelSource) -> TorchSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
-        torch = _import_torch()
+        torch = import_torch()
         check_trusted(source.path)
         module = _build(torch, source)
         _fill(torch, module, source)
@@ -59,19 +57,13 @@ class TorchSession:
                 "model.toml"
             )
         self.inputs = tuple(source.inputs)
-        self.memory_bytes = sum(
-            tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers())
-        )
+        self.memory_bytes = weight_bytes((*module.parameters(), *module.buffers()))
         self._names = [spec.name for spec in source.outputs]
         self.outputs = self._probe(source.outputs)
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
         """See :class:`~pocketserve.runtimes.base.Session`. Inputs are passed in the order of the specs."""
-        arguments = [_to_torch(self._torch, inputs[spec.name], spec) for spec in self.inputs]
-        with self._torch.inference_mode():
-            result = self._module(*arguments)
-        named = _named_outputs(result, self._names)
-        return {name: _to_numpy(self._torch, tensor) for name, tensor in named.items()}
+        return {name: to_numpy(self._torch, tensor) for name, tensor in self._run(inputs).items()}
 
     def close(self) -> None:
         """See :class:`~pocketserve.runtimes.base.Session`."""
@@ -83,50 +75,31 @@ class TorchSession:
             spec.name: np.zeros([max(1, dim) for dim in spec.shape], dtype=_numpy_dtype(spec)) for spec in self.inputs
         }
         try:
-            results = self.run(zeros)
+            results = [self._output_spec(name, tensor) for name, tensor in self._run(zeros).items()]
+        except ModelLoadError:
+            raise
         except Exception as error:
             shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in self.inputs)
             raise ModelLoadError(
-                f"a first run on zeros ({shapes}) failed: {type(error).__name__}: {str(error)[:300]}; "
-                "check [[inputs]] in model.toml"
+                f"a first run on zeros ({shapes}) failed: {_in_one_line(error)[:300]}; check [[inputs]] in model.toml"
             ) from error
         if declared:
+            _check_declared(declared, results)
             return tuple(declared)
-        batched = bool(self.inputs) and self.inputs[0].shape[:1] == (-1,)
-        return tuple(_output_spec(name, array, batched) for name, array in results.items())
+        batched = self.inputs[0].shape[:1] == (-1,)
+        return tuple(_with_free_rows(spec) if batched else spec for spec in results)
 
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+        arguments = [to_torch(self._torch, inputs[spec.name], spec) for spec in self.inputs]
+        with self._torch.inference_mode():
+            result = self._module(*arguments)
+        return _named_outputs(result, self._names)
 
-def check_trusted(path: Path) -> None:
-    """Refuse code that somebody else could have written.
-
-    Raises:
-        ModelLoadError: the file or its folder can be written by others, or belongs to another user.
-    """
-    if os.name != "posix":
-        return
-    for item in (path, path.parent):
-        status = item.stat()
-        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            raise ModelLoadError(f"{item.name} can be written by every user, so its code is not run; chmod o-w it")
-        if status.st_uid not in (os.geteuid(), 0):
-            raise ModelLoadError(f"{item.name} belongs to another user, so its code is not run")
-
-
-def _import_torch() -> Any:
-    try:
-        import torch
-    except Exception as error:  # a broken native library raises OSError, not ImportError
-        raise RuntimeMissingError(
-            f"PyTorch is not usable ({type(error).__name__}: {str(error)[:200]}); install it with "
-            "pip install 'pocketserve[torch]', on Termux with pkg install python-torch"
-        ) from None
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < MINIMUM_TORCH:
-        raise RuntimeMissingError(
-            f"PyTorch {torch.__version__} is too old to read weights safely; install {MINIMUM_TORCH[0]}."
-            f"{MINIMUM_TORCH[1]} or newer: pip install -U 'pocketserve[torch]'"
-        )
-    return torch
+    def _output_spec(self, name: str, tensor: Any) -> TensorSpec:
+        array = to_numpy(self._torch, tensor)
+        # NumPy has no BF16: the array's own dtype is that of its bits.
+        datatype = "BF16" if tensor.dtype == self._torch.bfloat16 else datatype_of(array.dtype)
+        return TensorSpec(name, datatype, array.shape)
 
 
 def _build(torch: Any, source: ModelSource) -> Any:
@@ -138,7 +111,10 @@ def _build(torch: Any, source: ModelSource) -> Any:
     arguments = source.options.get("arguments", {})
     if not isinstance(arguments, dict):
         raise ModelLoadError("model.toml: arguments must be a table of keyword arguments")
-    module = function(**arguments)
+    try:
+        module = function(**arguments)
+    except Exception as error:
+        raise ModelLoadError(f"{name}() in {source.path.name} failed: {_in_one_line(error)[:400]}") from error
     if not isinstance(module, torch.nn.Module):
         raise ModelLoadError(f"{name}() in {source.path.name} returned {type(module).__name__}, not an nn.Module")
     return module
@@ -157,7 +133,7 @@ def _import_file(path: Path) -> Any:
         sys.modules.pop(name, None)
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise ModelLoadError(f"{path.name} failed when it was run: {type(error).__name__}: {error}") from error
+        raise ModelLoadError(f"{path.name} failed when it was run: {_in_one_line(error)[:400]}") from error
     return module
 
 
@@ -209,28 +185,30 @@ def _named_outputs(result: Any, names: Sequence[str]) -> dict[str, Any]:
     return dict(zip(names or [f"output_{index}" for index in range(len(items))], items, strict=True))
 
 
-def _output_spec(name: str, array: Array, batched: bool) -> TensorSpec:
-    shape = (-1, *array.shape[1:]) if batched and array.ndim and array.shape[0] == 1 else array.shape
-    return TensorSpec(name, datatype_of(array.dtype), shape)
+def _with_free_rows(spec: TensorSpec) -> TensorSpec:
+    return replace(spec, shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
+
+
+def _check_declared(declared: Sequence[TensorSpec], found: Sequence[TensorSpec]) -> None:
+    """Refuse a declaration that would make callers read an output's bytes as something else."""
+    results = {spec.name: spec for spec in found}
+    for spec in declared:
+        result = results.get(spec.name)
+        if result is None:
+            raise ModelLoadError(f"the module returns no output {spec.name!r}, only {', '.join(map(repr, results))}")
+        if spec.datatype != result.datatype or not spec.accepts(result.shape):
+            raise ModelLoadError(
+                f"model.toml declares output {spec.name!r} as {spec.datatype} {list(spec.shape)}, but the module "
+                f"returns {result.datatype} {list(result.shape)} for one row of zeros"
+            )
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _numpy_dtype(spec: TensorSpec) -> np.dtype[Any]:
     return np.dtype(DATATYPES[spec.datatype].typestr)
-
-
-def _to_torch(torch: Any, array: Array, spec: TensorSpec) -> Any:
-    # The request's memory is read-only; torch has no read-only tensors and warns, so the input is copied.
-    tensor = torch.from_numpy(np.array(array))
-    return tensor.view(torch.bfloat16) if spec.datatype == "BF16" else tensor
-
-
-def _to_numpy(torch: Any, tensor: Any) -> Array:
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        bits: Array = tensor.view(torch.uint16).numpy()
-        return bits
-    array: Array = tensor.numpy()
-    return array
 
 
 RUNTIME = TorchRuntime()

@@ -1,0 +1,216 @@
+"""Decides whether the server may load a version: by an earlier verdict on its content, else by a trial.
+
+A trial costs one extra process per new file, once. It is never on the path of a request to a loaded model.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pocketserve.engine.cores import available_memory
+from pocketserve.quarantine.trial import describe
+from pocketserve.quarantine.verdicts import Verdict, VerdictStore
+from pocketserve.repository.files import Stamp, check_digest, content_digest, stamp, version_files
+from pocketserve.repository.scan import VersionEntry
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
+
+log = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S = 0.05
+MAX_ANSWER_BYTES = 64 * 1024
+HEADROOM_BYTES = 2 << 30
+"""Address space that frameworks reserve but do not use, on top of the limit, before the hard end of memory."""
+
+RELEASE_HINT = "`pocketserve inspect --release NAME` tries it again"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLimits:
+    """What a trial may take.
+
+    Attributes:
+        timeout: seconds from its start to its answer.
+        memory: resident bytes, framework included; 0 takes half of what is available, and 1 GiB at least.
+    """
+
+    timeout: float = 120.0
+    memory: int = 0
+
+    def memory_bytes(self) -> int:
+        """The limit in bytes, now."""
+        return self.memory or max(1 << 30, available_memory() // 2)
+
+
+class Quarantine:
+    """Keeps files that harm their loader away from the server.
+
+    Args:
+        state_dir: where verdicts are kept and trials have their working folder.
+    """
+
+    def __init__(self, state_dir: Path, limits: TrialLimits) -> None:
+        self._state_dir = state_dir
+        self._limits = limits
+        self._store = VerdictStore(state_dir / "verdicts.json")
+        self._digests: dict[str, tuple[Stamp, str]] = {}
+        # One trial at a time: each may take as much memory as a whole framework.
+        self._trial = threading.Lock()
+
+    def check(self, version: VersionEntry, source: ModelSource) -> None:
+        """Let a version pass, or say why not.
+
+        Raises:
+            ModelLoadError: the content is not the expected one, or is in quarantine; the text says why.
+            RuntimeMissingError: the framework is missing.
+        """
+        key = self.key(version)
+        check_digest(version, key.partition(":")[2])
+        verdict = self._store.get(key) or self._try(key, version, source)
+        if not verdict.ok:
+            raise ModelLoadError(_in_quarantine(verdict))
+
+    def known_reason(self, version: VersionEntry) -> str | None:
+        """Why a version is in quarantine, if that is known without reading the file; else None."""
+        known = self._digests.get(version.path.as_posix())
+        if known is None:
+            return None
+        verdict = self._store.get(f"{version.kind.name}:{known[1]}")
+        return None if verdict is None or verdict.ok else _in_quarantine(verdict)
+
+    def release(self, version: VersionEntry) -> bool:
+        """Forget the verdict on a version, so that it is tried again; whether there was one."""
+        return self._store.remove(self.key(version))
+
+    def key(self, version: VersionEntry) -> str:
+        """The kind and the SHA-256 of the content. A file that has not changed is not hashed again.
+
+        Raises:
+            ModelLoadError: a file cannot be read.
+        """
+        files = version_files(version)
+        now = stamp(files)
+        name = version.path.as_posix()
+        known = self._digests.get(name)
+        if known is None or known[0] != now:
+            known = self._digests[name] = (now, content_digest(version))
+        return f"{version.kind.name}:{known[1]}"
+
+    def _try(self, key: str, version: VersionEntry, source: ModelSource) -> Verdict:
+        with self._trial:
+            known = self._store.get(key)
+            if known is not None:
+                return known
+            started = time.monotonic()
+            verdict = self._run(describe(version.kind.name, source))
+            log.info("tried %s in %.2f s: %s", version.path.name, time.monotonic() - started, verdict.reason or "good")
+            self._store.put(key, verdict)
+        return verdict
+
+    def _run(self, request: dict[str, Any]) -> Verdict:
+        """Start the process and judge how it ends.
+
+        Raises:
+            RuntimeMissingError: the framework is missing; that is no verdict on the file.
+            ModelLoadError: the framework refused the file in good order; neither is that one, and nothing to remember:
+                a newer framework or another manifest may change it.
+        """
+        limit = self._limits.memory_bytes()
+        request["data_limit"] = limit + HEADROOM_BYTES
+        self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(prefix="trial-", dir=self._state_dir) as folder,
+            tempfile.TemporaryFile(dir=folder) as answer,
+        ):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pocketserve.quarantine.trial"],
+                stdin=subprocess.PIPE,
+                stdout=answer,
+                stderr=subprocess.DEVNULL,
+                cwd=folder,
+                # Relative entries of the path would mean something else in the trial's own folder.
+                env={**os.environ, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+                start_new_session=True,  # so that its own children end with it
+            )
+            try:
+                fault = _watch(process, json.dumps(request).encode(), self._limits.timeout, limit)
+            finally:
+                _end(process)
+            answer.seek(0)
+            return _judge(fault, process.returncode, answer.read(MAX_ANSWER_BYTES))
+
+
+def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, memory: int) -> str:
+    """Wait for the end; returns what limit was broken, or nothing."""
+    assert process.stdin is not None
+    ends = time.monotonic() + timeout
+    try:
+        process.stdin.write(request)
+        process.stdin.close()
+    except OSError:  # it ended before it read: its exit code tells why
+        pass
+    while True:
+        try:
+            process.wait(WATCH_INTERVAL_S)
+            return ""
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > ends:
+                return f"it did not finish loading and running within {timeout:g} s"
+            if _resident_bytes(process.pid) > memory:
+                return f"it took more than {memory // 2**20} MiB of memory"
+
+
+def _judge(fault: str, exit_code: int | None, answer: bytes) -> Verdict:
+    if fault:
+        return Verdict(False, fault)
+    if exit_code is not None and exit_code < 0:
+        return Verdict(False, f"it crashed its framework ({_signal_name(-exit_code)})")
+    try:
+        result = json.loads(answer)
+    except ValueError:
+        return Verdict(False, f"its framework ended the process (exit code {exit_code})")
+    if result["outcome"] == "missing":
+        raise RuntimeMissingError(result["reason"])
+    if result["outcome"] == "refused":
+        raise ModelLoadError(result["reason"])
+    return Verdict(result["outcome"] == "good", result["reason"], result["runtime"])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and whatever it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait()
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _in_quarantine(verdict: Verdict) -> str:
+    return f"in quarantine: {verdict.reason}; {RELEASE_HINT}"

@@ -1,0 +1,108 @@
+"""Which files make up a version, and the digest that identifies their content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pocketserve.repository.scan import VersionEntry
+from pocketserve.runtimes.base import ModelLoadError
+
+MAX_FILES = 4096
+
+Stamp = tuple[tuple[str, int, int, int], ...]
+
+
+def version_files(version: VersionEntry) -> list[Path]:
+    """Every file whose content decides what the version does, in a fixed order.
+
+    A folder stands for all files in it; so does the folder of a TensorFlow.js ``model.json``, whose shards lie there,
+    and that of an ONNX file, which may keep its weights beside itself.
+
+    Raises:
+        ModelLoadError: more files than any model has.
+    """
+    path = version.path
+    if path.is_dir():
+        return _below(path)
+    files = [path]
+    weights = version.options.get("weights")
+    if isinstance(weights, str):
+        files.append(path.parent / weights)
+    if version.kind.name == "tfjs":
+        files += [other for other in _below(path.parent) if other != path]
+    elif version.kind.name == "onnx":
+        files += [other for other in sorted(path.parent.glob(f"{_literal(path.stem)}*")) if other.is_file()]
+    return list(dict.fromkeys(files))
+
+
+def stamp(files: Sequence[Path]) -> Stamp:
+    """What changes when one of the files is written or replaced; missing files are left out."""
+    found = []
+    for path in files:
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        found.append((str(path), status.st_size, status.st_mtime_ns, status.st_ino))
+    return tuple(found)
+
+
+def digest(files: Sequence[Path], base: Path) -> str:
+    """SHA-256 of the content: of a single file its own, of several that of the lines ``HASH  NAME``.
+
+    Args:
+        base: the folder to which names are relative.
+
+    Raises:
+        ModelLoadError: a file cannot be read.
+    """
+    try:
+        hashes = [(_sha256(path), path.relative_to(base).as_posix()) for path in files]
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"the model's files cannot be read: {error}") from None
+    if len(hashes) == 1:
+        return hashes[0][0]
+    return hashlib.sha256("".join(f"{value}  {name}\n" for value, name in hashes).encode()).hexdigest()
+
+
+def content_digest(version: VersionEntry) -> str:
+    """The SHA-256 of a version's content, as ``sha256`` in a manifest states it.
+
+    Raises:
+        ModelLoadError: a file cannot be read.
+    """
+    return digest(version_files(version), version.path if version.path.is_dir() else version.path.parent)
+
+
+def check_digest(version: VersionEntry, found: str | None = None) -> None:
+    """Hold a version's content against its manifest's ``sha256``.
+
+    Args:
+        found: the digest, where it is known already.
+
+    Raises:
+        ModelLoadError: they differ.
+    """
+    found = found or content_digest(version)
+    if version.sha256 is not None and found != version.sha256.lower():
+        raise ModelLoadError(
+            f"its SHA-256 is {found}, but model.toml says {version.sha256}; copy the file again or correct model.toml"
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _below(folder: Path) -> list[Path]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    if len(files) > MAX_FILES:
+        raise ModelLoadError(f"the folder {folder.name} holds {len(files)} files; a model has {MAX_FILES} at most")
+    return files
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

@@ -1,0 +1,211 @@
+"""Runs exported programs (``torch.export.save``, ``.pt2``) of an owner who says that the file may be trusted.
+
+``torch.export.load`` unpickles parts of the file with pickle's full powers: a hostile file runs whatever code it wants,
+and the load even succeeds. So such a file is code, as a ``model.py`` is. It is opened only where the manifest says
+``trust = true`` for its version and nobody else can write to it, and never over the network. Without that, nothing but
+the names of its members is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.torch_common import (
+    check_trusted,
+    datatype_of_torch,
+    file_size,
+    flatten,
+    import_torch,
+    input_fault,
+    leaf_array,
+    leaf_spec,
+    load_error,
+    to_torch,
+    weight_bytes,
+)
+from pocketserve.runtimes.zip_kinds import kind_of_zip
+from pocketserve.tensors import Array, TensorSpec
+
+_INSTEAD = {
+    "aoti": "holds native code compiled by AOTInductor, which is not served; save the exported program itself with "
+    "torch.export.save",
+    "torchscript": "is a TorchScript file; give it the ending .ts",
+    "ptl": "is a PyTorch mobile file; give it the ending .ptl",
+    "state_dict": "holds weights without a model; build the model in a model.py and name this file as its weights",
+    None: "is no exported program, or is damaged; save it again with torch.export.save",
+}
+
+
+class Pt2Runtime:
+    """Opens exported programs."""
+
+    platform = "pytorch_export"
+    option_keys = frozenset({"trust"})
+
+    def open(self, source: ModelSource) -> Pt2Session:
+        """See :class:`~pocketserve.runtimes.base.Runtime`."""
+        name = source.path.name
+        file_size(source.path)
+        kind = kind_of_zip(source.path)
+        if kind != "pt2":
+            raise ModelLoadError(f"{name} {_INSTEAD[kind]}")
+        _check_allowed(source)
+        torch = import_torch()
+        torch.set_num_threads(source.threads)
+        try:
+            return Pt2Session(torch, torch.export.load(source.path))
+        except ModelLoadError:
+            raise
+        except Exception as error:
+            raise load_error(name, f"torch {torch.__version__}", error) from error
+
+
+RUNTIME = Pt2Runtime()
+"""The runtime of the kind ``pt2``."""
+
+
+def _check_allowed(source: ModelSource) -> None:
+    """Refuse a file that its owner did not call trusted, and one that others could have changed since.
+
+    Raises:
+        ModelLoadError: it is refused; the text says what to do.
+    """
+    trust = source.options.get("trust", False)
+    if not isinstance(trust, bool):
+        raise ModelLoadError(f"model.toml: trust is true or false, not {trust!r:.80}")
+    if not trust:
+        raise ModelLoadError(
+            f"{source.path.name} is code: opening a .pt2 file runs whatever is in it with the server's rights; if you "
+            "made it yourself or trust who did, write trust = true into its [versions] table in model.toml"
+        )
+    check_trusted(source.path)
+
+
+class _Port:
+    """One value that the program takes, in the order of its flattened arguments.
+
+    Attributes:
+        spec: what callers send; None for a value that was fixed at export.
+        value: the fixed value.
+        scalar: callers send a whole number instead of a tensor.
+    """
+
+    def __init__(self, spec: TensorSpec | None, value: Any = None, scalar: bool = False) -> None:
+        self.spec = spec
+        self.value = value
+        self.scalar = scalar
+
+
+class Pt2Session:
+    """One exported program.
+
+    Raises:
+        ModelLoadError: it takes or returns what the protocol cannot carry.
+    """
+
+    signatures: Mapping[str, Signature] = {}
+
+    def __init__(self, torch: Any, program: Any) -> None:
+        self._torch = torch
+        self._ports = _ports(program)
+        self.inputs: Sequence[TensorSpec] = [port.spec for port in self._ports if port.spec is not None]
+        self._unflatten: Callable[[list[Any]], Any] = _unflattener(program.call_spec.in_spec)
+        self.outputs: Sequence[TensorSpec] = _outputs(torch, program)
+        self._module: Any = program.module()
+        self.runtime = f"torch {torch.__version__} (torch.export)"
+        self.device = "cpu"
+        tensors = {**program.constants, **program.state_dict}.values()
+        self.memory_bytes = weight_bytes(tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
+
+    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+        """See :class:`~pocketserve.runtimes.base.Session`.
+
+        Raises:
+            ValueError: the program cannot take these sizes or types, such as more rows than it was exported for.
+        """
+        if self._module is None:
+            raise RuntimeError("the session is closed")
+        args, kwargs = self._unflatten([self._value(port, inputs) for port in self._ports])
+        try:
+            with self._torch.inference_mode():
+                result = self._module(*args, **kwargs)
+        except Exception as error:
+            if (fault := input_fault(error)) is not None:
+                raise fault from error
+            raise
+        leaves = dict(flatten(result))
+        return {spec.name: leaf_array(self._torch, leaves[spec.name], spec.datatype) for spec in self.outputs}
+
+    def close(self) -> None:
+        """See :class:`~pocketserve.runtimes.base.Session`."""
+        self._module = None
+
+    def _value(self, port: _Port, inputs: Mapping[str, Array]) -> Any:
+        if port.spec is None:
+            return port.value
+        array = inputs[port.spec.name]
+        if port.scalar:
+            if array.size != 1 or array.dtype.kind not in "iu":
+                raise ValueError(f"input {port.spec.name!r} takes one whole number")
+            return array.item()
+        return to_torch(self._torch, array, port.spec)
+
+
+def _ports(program: Any) -> list[_Port]:
+    """What the program takes, as its signature and the placeholders of its graph tell."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    entries = [entry.arg for entry in program.graph_signature.input_specs if entry.kind.name == "USER_INPUT"]
+    return [_port(entry, values.get(entry.name)) for entry in entries]
+
+
+def _port(entry: Any, value: Any) -> _Port:
+    kind = type(entry).__name__
+    if kind == "ConstantArgument":
+        return _Port(None, entry.value)
+    if kind == "TensorArgument" and hasattr(value, "shape"):
+        return _Port(_spec(entry.name, value))
+    if kind == "SymIntArgument":
+        return _Port(TensorSpec(entry.name, "INT64", ()), scalar=True)
+    raise ModelLoadError(f"the program's argument {entry.name!r} is a {kind}, which no tensor can carry")
+
+
+def _outputs(torch: Any, program: Any) -> list[TensorSpec]:
+    """The results under the names that their nesting gives: those in the graph (``add_1``) say nothing to callers."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    entries = [entry.arg for entry in program.graph_signature.output_specs if entry.kind.name == "USER_OUTPUT"]
+    nested = _unflattener(program.call_spec.out_spec)([_stand_in(entry) for entry in entries])
+    specs = []
+    for name, leaf in flatten(nested):
+        if type(leaf).__name__ == "TensorArgument":
+            specs.append(_spec(name, values[leaf.name]))
+        elif leaf is not None:
+            specs.append(leaf_spec(torch, name, leaf, batched=False))
+    return specs
+
+
+def _stand_in(entry: Any) -> Any:
+    """A value of the kind that a run returns there; tensors are stood for by their own entry."""
+    kind = type(entry).__name__
+    plain = {"SymIntArgument": 0, "SymFloatArgument": 0.0, "SymBoolArgument": False}
+    return entry.value if kind == "ConstantArgument" else plain.get(kind, entry)
+
+
+def _spec(name: str, value: Any) -> TensorSpec:
+    """The spec of a tensor in the graph; sizes that were symbols at export are free.
+
+    Raises:
+        ModelLoadError: the protocol cannot carry its numbers.
+    """
+    try:
+        datatype = datatype_of_torch(value.dtype)
+    except ValueError as error:
+        raise ModelLoadError(f"tensor {name!r} cannot be served: {error}") from error
+    return TensorSpec(name, datatype, tuple(size if type(size) is int else -1 for size in value.shape))
+
+
+def _unflattener(spec: Any) -> Callable[[list[Any]], Any]:
+    from torch.utils._pytree import tree_unflatten
+
+    return lambda leaves: tree_unflatten(leaves, spec)

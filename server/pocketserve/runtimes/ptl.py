@@ -1,0 +1,256 @@
+"""Runs ``.ptl`` files, PyTorch's mobile form, with the lite interpreter, or with the full one where that fails.
+
+What shapes the code below, found by running it:
+
+* The lite interpreter holds the GIL for the whole of a run: nothing else in the process moves meanwhile.
+* It believes its caller: an int where a tensor is expected, or one argument too many, ends the process. So the types
+  are read from the file, and only values of exactly these types are passed on.
+* It has no keyword arguments and tells no names; the file's bytecode does.
+* Files made by ``optimize_for_mobile`` need operators (``prepacked::``) that few builds of PyTorch have.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.torch_common import file_size, flatten, import_torch, load_error, one_line
+from pocketserve.runtimes.torchscript import (
+    Argument,
+    Parameters,
+    Program,
+    ScriptSession,
+    chosen_reset,
+    load_script,
+    open_session,
+    read_outline,
+    refuse_file_access,
+)
+from pocketserve.runtimes.zip_kinds import kind_of_zip, members, read_member
+from pocketserve.tensors import Array
+
+MAX_BYTECODE_BYTES = 64 * 1024 * 1024
+"""Instructions and argument lists; the largest known ones have a few megabytes."""
+
+_MISSING_OPS = re.compile(r"ops cannot be found|Unknown builtin op|Could not find any similar ops|prepacked::")
+_OP_NAME = re.compile(r"\b\w+::\w+")
+_FLATBUFFER = b"PTMF"
+
+
+class PtlRuntime:
+    """Opens mobile files."""
+
+    platform = "pytorch_mobile"
+    option_keys = frozenset({"arguments", "reset"})
+
+    def open(self, source: ModelSource) -> ScriptSession:
+        """See :class:`~pocketserve.runtimes.base.Runtime`."""
+        _check_kind(source.path)
+        torch = import_torch()
+        methods = read_methods(source.path)
+        refuse_file_access(source.path)
+        torch.set_num_threads(source.threads)
+        try:
+            return open_session(lambda: _load(torch, source, methods), source)
+        except ModelLoadError:
+            raise
+        except Exception as lite:
+            return _open_full(torch, source, lite)
+
+
+RUNTIME = PtlRuntime()
+"""The runtime of the kind ``ptl``."""
+
+
+class Method:
+    """One method in the bytecode.
+
+    Attributes:
+        arguments: without ``self``; None where the file is too old to tell.
+        returns: the types of the results, written as in Python.
+        operators: names such as ``aten::add``.
+    """
+
+    def __init__(self, arguments: Sequence[Argument] | None, returns: str, operators: frozenset[str]) -> None:
+        self.arguments = arguments
+        self.returns = returns
+        self.operators = operators
+
+
+def read_methods(path: Path) -> dict[str, Method]:
+    """The methods of a mobile file, by name without the class.
+
+    Raises:
+        ModelLoadError: the bytecode is damaged, or opens files when it runs.
+    """
+    try:
+        found = next(member for member in members(path) if member.name == "bytecode.pkl")
+        document = _Reader(io.BytesIO(read_member(path, found, MAX_BYTECODE_BYTES))).load()
+        entries = [(name, _method(rest)) for name, *rest in (entry for entry in document if isinstance(entry, tuple))]
+    except Exception as error:  # pickle raises almost anything on a damaged file
+        raise ModelLoadError(f"{path.name} is damaged ({one_line(error)}); copy it again") from error
+    for name in ("aten::save", "aten::from_file"):
+        if any(name in method.operators for _, method in entries):
+            raise ModelLoadError(f"{path.name} calls {name}, which opens files; it is not run")
+    # The module's own methods come first; those of other classes may follow under the same last name.
+    return {name.rpartition(".")[2]: method for name, method in reversed(entries)}
+
+
+class _Reader(pickle.Unpickler):
+    """Reads tuples, numbers and texts; whatever else a pickle names becomes None, and nothing is called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return _nothing
+
+    def persistent_load(self, pid: Any) -> Any:
+        return None
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _method(rest: list[Any]) -> Method:
+    """Out of ``((("instructions", …), ("operators", …), …), (("arguments", …), ("returns", …)))``."""
+    code = dict(rest[0])
+    schema = dict(rest[1]) if len(rest) > 1 and rest[1] else {}
+    operators = frozenset(str(operator[0]) for operator in code.get("operators", ()))
+    if "arguments" not in schema:
+        return Method(None, "", operators)
+    entries = [dict(entry) for entry in schema["arguments"]]
+    # Whether None is a default or means that there is none, only the type tells.
+    arguments = [
+        Argument(
+            str(entry["name"]),
+            str(entry["type"]),
+            entry["default_value"],
+            entry["default_value"] is not None or str(entry["type"]).startswith("Optional["),
+        )
+        for entry in entries[1:]
+    ]
+    returns = [str(dict(entry)["type"]) for entry in schema.get("returns", ())]
+    return Method(arguments, returns[0] if len(returns) == 1 else "", operators)
+
+
+def outline_of(text: str) -> Any:
+    """A stand-in for a result of the type that is written there, with None for each leaf.
+
+    Raises:
+        LookupError: only a run can tell.
+    """
+    outer, _, inner = text.removesuffix("]").partition("[")
+    if text in ("Tensor", "int", "float", "bool", "str", "NoneType"):
+        return None
+    if text in ("List[int]", "List[float]", "List[bool]", "List[str]"):
+        return None
+    if outer == "Optional":
+        return outline_of(inner)
+    if outer == "Tuple":
+        return [outline_of(part) for part in _split(inner)]
+    raise LookupError(text)
+
+
+def _split(text: str) -> list[str]:
+    """``Tensor, Tuple[int, int]`` at its outer commas."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char == "[") - (char == "]")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
+
+
+def _check_kind(path: Path) -> None:
+    file_size(path)
+    kind = kind_of_zip(path)
+    if kind == "ptl":
+        return
+    if kind == "torchscript":
+        raise ModelLoadError(f"{path.name} is a TorchScript file without mobile bytecode; give it the ending .ts")
+    with path.open("rb") as file:
+        head = file.read(8)
+    if head[4:8] == _FLATBUFFER:
+        # Its loader checks nothing of it: a damaged file ends the process.
+        raise ModelLoadError(
+            f"{path.name} is a mobile model in FlatBuffer form; save it with _save_for_lite_interpreter(path)"
+        )
+    raise ModelLoadError(f"{path.name} is no PyTorch mobile file, or is damaged; copy it again")
+
+
+def _load(torch: Any, source: ModelSource, methods: Mapping[str, Method]) -> Program:
+    """Load a program for the lite interpreter.
+
+    Raises:
+        Exception: whatever PyTorch raises.
+    """
+    from torch.jit.mobile import _load_for_lite_interpreter
+
+    forward = methods.get("forward")
+    if forward is None or forward.arguments is None:
+        raise LookupError("the bytecode does not tell what forward takes")
+    module = _load_for_lite_interpreter(str(source.path), map_location="cpu")
+    parameters = Parameters(torch, forward.arguments, source)
+
+    def run(inputs: Mapping[str, Array]) -> Any:
+        values = parameters.positional(inputs)
+        with torch.inference_mode():
+            return module.forward(*values)
+
+    reset = chosen_reset(source, lambda name: _is_reset(methods.get(name)))
+    return Program(
+        torch,
+        parameters,
+        run,
+        (lambda: module.run_method(reset)) if reset else None,
+        f"torch {torch.__version__} (lite interpreter)",
+        file_size(source.path),
+        _outlined(forward.returns) or _outlined_by_code(torch, source),
+    )
+
+
+def _is_reset(method: Method | None) -> bool:
+    return method is not None and method.arguments is not None and all(a.optional for a in method.arguments)
+
+
+def _outlined(returns: str) -> list[str] | None:
+    try:
+        return [name for name, _ in flatten(outline_of(returns))]
+    except LookupError:
+        return None
+
+
+def _outlined_by_code(torch: Any, source: ModelSource) -> list[str] | None:
+    """The same from the whole program beside the bytecode, which tells the keys of dictionaries."""
+    try:
+        return read_outline(torch.jit.load(str(source.path), map_location="cpu"))
+    except Exception:  # a file may lack it; without it a run or the manifest tells
+        return None
+
+
+def _open_full(torch: Any, source: ModelSource, lite: Exception) -> ScriptSession:
+    """The full interpreter's try on a file that the lite one refused; such files usually keep the whole program.
+
+    Raises:
+        ModelLoadError: it refuses too.
+    """
+    name = source.path.name
+    if _MISSING_OPS.search(str(lite)):
+        missing = ", ".join(sorted({found for found in _OP_NAME.findall(str(lite)) if found != "std::string"})[:5])
+        why = "it was made by optimize_for_mobile; " if "prepacked::" in str(lite) else ""
+        raise ModelLoadError(
+            f"{name} uses operators that torch {torch.__version__} does not have ({missing}); {why}save the model "
+            "again without that step"
+        ) from lite
+    try:
+        return open_session(lambda: load_script(torch, source), source)
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise load_error(name, f"torch {torch.__version__}", lite) from error

@@ -1,0 +1,433 @@
+"""Runs SavedModels, TensorFlow's own folders with a ``saved_model.pb``.
+
+Before TensorFlow reads a folder, its graph is checked (see ``savedmodel_check``): a SavedModel may read files while it
+answers. What is known of the loaders, found by running them:
+
+* ``tf.saved_model.load`` fails on some SavedModels of old Keras versions, over optimizer state that nobody needs; the
+  loader of TensorFlow 1 runs the same signatures. Its variables live in a session of its own.
+* A signature does not keep its variables alive; the loaded object does.
+* TensorFlow's threads are set once per process, before anything runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pocketserve.tensors import Array, TensorSpec, datatype_of
+
+from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
+from .flatbuffer import DamagedFileError
+from .savedmodel_check import ForbiddenError, MetaGraph, check_files, check_graphs, read_meta_graphs
+
+# TensorFlow has no type information; its modules, tensors and functions are Any below.
+
+_HOW_TO_INSTALL = (
+    "TensorFlow is not installed; run: pip install 'pocketserve[tensorflow]' (there is no TensorFlow for Termux: "
+    "there, convert the model to .tflite)"
+)
+
+_DEFAULT_SIGNATURE = "serving_default"
+_INIT_SIGNATURES = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
+_SERVE_TAG = "serve"
+_configured = threading.Lock()
+
+
+def import_tensorflow(threads: int) -> Any:
+    """TensorFlow, set up for serving: quiet, on the CPU.
+
+    Args:
+        threads: for one run. The first model's number counts for the whole process, as TensorFlow wants it.
+
+    Raises:
+        RuntimeMissingError: it is not installed, or does not load.
+    """
+    quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        tf = importlib.import_module("tensorflow")
+    except ModuleNotFoundError as error:
+        if error.name == "tensorflow":
+            raise RuntimeMissingError(_HOW_TO_INSTALL) from None
+        raise RuntimeMissingError(f"TensorFlow is installed but does not load: {one_line(error)}") from error
+    except Exception as error:  # a native library that does not fit raises OSError, among others
+        raise RuntimeMissingError(f"TensorFlow is installed but does not load: {one_line(error)}") from error
+    if quiet:
+        tf.get_logger().setLevel("ERROR")
+    with _configured, contextlib.suppress(RuntimeError):  # it has run already, here or in the embedding program
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    return tf
+
+
+class SavedModelRuntime:
+    """Opens folders with a ``saved_model.pb``; the path of that file will do as well.
+
+    Options: ``loader`` (``"v2"`` or ``"v1"``; without it the second is tried when the first fails), ``signature`` (the
+    default entry point, where the file has several and none is called ``serving_default``), ``trust`` (``true`` loads
+    a graph that reads files or calls Python).
+    """
+
+    platform = "tensorflow_savedmodel"
+    option_keys = frozenset({"loader", "signature", "trust"})
+
+    def open(self, source: ModelSource) -> SavedModelSession:
+        """Load a model.
+
+        Raises:
+            RuntimeMissingError: TensorFlow is not installed.
+            ModelLoadError: the folder is damaged, reaches out of itself, or has nothing to serve.
+        """
+        folder = source.path if source.path.is_dir() else source.path.parent
+        loader, trust = _options(source.options)
+        graphs = _checked(folder, trust)
+        tags = _tags(folder, graphs)
+        tf = import_tensorflow(source.threads)
+        model, title = _load(tf, folder, tags, loader, source.threads)
+        try:
+            default = _default_entry(folder.name, model, source.options.get("signature"))
+        except ModelLoadError:
+            model.close()
+            raise
+        return SavedModelSession(model, default, title, _memory(folder))
+
+
+RUNTIME = SavedModelRuntime()
+"""The runtime of the kind ``savedmodel``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry point: its specs, and a function from arrays by name to arrays by name."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    call: Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+@dataclass(slots=True)
+class _Model:
+    """What a loader gave: its entry points, and how to let go of it.
+
+    Attributes:
+        held: the loaded object, which owns the variables.
+        problems: why signatures that are not among the entries cannot be served.
+    """
+
+    entries: dict[str, Entry]
+    problems: dict[str, str]
+    held: Any
+    close: Callable[[], None]
+
+
+class SavedModelSession:
+    """One loaded SavedModel.
+
+    Attributes:
+        inputs, outputs: specs of the default signature.
+        signatures: all that can be served.
+        runtime: such as ``tensorflow 2.21.0``, with ``(v1 loader)`` where that one was needed.
+        device: ``cpu``.
+        memory_bytes: the size of the folder; the variables are most of it, and held once.
+    """
+
+    device = "cpu"
+
+    def __init__(self, model: _Model, default: Entry, runtime: str, memory_bytes: int) -> None:
+        self._model: _Model | None = model
+        self._entries: Mapping[str, Entry] = model.entries
+        self._default: Entry | None = default
+        self.inputs: Sequence[TensorSpec] = default.inputs
+        self.outputs: Sequence[TensorSpec] = default.outputs
+        self.signatures: Mapping[str, Signature] = {
+            name: Signature(entry.inputs, entry.outputs) for name, entry in model.entries.items()
+        }
+        self.runtime = runtime
+        self.memory_bytes = memory_bytes
+
+    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+        """See :class:`~pocketserve.runtimes.base.Session`.
+
+        Raises:
+            ValueError: no such signature, or TensorFlow says that the input does not fit.
+        """
+        if self._default is None:
+            raise RuntimeError("the session is closed")
+        entry = self._default if signature is None else self._entries.get(signature)
+        if entry is None:
+            raise ValueError(f"the model has no signature {signature!r}; it has: {', '.join(self._entries)}")
+        return entry.call(inputs)
+
+    def close(self) -> None:
+        """Let go of the variables."""
+        if self._model is not None:
+            self._model.close()
+        self._model = self._default = None
+        self._entries = {}
+        gc.collect()  # loaded objects refer to themselves, so that nothing else would free them soon
+
+
+def _options(options: Mapping[str, Any]) -> tuple[str | None, bool]:
+    loader, trust = options.get("loader"), options.get("trust", False)
+    if loader not in (None, "v1", "v2"):
+        raise ModelLoadError(f"the option loader is 'v2' or 'v1', not {loader!r:.80}")
+    if not isinstance(trust, bool):
+        raise ModelLoadError(f"the option trust is true or false, not {trust!r:.80}")
+    return loader, trust
+
+
+def _checked(folder: Path, trust: bool) -> list[MetaGraph]:
+    """The folder's graphs, once they are known to be whole and to keep to themselves."""
+    title = f"the SavedModel {folder.name}"
+    try:
+        graphs = read_meta_graphs(folder)
+        check_files(folder, graphs)
+    except DamagedFileError as error:
+        raise ModelLoadError(f"{title} is damaged or not whole: {error}; copy or export it again") from error
+    except ForbiddenError as error:
+        raise ModelLoadError(f"{title} is not loaded: {error}") from error
+    try:
+        if not trust:
+            check_graphs(graphs)
+    except ForbiddenError as error:
+        raise ModelLoadError(
+            f"{title} is not loaded: {error}; if you trust its author, set trust = true for this version in model.toml"
+        ) from error
+    return graphs
+
+
+def _tags(folder: Path, graphs: Sequence[MetaGraph]) -> list[str]:
+    """The tags of the graph to load: the one for serving, else the only one."""
+    for graph in graphs:
+        if set(graph.tags) == {_SERVE_TAG}:
+            return graph.tags
+    if len(graphs) != 1:
+        known = "; ".join(", ".join(graph.tags) or "none" for graph in graphs)
+        raise ModelLoadError(f"no graph of the SavedModel {folder.name} has the tag 'serve' alone; it has {known}")
+    return graphs[0].tags
+
+
+def _load(tf: Any, folder: Path, tags: Sequence[str], loader: str | None, threads: int) -> tuple[_Model, str]:
+    """Load with the loader that was asked for, else with the first that can."""
+    title = f"tensorflow {tf.__version__}"
+    first: Exception | None = None
+    if loader != "v1":
+        try:
+            return _load_v2(tf, folder, tags), title
+        except Exception as error:  # loaders raise anything on files that they do not like
+            first = error
+            if loader == "v2":
+                raise ModelLoadError(
+                    f"TensorFlow cannot load the SavedModel {folder.name}: {one_line(error)}"
+                ) from error
+    try:
+        return _load_v1(tf, folder, tags, threads), f"{title} (v1 loader)"
+    except Exception as error:
+        reason, second = one_line(first or error), one_line(error)
+        also = "" if reason in second else f" (and with the v1 loader: {second})"
+        raise ModelLoadError(
+            f"TensorFlow cannot load the SavedModel {folder.name}: {reason}{also}; if it was copied, copy it again"
+        ) from error
+
+
+def _load_v2(tf: Any, folder: Path, tags: Sequence[str]) -> _Model:
+    loaded = tf.saved_model.load(str(folder), tags=list(tags))
+    entries, problems = {}, {}
+    for name, function in loaded.signatures.items():
+        try:
+            entries[name] = _v2_entry(tf, function)
+        except ModelLoadError as error:
+            problems[name] = str(error)
+    return _Model(entries, problems, loaded, lambda: None)
+
+
+def _v2_entry(tf: Any, function: Any) -> Entry:
+    inputs = tuple(tensor_spec(name, spec) for name, spec in function.structured_input_signature[1].items())
+    outputs = tuple(tensor_spec(name, spec) for name, spec in _by_name(function.structured_outputs).items())
+    convert = input_converters(tf, function.structured_input_signature[1])
+
+    def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        with input_errors(tf):
+            results = function(**{name: to_tensor(arrays[name]) for name, to_tensor in convert.items()})
+        by_name = _by_name(results)
+        return {spec.name: to_array(by_name[spec.name].numpy()) for spec in outputs}
+
+    return Entry(inputs, outputs, call)
+
+
+def _by_name(outputs: Any) -> Mapping[str, Any]:
+    """A signature's outputs; those of old files may be a list or one tensor."""
+    if isinstance(outputs, Mapping):
+        return outputs
+    items = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+    return {f"output_{index}": item for index, item in enumerate(items)}
+
+
+def _load_v1(tf: Any, folder: Path, tags: Sequence[str], threads: int) -> _Model:
+    graph = tf.Graph()
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=threads,
+        inter_op_parallelism_threads=threads,
+        use_per_session_threads=True,
+        device_count={"GPU": 0},
+    )
+    with graph.as_default():
+        session = tf.compat.v1.Session(graph=graph, config=config)
+        try:
+            loaded = tf.compat.v1.saved_model.load(session, list(tags), str(folder))
+        except BaseException:
+            session.close()
+            raise
+    entries, problems = {}, {}
+    for name, definition in sorted(loaded.signature_def.items()):
+        if name in _INIT_SIGNATURES:
+            continue
+        try:
+            entries[name] = _v1_entry(tf, session, definition)
+        except (ModelLoadError, ValueError, KeyError) as error:  # the latter for tensors that are not in the graph
+            problems[name] = one_line(error)
+    return _Model(entries, problems, session, session.close)
+
+
+def _v1_entry(tf: Any, session: Any, definition: Any) -> Entry:
+    feeds = {name: _v1_tensor(tf, session, name, info) for name, info in sorted(definition.inputs.items())}
+    fetches = {name: _v1_tensor(tf, session, name, info) for name, info in sorted(definition.outputs.items())}
+    inputs = tuple(tensor_spec(name, tensor) for name, tensor in feeds.items())
+    outputs = tuple(tensor_spec(name, tensor) for name, tensor in fetches.items())
+
+    def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        given = {tensor: _v1_array(tensor, arrays[name]) for name, tensor in feeds.items()}
+        with input_errors(tf):
+            results = session.run(fetches, given)
+        return {name: to_array(value) for name, value in results.items()}
+
+    return Entry(inputs, outputs, call)
+
+
+def _v1_tensor(tf: Any, session: Any, name: str, info: Any) -> Any:
+    if info.WhichOneof("encoding") != "name":
+        raise ModelLoadError(f"tensor {name!r} is sparse or ragged, which cannot be served")
+    tensor = session.graph.get_tensor_by_name(info.name)
+    if tensor.shape.rank is None and not info.tensor_shape.unknown_rank:
+        tensor.set_shape([None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim])
+    return tensor
+
+
+def _v1_array(tensor: Any, array: Array) -> Array:
+    return array.view(tensor.dtype.as_numpy_dtype) if tensor.dtype.name == "bfloat16" else array
+
+
+def _default_entry(title: str, model: _Model, asked: Any) -> Entry:
+    """The entry point that requests without a signature use.
+
+    Raises:
+        ModelLoadError: there is none, or no telling which.
+    """
+    entries = model.entries
+    wanted = _DEFAULT_SIGNATURE if asked is None else asked
+    if wanted in entries:
+        return entries[wanted]
+    if wanted in model.problems:
+        raise ModelLoadError(
+            f"the signature {wanted} of the SavedModel {title} cannot be served: {model.problems[wanted]}"
+        )
+    if asked is not None:
+        raise ModelLoadError(f"the SavedModel {title} has no signature {asked!r:.80}; it has: {_listed(entries)}")
+    if len(entries) == 1:
+        return next(iter(entries.values()))
+    if entries:
+        raise ModelLoadError(
+            f"the SavedModel {title} has several signatures and none is called serving_default; choose one with "
+            f"signature = ... in model.toml: {_listed(entries)}"
+        )
+    reasons = "".join(f"; {name}: {problem}" for name, problem in model.problems.items())
+    raise ModelLoadError(
+        f"the SavedModel {title} has no signature that can be served{reasons}; save it with signatures=, or with "
+        "model.export() in Keras"
+    )
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _memory(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+# --- Tensors, for the Keras runtime too
+
+
+def tensor_spec(name: str, spec: Any) -> TensorSpec:
+    """What TensorFlow says of a tensor; anything with ``dtype`` and ``shape``.
+
+    A tensor of unknown rank takes any shape.
+
+    Raises:
+        ModelLoadError: the protocol cannot carry it.
+    """
+    dtype = getattr(spec, "dtype", None)
+    if dtype is None or not hasattr(spec, "shape") or type(spec).__name__ in ("RaggedTensorSpec", "SparseTensorSpec"):
+        raise ModelLoadError(f"tensor {name!r} is sparse, ragged or no tensor at all, which cannot be served")
+    try:
+        datatype = "BF16" if dtype.name == "bfloat16" else datatype_of(dtype.as_numpy_dtype)
+    except (ValueError, TypeError) as error:
+        raise ModelLoadError(f"tensor {name!r} has type {dtype.name}, which cannot be served") from error
+    if spec.shape.rank is None:
+        return TensorSpec(name, datatype, (-1,), open=True)
+    return TensorSpec(name, datatype, tuple(-1 if size is None else int(size) for size in spec.shape.as_list()))
+
+
+def input_converters(tf: Any, specs: Mapping[str, Any]) -> dict[str, Callable[[Array], Any]]:
+    """Per input, a function from an array to a tensor of the right type."""
+    return {name: _converter(tf, spec.dtype) for name, spec in specs.items()}
+
+
+def _converter(tf: Any, dtype: Any) -> Callable[[Array], Any]:
+    if dtype.name == "bfloat16":
+        return lambda array: tf.bitcast(tf.convert_to_tensor(array, tf.uint16), tf.bfloat16)
+    return lambda array: tf.convert_to_tensor(array, dtype)
+
+
+def to_array(value: Any) -> Array:
+    """A result as an array, of shape () too; text keeps its bytes, also zeros at the end."""
+    if isinstance(value, bytes | str):
+        text = np.empty((), dtype=object)
+        text[()] = value
+        return text
+    array = np.asarray(value)
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+
+@contextlib.contextmanager
+def input_errors(tf: Any) -> Any:
+    """Turn TensorFlow's complaints about an input into ValueError, as other frameworks raise."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, TypeError) as error:
+        raise ValueError(_complaint(error)) from error
+
+
+def _complaint(error: BaseException) -> str:
+    """What TensorFlow says without the Python frames and nodes that it says it with."""
+    lines = str(error).splitlines()
+    noise = (" ", "\t", "Graph execution error", "Detected at node", "Stack trace", "Errors may have", "Input Source")
+    plain = [line for line in lines if line.strip() and not line.startswith(noise)]
+    text = plain[0].partition(" [Op:")[0] if plain else str(error)
+    return one_line(ValueError(text))
+
+
+def one_line(error: BaseException | None, limit: int = 300) -> str:
+    """An error's text as part of a sentence."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return (text if len(text) <= limit else f"{text[:limit]}…").rstrip(". ")

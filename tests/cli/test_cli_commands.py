@@ -1,0 +1,340 @@
+"""Every command but ``serve``, whose failures are tested with the server's life in tests/http."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import MODELS
+from pocketserve import __version__
+from pocketserve.cli import COMMANDS, main
+
+SEVEN = MODELS / "digits" / "samples" / "7.png"
+FLOWER = ["5.1", "3.5", "1.4"]
+
+
+@pytest.fixture(autouse=True)
+def _own_home(monkeypatch, tmp_path):
+    """No token or setting of whoever runs the tests."""
+    for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
+        monkeypatch.delenv(name)
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command in this process: ``run("token", "--json")`` gives what it printed; it must succeed."""
+
+    def command(*words: object, code: int = 0) -> str:
+        assert main([str(word) for word in words]) == code
+        printed = capsys.readouterr()
+        if code == 0:
+            assert printed.err == ""
+            return printed.out
+        assert printed.out == ""
+        (line,) = printed.err.splitlines()
+        assert line.startswith("pocketserve: ") and "Traceback" not in line
+        return line
+
+    return command
+
+
+@pytest.fixture
+def connection(server) -> list[str]:
+    return ["--url", server.url, "--token-file", str(server.log.with_name("token"))]
+
+
+def process(*words: object, **options: Any) -> subprocess.CompletedProcess[Any]:
+    command = [sys.executable, "-m", "pocketserve", *map(str, words)]
+    return subprocess.run(command, capture_output=True, timeout=60, **options)
+
+
+# --- Usage
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nothing"],
+        ["predict"],
+        ["predict", "petals"],
+        ["predict", "petals", "1", "--top-k", "many"],
+        ["predict", "petals", "1", "--unknown"],
+        ["inspect"],
+        ["models", "more"],
+        ["serve", "one", "two"],
+        ["token", "--token-file"],
+    ],
+)
+def test_wrong_usage_ends_with_2(capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and "usage: pocketserve" in printed.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(capsys, command):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: pocketserve {command}" in capsys.readouterr().out
+
+
+def test_help_lists_the_commands_and_version_the_version(capsys):
+    for words in (["--help"], ["--version"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in COMMANDS)
+    assert f"pocketserve {__version__}\n" in text
+
+
+def test_the_process_ends_with_the_commands_code(tmp_path):
+    failed = process("predict", "petals", "abc", "--local", text=True)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr == "pocketserve: 'abc' is neither a file nor a number\n"
+    assert process("predict").returncode == 2
+    shown = process("predict", "petals", "abc", "--local", "--debug", text=True)
+    assert shown.returncode == 1 and shown.stderr.startswith("Traceback")
+
+
+def test_a_reader_that_goes_away_is_no_fault():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "pocketserve", "token", "--path"]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, env=environment)
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+# --- predict
+
+
+def test_a_picture(run, connection):
+    text = run("predict", "digits", SEVEN, "--top-k", 2, *connection)
+    header, first, second, _, summary = text.splitlines()
+    assert header.split() == ["LABEL", "SCORE"]
+    assert first.split()[0] == "7" and float(first.split()[1]) > float(second.split()[1])
+    assert re.fullmatch(r"digits/tflite: [\d.]+ ms, of which model [\d.]+ ms", summary)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        FLOWER,
+        [",".join(FLOWER)],
+        ["5.1,", "3.5,", "1.4"],
+        ["[5.1, 3.5, 1.4]"],
+        ['{"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}'],
+        ["[[5.1,", "3.5,", "1.4]]"],
+    ],
+)
+def test_numbers_in_every_form(run, connection, words):
+    words = [" ".join(words)] if words[0].startswith("[[") else words
+    header, row, *_ = run("predict", "petals", *words, *connection).splitlines()
+    assert header.split() == ["NAME", "VALUE", "UNIT"]
+    assert row.split() == ["petal_width", "0.2266", "cm"]
+
+
+def test_whole_and_negative_numbers(run, connection):
+    answer = json.loads(run("predict", "petals", "-1", "2", "-3.5", "--json", *connection))
+    assert set(answer) == {"model", "version", "task", "predictions", "timing_ms"}
+
+
+@pytest.mark.parametrize("name", ["numbers.json", "numbers.npy", "no-ending"])
+def test_files(run, connection, tmp_path, name):
+    file = tmp_path / name
+    if name.endswith(".npy"):
+        np.save(file, np.array([[5.1, 3.5, 1.4]], np.float32))
+    else:
+        file.write_text("[5.1, 3.5, 1.4]")
+    assert "0.2266" in run("predict", "petals", file, *connection)
+
+
+def test_standard_input(connection):
+    ended = process("predict", "digits", "-", "--json", *connection, input=SEVEN.read_bytes())
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["predictions"][0]["label"] == "7"
+
+
+def test_standard_input_in_this_process(run, connection, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[5.1, 3.5, 1.4]")))
+    assert "0.2266" in run("predict", "petals", "-", *connection)
+
+
+def test_version_and_threshold(run, connection):
+    chosen = ["--version", "tflite-int8", "--json"]
+    assert json.loads(run("predict", "digits", SEVEN, *chosen, *connection))["version"] == "tflite-int8"
+    assert "Nothing scores above the threshold." in run("predict", "digits", SEVEN, "--threshold", 2, *connection)
+    assert len(json.loads(run("predict", "digits", SEVEN, "--top-k", 3, "--json", *connection))["predictions"]) == 3
+
+
+def test_long_answers_are_cut_for_people_only(run, connection):
+    rows = json.dumps([[5.1, 3.5, 1.4]] * 60)
+    text = run("predict", "petals", rows, *connection)
+    assert "… 10 more; --json prints all" in text
+    assert len(json.loads(run("predict", "petals", rows, "--json", *connection))["predictions"]) == 60
+
+
+def test_without_a_server(run, tmp_path):
+    by_name = json.loads(run("predict", "digits", SEVEN, "--local", "--json"))
+    assert by_name["predictions"][0]["label"] == "7"
+    assert "0.2266" in run("predict", "petals", *FLOWER, "--local", "--models-dir", MODELS)
+    assert "0.2266" in run("predict", MODELS / "petals", *FLOWER, "--local")
+    by_file = json.loads(run("predict", MODELS / "petals" / "petals.tflite", *FLOWER, "--local", "--json"))
+    assert by_file["task"] == "tensors"
+    assert by_file["predictions"][0]["data"] == [pytest.approx(0.22656)]
+    shutil.copy(MODELS / "petals" / "petals.tflite", tmp_path / "mine.tflite")
+    assert json.loads(run("predict", tmp_path / "mine.tflite", *FLOWER, "--local", "--json"))["model"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["petals", "abc"], "'abc' is neither a file nor a number"),
+        (["petals", "1", "2", "x"], "is neither a file nor a number"),
+        (["petals", "1", "2"], "cannot take 2 values"),
+        (["petals", "[1, 2"], "failed to parse the request JSON"),
+        (["petals", SEVEN], "this model takes numbers"),
+        (["digits", MODELS / "digits" / "labels.txt"], "failed to parse the request JSON"),
+        (["digits", MODELS / "digits" / "README.md"], "not a picture"),
+        (["nothing", "1"], "unknown model"),
+        (["petals", *FLOWER, "--version", "9"], "version '9' is not found"),
+        (["digits", SEVEN, "--top-k", "0"], "top_k must be a number from 1"),
+    ],
+)
+@pytest.mark.parametrize("local", [False, True])
+def test_bad_input_is_one_sentence(run, connection, words, reason, local):
+    assert reason in run("predict", *words, *(["--local"] if local else connection), code=1)
+
+
+def test_an_empty_input_is_one_sentence(run, connection, tmp_path):
+    (tmp_path / "empty").touch()
+    assert "empty" in run("predict", "digits", tmp_path / "empty", *connection, code=1)
+
+
+@pytest.mark.parametrize("command", [["models"], ["predict", "petals", "1"], ["inspect", "petals"]])
+def test_a_server_that_is_not_there_is_one_sentence(run, command):
+    line = run(*command, "--url", "http://127.0.0.1:1", code=1)
+    assert "http://127.0.0.1:1 cannot be reached (Connection refused)" in line
+    assert "pocketserve serve" in line
+
+
+def test_a_missing_token_is_one_sentence(run, server, tmp_path):
+    line = run("models", "--url", server.url, "--token-file", tmp_path / "none", code=1)
+    assert "a valid token is required" in line and "pocketserve token" in line
+
+
+# --- models
+
+
+def test_models_are_listed(run, connection):
+    header, *rows = run("models", *connection).splitlines()
+    assert header.split() == ["MODEL", "VERSION", "STATE", "NOTE"]
+    assert ["digits", "tflite-int8", "READY"] in [row.split()[:3] for row in rows]
+    entries = json.loads(run("models", "--json", *connection))
+    assert {(one["name"], one["version"]) for one in entries} >= {("digits", "tflite"), ("petals", "keras")}
+
+
+def test_an_empty_folder_says_what_to_do(run, new_server, tmp_path):
+    folder = tmp_path / "nothing"
+    folder.mkdir()
+    server = new_server(folder)
+    options = ["--url", server.url, "--token-file", server.log.with_name("token")]
+    assert run("models", *options).startswith("The models folder is empty. Put a model file into it")
+    assert json.loads(run("models", "--json", *options)) == []
+
+
+# --- inspect
+
+
+@pytest.mark.parametrize("how", ["server", "local", "folder"])
+def test_a_model_is_described_alike_from_everywhere(run, connection, how):
+    model = MODELS / "digits" if how == "folder" else "digits"
+    options = {"server": connection, "local": ["--local"], "folder": []}[how]
+    described = json.loads(run("inspect", model, "--json", *options))
+    assert described["name"] == "digits"
+    assert described["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 8, 8, 1]}]
+    assert described["parameters"]["version"] == "tflite"
+    text = run("inspect", model, *options)
+    assert re.search(r"^input +image +FP32 +\[any, 8, 8, 1\]$", text, re.MULTILINE)
+    assert re.search(r"^file bytes +107\.2 kB$", text, re.MULTILINE)
+
+
+def test_a_version_is_chosen(run, connection):
+    for options in (["--local"], connection):
+        described = json.loads(run("inspect", "digits", "--version", "tflite-int8", "--json", *options))
+        assert described["parameters"]["file"] == "digits.int8.tflite"
+
+
+def test_a_file_is_described(run, tmp_path):
+    described = json.loads(run("inspect", MODELS / "digits" / "digits.int8.tflite", "--json"))
+    assert described["parameters"]["file"] == "digits.int8.tflite"
+    int8 = MODELS.parent / "tests" / "runtimes" / "data" / "int8_io.tflite"
+    assert re.search(r"^input +\S+ +INT8 +\[any, 3\] +0\.00777\d+ \* \(q - 0\)$", run("inspect", int8), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["{tmp}/broken.tflite"], "broken.tflite is no TFLite model"),
+        (["{tmp}/missing.tflite", "--local"], "unknown model"),
+        (["nothing", "--local"], "unknown model: 'nothing'"),
+        (["digits", "--local", "--models-dir", "{tmp}/nowhere"], "nowhere"),
+        (["digits", "--local", "--version", "9"], "version '9' is not found"),
+    ],
+)
+def test_what_cannot_be_described_is_one_sentence(run, tmp_path, words, reason):
+    (tmp_path / "broken.tflite").write_bytes(b"garbage" * 20)
+    assert reason in run("inspect", *[word.replace("{tmp}", str(tmp_path)) for word in words], code=1)
+
+
+# --- token
+
+
+def test_the_token_is_made_once_and_kept(run, tmp_path):
+    token = run("token").strip()
+    assert re.fullmatch(r"[A-Za-z0-9_-]{43}", token)
+    assert run("token").strip() == token
+    path = Path(run("token", "--path").strip())
+    assert path.is_relative_to(tmp_path / "home")
+    assert path.read_text().strip() == token and path.stat().st_mode & 0o777 == 0o600
+    assert json.loads(run("token", "--json")) == {"token": token, "token_file": str(path)}
+
+
+def test_the_token_file_may_be_named(run, server, tmp_path):
+    file = server.log.with_name("token")
+    assert run("token", "--token-file", file).strip() == server.token
+    file = tmp_path / "deep" / "er" / "token"
+    assert json.loads(run("token", "--token-file", file, "--json"))["token_file"] == str(file)
+    file.chmod(0o644)
+    assert "chmod 600" in run("token", "--token-file", file, code=1)
+
+
+# --- demo
+
+
+def test_the_demo_reads_ten_digits():
+    ended = process("demo", text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "10 of 10 digits read correctly over HTTP" in ended.stdout
+    assert "petal width 0.23 cm" in ended.stdout
+    assert "shows a" not in ended.stdout

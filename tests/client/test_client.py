@@ -1,0 +1,371 @@
+"""The Python client against a live server, and against what else may answer on a port."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from conftest import MODELS
+from pocketserve_client import Client, ServerError, ServerUnreachableError
+from pocketserve_client.arrays import as_array, as_tensor
+from pocketserve_client.credentials import find_token
+from pocketserve_wire import DATATYPES, ErrorCode, Tensor
+
+TIMEOUT_S = 30.0
+FLOWERS = np.array([[5.1, 3.5, 1.4], [6.2, 2.9, 4.3]], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _own_home(monkeypatch, tmp_path):
+    """No token or setting of whoever runs the tests."""
+    for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
+        monkeypatch.delenv(name)
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+
+
+@pytest.fixture
+def client(server) -> Iterator[Client]:
+    with Client(server.url, server.token) as one:
+        yield one
+
+
+# --- Questions and answers
+
+
+def test_infer_takes_and_gives_arrays(client):
+    outputs = client.infer("petals", {"features": FLOWERS})
+    assert list(outputs) == ["petal_width"]
+    widths = outputs["petal_width"]
+    assert widths.shape == (2, 1) and widths.dtype == np.float32
+    assert not widths.flags.writeable
+    values = [row["value"] for row in client.predict("petals", FLOWERS.tolist())["predictions"]]
+    np.testing.assert_allclose(widths[:, 0], values, rtol=1e-6)
+
+
+def test_infer_takes_versions_outputs_and_parameters(client):
+    image = np.zeros((1, 8, 8, 1), np.float32)
+    plain = client.infer("digits", {"image": image}, outputs=["scores"])["scores"]
+    small = client.infer("digits", {"image": image}, version="tflite-int8")["scores"]
+    assert plain.shape == small.shape == (1, 10)
+    assert plain.tolist() != small.tolist()
+    client.infer("digits", {"image": image}, parameters={"timeout": 10_000_000})
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        FLOWERS.astype(">f4"),
+        np.asfortranarray(FLOWERS),
+        np.repeat(FLOWERS, 2, axis=0)[::2],
+        np.concatenate([FLOWERS, FLOWERS], axis=1)[:, :3],
+    ],
+)
+def test_arrays_of_any_layout_are_sent_right(client, array):
+    expected = client.infer("petals", {"features": FLOWERS})["petal_width"]
+    np.testing.assert_array_equal(client.infer("petals", {"features": array})["petal_width"], expected)
+
+
+def test_predict_takes_bytes_texts_and_values(client):
+    sample = (MODELS / "digits" / "samples" / "7.png").read_bytes()
+    for data in (sample, bytearray(sample), memoryview(sample)):
+        answer = client.predict("digits", data, top_k=2)
+        assert answer["predictions"][0]["label"] == "7" and len(answer["predictions"]) == 2
+    assert client.predict("digits", sample, threshold=2.0)["predictions"] == []
+    assert client.predict("digits", sample, version="tflite-int8")["version"] == "tflite-int8"
+    named = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
+    for data in ([5.1, 3.5, 1.4], named, [named], "[5.1, 3.5, 1.4]"):
+        (row,) = client.predict("petals", data)["predictions"]
+        assert row == {"name": "petal_width", "value": pytest.approx(0.22656), "unit": "cm"}
+
+
+def test_descriptions(client):
+    assert client.is_ready()
+    assert client.server_metadata()["name"] == "pocketserve"
+    assert client.model_metadata("digits")["inputs"][0]["name"] == "image"
+    assert client.model_metadata("digits", "tflite-int8")["parameters"]["version"] == "tflite-int8"
+    assert client.is_model_ready("digits") and client.is_model_ready("digits", "tflite")
+    assert not client.is_model_ready("nothing") and not client.is_model_ready("petals", "9")
+    assert {one["name"] for one in client.index()} == {"diabetes", "digits", "petals"}
+    assert all(one["state"] == "READY" for one in client.index(ready_only=True))
+
+
+def test_statistics(client):
+    client.predict("petals", [1, 2, 3])
+    before = client.statistics("petals")[0]["inference_count"]
+    client.predict("petals", [[1, 2, 3]] * 3)
+    (one,) = client.statistics("petals", "tflite")
+    assert one["inference_count"] == before + 3
+    assert one in client.statistics()
+
+
+def test_load_and_unload(new_server, models_copy):
+    server = new_server(models_copy)
+    with Client(server.url, server.token) as client:
+        client.load("petals")
+        client.unload("petals")
+        assert not client.is_model_ready("petals")
+        with pytest.raises(ServerError) as caught:
+            client.infer("petals", {"features": FLOWERS})
+        assert caught.value.code == "MODEL_NOT_FOUND"
+        client.load("petals")
+        assert client.infer("petals", {"features": FLOWERS})["petal_width"].shape == (2, 1)
+        assert server.stop() == 0
+        with pytest.raises(ServerUnreachableError):
+            client.is_ready()
+
+
+def test_eight_threads_share_a_client_and_each_gets_its_own_answer(client):
+    start = threading.Barrier(8)
+
+    def ask(number: int) -> list[float]:
+        start.wait(TIMEOUT_S)
+        answers = []
+        for turn in range(25):
+            row = np.array([[number, turn, number * turn]], np.float32)
+            answers.append(float(client.infer("petals", {"features": row})["petal_width"][0, 0]))
+        return answers
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [future.result(TIMEOUT_S) for future in [pool.submit(ask, number) for number in range(8)]]
+    rows = np.array([[number, turn, number * turn] for number in range(8) for turn in range(25)], np.float32)
+    expected = client.infer("petals", {"features": rows})["petal_width"][:, 0]
+    np.testing.assert_allclose([value for values in found for value in values], expected, rtol=1e-5, atol=1e-6)
+
+
+# --- Errors
+
+
+def test_errors_carry_status_code_and_text(client):
+    with pytest.raises(ServerError, match="Request for unknown model: 'nothing' is not found") as caught:
+        client.model_metadata("nothing")
+    assert (caught.value.status, caught.value.code, caught.value.is_retryable) == (404, "MODEL_NOT_FOUND", False)
+    with pytest.raises(ServerError, match="expected datatype FP32, got FP64") as caught:
+        client.infer("petals", {"features": [[5.1, 3.5, 1.4]]})
+    assert (caught.value.status, caught.value.code) == (400, "INVALID_TENSOR")
+    with pytest.raises(ServerError) as caught:
+        client.load("nothing")
+    assert caught.value.status == 404
+
+
+@pytest.mark.parametrize("model", ["", ".", "..", "a/b", "a?b", "a#b", "%2e", "a b", "größe", "a:b"])
+def test_names_are_quoted(client, model):
+    for call in (client.model_metadata, client.load, lambda name: client.predict(name, [1])):
+        with pytest.raises(ServerError) as caught:
+            call(model)
+        assert caught.value.status == 404
+
+
+def test_elements_without_a_datatype_are_refused_before_sending(client):
+    for array in (np.zeros(1, np.complex64), np.zeros(1, "datetime64[s]"), np.zeros(1, np.longdouble)):
+        with pytest.raises(TypeError, match="input 'x': the protocol has no datatype"):
+            client.infer("petals", {"x": array})
+
+
+@pytest.mark.parametrize("code", ErrorCode, ids=lambda code: code.name)
+def test_the_code_decides_whether_to_try_again(code):
+    assert ServerError(code.status, code.name, "").is_retryable == code.retryable
+
+
+@pytest.mark.parametrize(("status", "retryable"), [(429, True), (503, True), (500, False), (404, False), (504, False)])
+def test_an_unknown_code_is_judged_by_its_status(status, retryable):
+    assert ServerError(status, "OF_THE_FUTURE", "").is_retryable == retryable
+
+
+@pytest.mark.parametrize("token", [None, "wrong", "x" * 43])
+def test_a_wrong_token_is_said(server, token):
+    with Client(server.url, token) as client:
+        assert client.is_ready()  # needs none
+        with pytest.raises(ServerError, match="pocketserve token") as caught:
+            client.index()
+        assert (caught.value.status, caught.value.code) == (401, "UNAUTHORIZED")
+
+
+def test_nobody_there(server):
+    with socket.socket() as bound:  # bound but not listening: nobody else gets the port
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        with Client(url, "x") as client, pytest.raises(ServerUnreachableError) as caught:
+            client.is_ready()
+    assert str(caught.value) == (
+        f"{url} cannot be reached (Connection refused); is the server running? start it with: pocketserve serve"
+    )
+
+
+class Stranger:
+    """Something else that listens: it reads one request and sends what it was told to, or nothing."""
+
+    def __init__(self, answer: bytes | None) -> None:
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(TIMEOUT_S)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.request = b""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> Stranger:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join(TIMEOUT_S)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.settimeout(TIMEOUT_S)
+            self.request = connection.recv(65536)
+            if self._answer is None:
+                self._over.wait(TIMEOUT_S)
+            else:
+                connection.sendall(self._answer)
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_for_ever():
+    unreachable = pytest.raises(ServerUnreachableError, match=r"did not answer within 0\.05 s")
+    with Stranger(None) as stranger, Client(stranger.url, "x", timeout=0.05) as client, unreachable:
+        client.server_metadata()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+    ],
+)
+def test_a_broken_connection_is_unreachable(answer):
+    unreachable = pytest.raises(ServerUnreachableError, match="cannot be reached")
+    with Stranger(answer) as stranger, Client(stranger.url, "x") as client, unreachable:
+        client.server_metadata()
+
+
+@pytest.mark.parametrize("body", [b"<html>no</html>", b"", b"[]", b'{"detail": "no"}', b"\xff"])
+def test_an_error_of_something_else_is_told_apart(body):
+    answer = b"HTTP/1.1 500 Oops\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body)
+    refusal = pytest.raises(ServerError, match="is this a pocketserve server")
+    with Stranger(answer) as stranger, Client(stranger.url, "x") as client, refusal as caught:
+        client.server_metadata()
+    assert (caught.value.status, caught.value.code) == (500, "")
+
+
+def test_redirects_are_not_followed_with_the_token():
+    answer = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with Stranger(answer) as stranger, Client(stranger.url, "x") as client, pytest.raises(ServerError) as caught:
+        client.server_metadata()
+    assert caught.value.status == 302
+    assert b"Authorization: Bearer x\r\n" in stranger.request
+    assert b"Accept-Encoding: identity\r\n" in stranger.request
+
+
+# --- Where address and token come from
+
+
+def test_the_address_comes_from_the_environment(server, monkeypatch):
+    monkeypatch.setenv("POCKETSERVE_URL", f"{server.url}/")
+    monkeypatch.setenv("POCKETSERVE_TOKEN", server.token)
+    with Client() as client:
+        assert client.server_metadata()["name"] == "pocketserve"
+    monkeypatch.delenv("POCKETSERVE_URL")
+    with Client() as client:
+        assert client.url == "http://127.0.0.1:8470"
+
+
+def test_the_token_is_looked_for_in_order(tmp_path, monkeypatch):
+    for name in ("given", "named", "usual"):
+        (tmp_path / name).write_text(f"{name}\n")
+    both = {"POCKETSERVE_TOKEN": "variable", "POCKETSERVE_TOKEN_FILE": str(tmp_path / "named")}
+    named = {"POCKETSERVE_TOKEN_FILE": str(tmp_path / "named")}
+    assert find_token(tmp_path / "given", both) == "variable"
+    assert find_token(tmp_path / "given", named) == "given"
+    assert find_token(None, named) == "named"
+    assert find_token(None, {}) is None
+    monkeypatch.setattr("platformdirs.user_state_path", lambda name: tmp_path / "state" / name)
+    folder = tmp_path / "state" / "pocketserve"
+    folder.mkdir(parents=True)
+    (folder / "token").write_text("usual\n")
+    assert find_token(None, {}) == "usual"
+    assert find_token(None, {"POCKETSERVE_TOKEN": ""}) == "usual"
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff\xfe"])
+def test_a_token_file_without_a_token_gives_none(tmp_path, content):
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    assert find_token(file, {}) is None
+
+
+def test_a_token_that_is_given_goes_before_all(server, monkeypatch):
+    monkeypatch.setenv("POCKETSERVE_TOKEN", "wrong")
+    with Client(server.url, server.token) as client:
+        assert client.index()
+
+
+def test_a_token_file_may_be_named(server):
+    with Client(server.url, token_file=server.log.with_name("token")) as client:
+        assert client.index()
+
+
+def test_proxies_and_netrc_are_passed_over(server, monkeypatch, tmp_path):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    home = tmp_path / "home"
+    home.mkdir()
+    netrc = home / ".netrc"
+    netrc.write_text("machine 127.0.0.1 login a password b\n")
+    netrc.chmod(0o600)
+    with Client(server.url, server.token) as client:
+        assert client.index()
+
+
+# --- Arrays
+
+
+NUMPY_TYPES = [name for name in DATATYPES if name not in ("BF16", "BYTES")]
+
+
+@pytest.mark.parametrize("datatype", NUMPY_TYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 3)])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_numbers_survive_as_tensors(datatype, shape, order):
+    dtype = np.dtype(DATATYPES[datatype].typestr)
+    array = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype.newbyteorder(order))
+    tensor = as_tensor("x", array)
+    assert (tensor.datatype, tensor.shape) == (datatype, shape)
+    assert tensor.data.nbytes == array.size * dtype.itemsize
+    back = as_array(tensor)
+    assert back.dtype == dtype and back.shape == shape
+    np.testing.assert_array_equal(back, array)
+
+
+@pytest.mark.parametrize(
+    ("value", "elements"),
+    [
+        (["a", "größe"], [b"a", "größe".encode()]),
+        ([b"\xff", b""], [b"\xff", b""]),
+        ([["a"], ["b"]], [b"a", b"b"]),
+        ("scalar", [b"scalar"]),
+    ],
+)
+def test_texts_survive_as_tensors(value, elements):
+    tensor = as_tensor("x", value)
+    assert (tensor.datatype, list(tensor.data)) == ("BYTES", elements)
+    assert as_array(tensor).reshape(-1).tolist() == elements
+    assert as_array(tensor).shape == np.asarray(value).shape
+
+
+def test_the_half_of_a_float_is_widened():
+    bits = np.array([0x3F80, 0xC000, 0x7FC0], "<u2")
+    tensor = Tensor("x", "BF16", (3,), bits.view(np.uint8).data)
+    np.testing.assert_array_equal(as_array(tensor), np.array([1.0, -2.0, np.nan], np.float32))

@@ -1,0 +1,43 @@
+"""How many cores count as fast."""
+
+from __future__ import annotations
+
+import pytest
+
+from pocketserve.engine.cores import available_memory, count_fast, top_speed_khz, usable_cores
+
+BIG, MIDDLE, LITTLE = 3_000_000, 2_400_000, 1_800_000
+
+
+@pytest.mark.parametrize(
+    ("speeds", "fast"),
+    [
+        ([], 1),
+        ([BIG], 1),
+        ([BIG] * 8, 8),
+        ([LITTLE] * 4 + [MIDDLE] * 3 + [BIG], 4),
+        ([LITTLE] * 4 + [BIG] * 4, 4),
+        ([LITTLE] * 4, 4),  # a background app that may use the little cores only
+        ([1000, 699, 700], 2),
+        ([None] * 6, 6),
+        ([None], 1),
+        ([BIG, None, LITTLE], 3),  # what is not known is not held against a core
+    ],
+)
+def test_fast_cores_are_those_near_the_fastest(speeds, fast):
+    assert count_fast(range(len(speeds)), lambda core: speeds[core]) == fast
+
+
+@pytest.mark.parametrize(("content", "speed"), [("2400000\n", 2_400_000), ("<unknown>\n", None), (None, None)])
+def test_the_top_speed_is_read_where_the_system_tells_it(tmp_path, content, speed):
+    folder = tmp_path / "cpu3" / "cpufreq"
+    folder.mkdir(parents=True)
+    if content is not None:
+        (folder / "cpuinfo_max_freq").write_text(content)
+    assert top_speed_khz(3, tmp_path) == speed
+
+
+def test_this_system_has_cores_and_memory():
+    assert usable_cores()
+    assert 1 <= count_fast(usable_cores()) <= len(usable_cores())
+    assert available_memory() > 2**20

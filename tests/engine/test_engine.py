@@ -1,0 +1,482 @@
+"""The life of real models in the engine, with an injected clock.
+
+Where a test needs a load to be under way, the model's label file is a named pipe: loading stops there until the test
+writes the labels.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pocketserve.engine.engine import Engine, EngineOptions, Running, State
+from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
+from pocketserve_wire import ApiError, ErrorCode
+
+TIMEOUT_S = 20.0
+FOREVER = 1e9
+LABELS = "".join(f"{digit}\n" for digit in range(10)).encode()
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bench:
+    """An engine on a folder of models."""
+
+    def __init__(self, folder: Path, **options: float) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        settings = {"memory_budget": 10**9, "keep_alive": 0.0, "threads": 1, "queue_limit": 4}
+        self.engine = Engine(EngineOptions(**settings | {"max_image_pixels": 10**6} | options), self.clock)
+
+    def named(self, name: str, version: str = "tflite") -> tuple[ModelEntry, VersionEntry]:
+        entry = scan(self.folder)[name]
+        return entry, entry.versions[version]
+
+    def use(self, name: str, deadline: float = FOREVER):
+        return self.engine.use(*self.named(name), deadline)
+
+    def ask(self, name: str, deadline: float = FOREVER) -> float:
+        """One run on zeros."""
+        with self.use(name, deadline) as running:
+            return run_on_zeros(running)
+
+    def load(self, name: str) -> None:
+        self.engine.load(*self.named(name), FOREVER)
+
+    def unload(self, name: str) -> None:
+        self.engine.unload(name, "tflite", FOREVER)
+
+    def state(self, name: str) -> State:
+        return self.engine.state(name, "tflite")
+
+    def running(self, name: str) -> Running | None:
+        return self.engine.running(name, "tflite")
+
+    def loaded(self) -> list[str]:
+        return [name for name in scan(self.folder) if self.running(name) is not None]
+
+
+def run_on_zeros(running: Running) -> float:
+    def work(session) -> float:
+        (spec,) = session.inputs
+        zeros = np.zeros([max(1, dim) for dim in spec.shape], np.float32)
+        (output,) = session.run({spec.name: zeros}).values()
+        return float(output.reshape(-1)[0])
+
+    return running.lane.run(work, FOREVER).result
+
+
+def is_closed(running: Running) -> bool:
+    return len(running.model.sessions) == 0
+
+
+def replace(target: Path, content: bytes) -> None:
+    """Change a file as its owner should: whole or not at all."""
+    fresh = target.with_name(f".{target.name}.new")
+    fresh.write_bytes(content)
+    fresh.replace(target)
+
+
+def refusal(call: Callable[[], object]) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        call()
+    return caught.value
+
+
+@pytest.fixture
+def bench(models_copy: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(**options: float) -> Bench:
+        made.append(Bench(models_copy, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.engine.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as executor:
+        yield executor
+
+
+class SlowLabels:
+    """The digits model's label file as a named pipe."""
+
+    def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
+        self._path = folder / "digits" / "labels.txt"
+        self._path.unlink()
+        os.mkfifo(self._path)
+        self._opening = pool.submit(self._path.open, "wb")
+
+    def await_reader(self) -> None:
+        """Return when a load has come as far as reading the labels."""
+        self._opening.result(TIMEOUT_S)
+
+    def finish(self, content: bytes = LABELS) -> None:
+        """Let the load go on with these labels."""
+        with self._opening.result(TIMEOUT_S) as pipe:
+            pipe.write(content)
+
+    def release(self) -> None:
+        """Let go of both ends, so that a test that failed holds no thread."""
+        reader = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+        self._opening.result(TIMEOUT_S).close()
+        os.close(reader)
+
+
+@pytest.fixture
+def slow_labels(models_copy: Path, pool: ThreadPoolExecutor) -> Iterator[Callable[[], SlowLabels]]:
+    made: list[SlowLabels] = []
+
+    def make() -> SlowLabels:
+        made.append(SlowLabels(models_copy, pool))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.release()
+
+
+def counted(caplog: pytest.LogCaptureFixture, text: str) -> int:
+    return sum(text in record.getMessage() for record in caplog.records)
+
+
+# --- Loading
+
+
+def test_a_model_is_loaded_by_its_first_use(bench, caplog):
+    caplog.set_level(logging.INFO)
+    one = bench()
+    assert one.state("digits") is State.ON_DEMAND and one.running("digits") is None
+    assert one.engine.memory_held() == 0
+    first = one.ask("digits")
+    assert one.state("digits") is State.READY
+    assert one.engine.memory_held() == one.running("digits").model.memory_bytes > 100_000
+    assert one.ask("digits") == first
+    assert counted(caplog, "loaded digits/tflite") == 1
+
+
+def test_first_uses_at_the_same_time_load_once(bench, pool, caplog):
+    caplog.set_level(logging.INFO)
+    one, start = bench(), threading.Barrier(12)
+
+    def use() -> int:
+        start.wait(TIMEOUT_S)
+        with one.use("digits") as running:
+            return id(running)
+
+    assert len({future.result(TIMEOUT_S) for future in [pool.submit(use) for _ in range(12)]}) == 1
+    assert counted(caplog, "loaded digits/tflite") == 1
+
+
+def test_a_request_waits_for_the_load_that_is_under_way(bench, pool, slow_labels):
+    one, labels = bench(), slow_labels()
+    first = pool.submit(one.ask, "digits")
+    labels.await_reader()
+    assert one.state("digits") is State.LOADING
+    error = refusal(lambda: one.ask("digits", deadline=one.clock.now + 0.001))
+    assert error.code is ErrorCode.DEADLINE_EXCEEDED
+    error = refusal(lambda: one.engine.unload("digits", "tflite", one.clock.now + 0.001))
+    assert error.code is ErrorCode.DEADLINE_EXCEEDED
+    second = pool.submit(one.ask, "digits")
+    assert one.ask("petals") == pytest.approx(one.ask("petals"))  # other models are not held up
+    labels.finish()
+    assert first.result(TIMEOUT_S) == second.result(TIMEOUT_S)
+
+
+def test_a_failed_load_is_remembered_until_the_file_changes(bench, models_copy, caplog):
+    one, file = bench(), models_copy / "petals" / "petals.tflite"
+    good = file.read_bytes()
+    replace(file, b"garbage" * 50)
+    first = refusal(lambda: one.ask("petals"))
+    assert first.code is ErrorCode.MODEL_FAILED
+    assert first.message.startswith("failed to load 'petals' version 'tflite': petals.tflite is no TFLite model")
+    assert one.state("petals") is State.FAILED
+    assert one.engine.failure("petals", "tflite") == first.message
+    assert refusal(lambda: one.ask("petals")).message == first.message
+    assert counted(caplog, "failed to load") == 1
+    one.ask("diabetes")
+
+    replace(file, good)
+    one.ask("petals")
+    assert one.state("petals") is State.READY
+    assert one.engine.failure("petals", "tflite") is None
+
+
+def test_a_failed_model_may_be_allowed_another_try(bench, models_copy, caplog):
+    one = bench()
+    replace(models_copy / "petals" / "petals.tflite", b"garbage")
+    refusal(lambda: one.ask("petals"))
+    one.engine.allow("petals", "tflite")
+    assert one.state("petals") is State.ON_DEMAND
+    refusal(lambda: one.ask("petals"))
+    assert counted(caplog, "failed to load") == 2
+
+
+def test_those_who_wait_for_a_load_that_fails_get_its_reason(bench, pool, slow_labels):
+    one, labels = bench(), slow_labels()
+    first, second = pool.submit(one.ask, "digits"), pool.submit(one.ask, "digits")
+    labels.await_reader()
+    labels.finish(b"\xff\xfe\xff")
+    for future in (first, second):
+        error = refusal(lambda future=future: future.result(TIMEOUT_S))
+        assert error.code is ErrorCode.MODEL_FAILED and "labels.txt" in error.message
+
+
+# --- Loading anew
+
+
+def test_loading_anew_takes_the_changed_file_and_lets_old_requests_finish(bench, models_copy):
+    one = bench()
+    with one.use("digits") as old:
+        before = run_on_zeros(old)
+        replace(models_copy / "digits" / "digits.tflite", (models_copy / "digits" / "digits.int8.tflite").read_bytes())
+        assert one.running("digits") is old
+        one.load("digits")
+        new = one.running("digits")
+        assert new is not old and new.model.memory_bytes < old.model.memory_bytes
+        assert not is_closed(old) and run_on_zeros(old) == before
+    assert is_closed(old)
+    assert one.ask("digits") != before
+    assert one.running("digits") is new
+
+
+def test_loading_anew_closes_the_old_one_at_once_when_nobody_holds_it(bench):
+    one = bench()
+    one.load("petals")
+    old = one.running("petals")
+    one.load("petals")
+    assert is_closed(old) and not is_closed(one.running("petals"))
+
+
+def test_a_failed_reload_leaves_the_old_one_serving(bench, models_copy):
+    one = bench()
+    before = one.ask("petals")
+    old = one.running("petals")
+    replace(models_copy / "petals" / "petals.tflite", b"garbage")
+    assert refusal(lambda: one.load("petals")).code is ErrorCode.MODEL_FAILED
+    assert one.state("petals") is State.READY and one.running("petals") is old
+    assert one.ask("petals") == before
+
+
+def test_a_model_that_is_being_loaded_anew_is_not_evicted(bench, pool, slow_labels):
+    one = bench(keep_alive=60.0)
+    one.load("digits")
+    old = one.running("digits")
+    labels = slow_labels()
+    loading = pool.submit(one.load, "digits")
+    labels.await_reader()
+    one.clock.now += 61
+    one.engine.sweep()
+    assert one.state("digits") is State.LOADING
+    assert one.running("digits") is old
+    labels.finish()
+    loading.result(TIMEOUT_S)
+    assert one.state("digits") is State.READY and is_closed(old)
+
+
+# --- Unloading
+
+
+def test_an_unload_lets_those_who_use_the_model_finish(bench):
+    one = bench()
+    with one.use("petals") as first, one.use("petals") as second:
+        assert first is second
+        one.unload("petals")
+        assert one.state("petals") is State.STOPPED and one.running("petals") is None
+        run_on_zeros(first)
+    assert is_closed(first)
+
+
+def test_an_unloaded_model_is_gone_until_it_is_loaded(bench):
+    one = bench()
+    one.ask("petals")
+    held = one.running("petals")
+    one.unload("petals")
+    assert is_closed(held) and one.engine.memory_held() == 0
+    for _ in range(2):
+        error = refusal(lambda: one.ask("petals"))
+        assert error.code is ErrorCode.MODEL_NOT_FOUND
+        assert error.message.startswith("Request for unknown model: 'petals' has no available versions")
+    one.load("petals")
+    one.ask("petals")
+    one.unload("petals")
+    one.unload("petals")  # twice is no fault
+    one.engine.allow("petals", "tflite")
+    one.ask("petals")
+
+
+def test_the_counters_survive_an_unload(bench):
+    one = bench()
+    one.engine.statistics("petals", "tflite").record_failure(5)
+    one.load("petals")
+    one.unload("petals")
+    assert one.engine.statistics("petals", "tflite").fail.count == 1
+
+
+# --- Keep-alive
+
+
+def test_what_is_idle_for_its_keep_alive_time_is_unloaded(bench, caplog):
+    caplog.set_level(logging.INFO)
+    one = bench(keep_alive=60.0)
+    assert one.engine.sweep() is None
+    one.ask("petals")
+    one.clock.now += 59
+    assert one.engine.sweep() == 1060.0
+    one.ask("petals")
+    one.clock.now += 59
+    assert one.engine.sweep() == 1119.0
+    held = one.running("petals")
+    one.clock.now += 1
+    assert one.engine.sweep() is None
+    assert is_closed(held) and one.state("petals") is State.ON_DEMAND
+    one.ask("petals")
+    assert counted(caplog, "loaded petals/tflite") == 2
+
+
+def test_what_is_in_use_does_not_expire(bench):
+    one = bench(keep_alive=60.0)
+    with one.use("petals") as running:
+        one.clock.now += 1000
+        assert one.engine.sweep() == one.clock.now + 60
+        assert one.running("petals") is running
+    assert one.engine.sweep() == one.clock.now + 60  # idle from the end of the request on
+
+
+def test_a_keep_alive_of_zero_keeps_for_good(bench):
+    one = bench(keep_alive=0.0)
+    one.ask("petals")
+    one.clock.now += 1e8
+    assert one.engine.sweep() is None
+    assert one.loaded() == ["petals"]
+
+
+def test_a_manifest_may_set_its_own_keep_alive(bench, models_copy):
+    manifest = models_copy / "petals" / "model.toml"
+    manifest.write_text(f"keep_alive = 5\n{manifest.read_text()}")
+    one = bench(keep_alive=60.0)
+    one.ask("petals")
+    one.ask("diabetes")
+    one.clock.now += 5
+    one.engine.sweep()
+    assert one.loaded() == ["diabetes"]
+
+
+def test_the_engine_unloads_by_itself(models_copy):
+    closed = threading.Event()
+    engine = Engine(EngineOptions(10**9, 0.02, 1, 4, 10**6))
+    entry = scan(models_copy)["petals"]
+    try:
+        with engine.use(entry, entry.versions["tflite"], FOREVER) as running:
+            end = running.model.sessions[0].close
+            running.model.sessions[0].close = lambda: (end(), closed.set())
+            assert not closed.is_set()
+        assert closed.wait(TIMEOUT_S)
+        assert engine.state("petals", "tflite") is State.ON_DEMAND
+    finally:
+        engine.close()
+
+
+# --- Memory
+
+
+@pytest.fixture
+def small(bench, models_copy) -> Bench:
+    """Room for two of three models of about 1.1 kB; digits is far larger than the whole budget."""
+    shutil.copytree(models_copy / "petals", models_copy / "petals2")
+    return bench(memory_budget=2400)
+
+
+def test_the_least_recently_used_makes_room(small):
+    for name in ("diabetes", "petals", "diabetes"):
+        small.ask(name)
+        small.clock.now += 1
+    held = small.running("petals")
+    small.ask("petals2")
+    assert small.loaded() == ["diabetes", "petals2"]
+    assert is_closed(held) and small.state("petals") is State.ON_DEMAND
+    small.clock.now += 1
+    small.ask("petals")
+    assert small.loaded() == ["petals", "petals2"]
+    assert small.engine.memory_held() <= 2400
+
+
+def test_what_is_in_use_is_never_evicted(small):
+    with small.use("diabetes") as oldest:
+        small.clock.now += 1
+        small.ask("petals")
+        small.ask("petals2")
+        assert small.loaded() == ["diabetes", "petals2"]
+        with small.use("petals2"):
+            error = refusal(lambda: small.ask("petals"))
+            assert error.code is ErrorCode.MEMORY_BUDGET and error.retry_after_s is not None
+            assert error.message.startswith("failed to load 'petals'") and "--memory-budget" in error.message
+        assert not is_closed(oldest)
+    small.ask("petals")  # the refusal was about that moment only
+
+
+def test_a_model_larger_than_the_budget_is_refused_and_evicts_nothing(small):
+    small.ask("diabetes")
+    small.ask("petals")
+    assert refusal(lambda: small.ask("digits")).code is ErrorCode.MEMORY_BUDGET
+    assert small.loaded() == ["diabetes", "petals"]
+    assert small.state("digits") is State.ON_DEMAND
+
+
+def test_a_model_is_not_evicted_for_its_own_reload(small):
+    small.ask("diabetes")
+    small.ask("petals")
+    small.load("petals")
+    assert small.loaded() == ["diabetes", "petals"]
+
+
+# --- The end
+
+
+def test_closing_lets_those_who_use_a_model_finish(bench):
+    one = bench()
+    one.ask("diabetes")
+    idle = one.running("diabetes")
+    with one.use("petals") as running:
+        one.engine.close()
+        assert is_closed(idle) and not is_closed(running)
+        run_on_zeros(running)
+    assert is_closed(running)
+
+
+def test_nothing_is_loaded_after_the_end(bench):
+    one = bench()
+    one.engine.close()
+    assert refusal(lambda: one.ask("petals")).code is ErrorCode.SHUTTING_DOWN
+    assert one.loaded() == []
+
+
+def test_a_load_that_ends_after_the_end_keeps_nothing(bench, pool, slow_labels):
+    one, labels = bench(), slow_labels()
+    loading = pool.submit(one.ask, "digits")
+    labels.await_reader()
+    one.engine.close()
+    labels.finish()
+    assert refusal(lambda: loading.result(TIMEOUT_S)).code is ErrorCode.SHUTTING_DOWN
+    assert one.loaded() == []

@@ -1,0 +1,329 @@
+"""Manifests: every key, every wrong type, and errors that name the file, the key and the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pocketserve.repository.manifest import (
+    MAX_MANIFEST_BYTES,
+    ImageOptions,
+    Manifest,
+    ManifestError,
+    StateOptions,
+    VersionOptions,
+    is_contained_name,
+    is_valid_name,
+    parse_manifest,
+    read_manifest,
+)
+from pocketserve.tensors import TensorSpec
+
+SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+SHA256 = "0123456789abcdefABCDEF" + "0" * 42
+SPEC = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
+
+
+def test_an_empty_manifest_is_valid() -> None:
+    """Every key is optional."""
+    assert parse_manifest({}) == Manifest()
+
+
+def test_every_key(tmp_path: Path) -> None:
+    """A manifest with all keys arrives whole."""
+    path = tmp_path / "model.toml"
+    path.write_text(
+        """
+description = "Digits"
+license = "CC0-1.0"
+task = "image-classification"
+default_version = "small"
+labels = "data/labels.txt"
+threads = 2
+instances = 3
+queue_limit = 8
+keep_alive = 0.5
+image = { color = "rgb", resize = "letterbox", mean = [1, 2.5, 3], std = 127.5, invert = "auto" }
+features = { names = ["a", "b"], units = ["m", "s"] }
+target = { name = "t", unit = "kg" }
+state = { feedback = { h_in = "h_out" }, max_sequences = 3, max_idle = 5 }
+[[inputs]]
+name = "x"
+datatype = "FP32"
+shape = [-1, 4]
+[[outputs]]
+name = "y"
+datatype = "BYTES"
+shape = []
+[versions.small]
+file = "small.tflite"
+xnnpack = false
+sha256 = "{SHA256}"
+evaluation = { metric = "accuracy", value = 0.9 }
+""".replace("{SHA256}", SHA256),
+        encoding="utf-8",
+    )
+    assert read_manifest(path) == Manifest(
+        description="Digits",
+        license="CC0-1.0",
+        task="image-classification",
+        default_version="small",
+        labels="data/labels.txt",
+        threads=2,
+        instances=3,
+        queue_limit=8,
+        keep_alive=0.5,
+        state=StateOptions({"h_in": "h_out"}, 3, 5),
+        image=ImageOptions("rgb", "letterbox", (1.0, 2.5, 3.0), (127.5,), "auto"),
+        feature_names=("a", "b"),
+        feature_units=("m", "s"),
+        target_name="t",
+        target_unit="kg",
+        inputs=(TensorSpec("x", "FP32", (-1, 4)),),
+        outputs=(TensorSpec("y", "BYTES", ()),),
+        versions={
+            "small": VersionOptions("small.tflite", {"xnnpack": False}, {"metric": "accuracy", "value": 0.9}, SHA256),
+        },
+    )
+
+
+NOT_TEXT: list[Any] = [1, 1.5, True, [], {}]
+NOT_TEXTS: list[Any] = ["a", 1, {}, [1], ["a", None], [["a"]]]
+NOT_TABLE: list[Any] = ["a", 1, True, []]
+NOT_TABLES: list[Any] = ["a", 1, {}, [1], [[]], [SPEC, "a"]]
+NOT_PATH: list[Any] = [1, "", "../up", "a/../../b", "..", "/etc/passwd", "a\0b", "a\\b", ["a"]]
+NOT_NUMBERS: list[Any] = ["1", True, [], ["1"], [True], [1, float("nan")], float("inf"), 10**400, [[1]], {}]
+WRONG: dict[str, list[Any]] = {
+    "description": NOT_TEXT,
+    "license": NOT_TEXT,
+    "task": [1, "vision", "Tensors", "", ["tensors"], {}],
+    "default_version": NOT_TEXT,
+    "labels": NOT_PATH,
+    "threads": [0, -1, 257, 1.0, True, "2", [1], 10**30],
+    "instances": [0, 65, 1.0, False, "1"],
+    "queue_limit": [0, 1025, 1.5, True, "64"],
+    "keep_alive": [-1, -0.5, "60", True, float("nan"), float("inf"), 10**400],
+    "image": NOT_TABLE,
+    "image.color": ["RGB", "bgr", 3, ["rgb"]],
+    "image.resize": ["fill", "", 1, ["crop"]],
+    "image.mean": NOT_NUMBERS,
+    "image.std": [*NOT_NUMBERS, 0, [1, 0], -0.0],
+    "image.invert": [True, "no", 1],
+    "features": NOT_TABLE,
+    "features.names": NOT_TEXTS,
+    "features.units": NOT_TEXTS,
+    "target": NOT_TABLE,
+    "target.name": NOT_TEXT,
+    "target.unit": NOT_TEXT,
+    "inputs": NOT_TABLES,
+    "inputs[0].name": [1, "", None, []],
+    "inputs[0].datatype": ["fp32", "STRING", 1, None, ["FP32"]],
+    "inputs[0].shape": ["4", 4, [1.0], [-2], [True], ["1"], None, [[1]]],
+    "outputs": NOT_TABLES,
+    "outputs[0].name": [1, "", None],
+    "outputs[0].datatype": ["float32", None],
+    "outputs[0].shape": [{}, [-2], None],
+    "state": NOT_TABLE,
+    "state.feedback": NOT_TABLE,
+    "state.max_sequences": [0, 1025, 1.0, True, "4"],
+    "state.max_idle": [-1, "60", True, float("nan"), float("inf")],
+    "versions": NOT_TABLE,
+    "versions.a": NOT_TABLE,
+    "versions.a.file": [*NOT_PATH, None],
+    "versions.a.evaluation": NOT_TABLE,
+    "versions.a.sha256": [1, "", "abc", "g" * 64, "a" * 63, "a" * 65, "٣" * 64],
+}
+
+
+def with_value(key: str, value: Any) -> dict[str, Any]:
+    """A document whose only doubtful part is that key."""
+    table, _, last = key.partition(".")
+    if not last:
+        return {key: value}
+    if table.endswith("[0]"):
+        return {table[:-3]: [SPEC | {last: value}]}
+    if last.startswith("a."):
+        return {table: {"a": {"file": "a.tflite"} | {last[2:]: value}}}
+    return {table: {last: value}}
+
+
+WRONG_PAIRS = [(key, value) for key, values in WRONG.items() for value in values]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG_PAIRS, ids=lambda part: ascii(part)[:24])
+def test_wrong_values(key: str, value: Any) -> None:
+    """Each key refuses what it cannot use; the message starts with the file and the key."""
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(with_value(key, value))
+    assert str(caught.value).startswith(f"model.toml: {key} ")
+    assert "must be" in str(caught.value) or "is missing" in str(caught.value)
+
+
+def test_every_key_is_in_the_table_of_wrong_values() -> None:
+    """A key that is added to the format is added to the table above."""
+    with pytest.raises(ManifestError, match="known keys are") as caught:
+        parse_manifest({"$": 1})
+    known = str(caught.value).partition("known keys are ")[2].split(", ")
+    assert sorted(known) == sorted(key for key in WRONG if "." not in key)
+
+
+UNKNOWN = {
+    "labls": ({"labls": "a.txt"}, "unknown key labls; did you mean 'labels'?"),
+    "lables": ({"lables": "a.txt"}, "unknown key lables; did you mean 'labels'?"),
+    "zzz": ({"zzz": 1}, "unknown key zzz; known keys are image, features, "),
+    "image.colour": ({"image": {"colour": "rgb"}}, "unknown key image.colour; did you mean 'color'?"),
+    "features.name": ({"features": {"name": []}}, "unknown key features.name; did you mean 'names'?"),
+    "target.units": ({"target": {"units": ""}}, "unknown key target.units; did you mean 'unit'?"),
+    "inputs[1].dtype": ({"inputs": [SPEC, SPEC | {"dtype": ""}]}, "unknown key inputs[1].dtype; did you mean"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_unknown_keys(case: str) -> None:
+    """A spelling mistake is not passed over; the message offers what was probably meant."""
+    document, text = UNKNOWN[case]
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(document, "folder.toml")
+    assert str(caught.value).startswith(f"folder.toml: {text}")
+
+
+def test_feedback_names_outputs() -> None:
+    """Each input that keeps state names the output that feeds it."""
+    with pytest.raises(ManifestError, match=r"state\.feedback\.h must name an output"):
+        parse_manifest({"state": {"feedback": {"h": 1}}})
+
+
+def test_default_version_must_be_declared() -> None:
+    """Where versions are declared, the default one is among them."""
+    versions = {"a": {"file": "a.tflite"}, "b": {"file": "b.tflite"}}
+    assert parse_manifest({"versions": versions, "default_version": "b"}).default_version == "b"
+    with pytest.raises(ManifestError, match=r"default_version is 'c', but \[versions\] has a, b"):
+        parse_manifest({"versions": versions, "default_version": "c"})
+
+
+BAD_NAMES = [
+    "",
+    "stats",
+    ".a",
+    "..",
+    "a b",
+    "a/b",
+    "a:b",
+    "a%2fb",
+    "a\\b",
+    "a?b",
+    "a#b",
+    "a\0",
+    "a\n",
+    "\x7f",
+    "\udc80",
+]
+BAD_NAMES += ["x" * 129]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_bad_names(name: str) -> None:
+    """A name stands in URL paths and in metrics; a version has the same rules."""
+    assert not is_valid_name(name)
+    with pytest.raises(ManifestError, match="fits into a URL path"):
+        parse_manifest({"versions": {name: {"file": "a.tflite"}}})
+
+
+@pytest.mark.parametrize("name", ["a", "1", "Stats", "mobilenet_v2-1.0", "größe", "x" * 128, "a.b", "@+,~"])
+def test_good_names(name: str) -> None:
+    """Names of other scripts and with usual signs are fine."""
+    assert is_valid_name(name)
+
+
+@pytest.mark.parametrize("path", ["a", "a/b.tflite", "./a", "a..b", "...", ".hidden", "a b"])
+def test_contained_paths(path: str) -> None:
+    """Relative paths that stay below their folder."""
+    assert is_contained_name(path)
+
+
+FILES = {
+    "not TOML": (b"task = ", "model.toml: not valid TOML: "),
+    "duplicate key": (b"threads = 1\nthreads = 2\n", "model.toml: not valid TOML: "),
+    "impossible date": (b"threads = 2026-13-45\n", "model.toml: "),
+    "not UTF-8": (b'description = "\xff"', "model.toml: cannot be read: "),
+    "UTF-16": ("threads = 1".encode("utf-16"), "model.toml: "),
+    "too large": (b"#" * (MAX_MANIFEST_BYTES + 1), f"model.toml: larger than {MAX_MANIFEST_BYTES} bytes"),
+    "nested too deep": (b"a = " + b"[" * 100_000, "model.toml: "),
+    "a number of 5,000 digits": (b"threads = " + b"9" * 5000, "model.toml: cannot be read: "),
+    "a hexadecimal number of 5,000 digits": (
+        b"threads = 0x" + b"f" * 5000,
+        "model.toml: threads must be a whole number from 1 to 256, not a number of over 4300 digits",
+    ),
+    "such a number in a list": (b"labels = [0x" + b"f" * 5000 + b"]", "model.toml: labels must be a path"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_broken_files(tmp_path: Path, case: str) -> None:
+    """Whatever is in the file, the answer is one error that names it, of bounded length."""
+    content, text = FILES[case]
+    path = tmp_path / "model.toml"
+    path.write_bytes(content)
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(path)
+    assert str(caught.value).startswith(text)
+    assert len(str(caught.value)) < 400
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A file that has gone is a fault of the manifest, too."""
+    with pytest.raises(ManifestError, match=r"model\.toml: cannot be read"):
+        read_manifest(tmp_path / "model.toml")
+
+
+def test_the_largest_manifest_is_read(tmp_path: Path) -> None:
+    """The limit itself is allowed."""
+    path = tmp_path / "model.toml"
+    path.write_bytes(b"#" * MAX_MANIFEST_BYTES)
+    assert read_manifest(path) == Manifest()
+
+
+scalars = st.one_of(
+    st.text(max_size=6),
+    st.integers(-(2**70), 2**1100),
+    st.floats(),
+    st.booleans(),
+    st.dates(),
+    st.datetimes(),
+    st.times(),
+    st.sampled_from(["rgb", "auto", "tensors", "FP32", "a.tflite", "../x"]),
+)
+KEYS = sorted({part for key in WRONG for part in key.replace("[0]", "").split(".")})
+keys = st.one_of(st.sampled_from(KEYS), st.text(max_size=5))
+documents = st.recursive(
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=5)),
+    max_leaves=12,
+)
+
+
+@SETTINGS
+@given(document=st.dictionaries(keys, documents, max_size=6))
+def test_any_document(document: dict[str, Any]) -> None:
+    """A document of any shape becomes a manifest or a ManifestError, nothing else."""
+    try:
+        parsed = parse_manifest(document)
+    except ManifestError as error:
+        parsed, message = None, str(error)
+    assert isinstance(parsed, Manifest) or message.startswith("model.toml: ")
+
+
+@SETTINGS
+@given(key=st.sampled_from(sorted(WRONG)), value=documents)
+def test_any_value(key: str, value: Any) -> None:
+    """Each key may hold any value: it is accepted or refused under its own name."""
+    message = "model.toml: "
+    try:
+        parse_manifest(with_value(key, value))
+    except ManifestError as error:
+        message = str(error)
+    assert message.startswith("model.toml: ")

@@ -1,0 +1,104 @@
+"""Looking up models and versions, and what a new scan changes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pocketserve.repository.repository import Repository
+from pocketserve_wire import ApiError, ErrorCode
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    """A model with the versions 1 and 2, and a bare one."""
+    for name in ("m/1/m.tflite", "m/2/m.tflite", "bare.tflite"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    return Repository(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "found"), [(None, "2"), ("", "2"), ("0", "2"), ("2", "2"), ("1", "1")], ids=lambda value: repr(value)
+)
+def test_versions(repository: Repository, version: str | None, found: str) -> None:
+    """None, nothing and "0" (OpenVINO clients) mean the default version."""
+    assert repository.version(repository.model("m"), version).name == found
+
+
+@pytest.mark.parametrize("version", ["3", "00", "-1", "latest", "tflite", " 1", "1" * 5000])
+def test_unknown_versions(repository: Repository, version: str) -> None:
+    """An unknown version has its own code and says which there are."""
+    with pytest.raises(ApiError, match=r"it has 1, 2$") as caught:
+        repository.version(repository.model("m"), version)
+    assert caught.value.code is ErrorCode.VERSION_NOT_FOUND
+    assert len(caught.value.message) < 300
+
+
+def test_a_version_named_0_is_itself(tmp_path: Path) -> None:
+    """Where a version 0 exists, "0" means it and not the default."""
+    for name in ("m/0/m.tflite", "m/1/m.tflite"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(b"")
+    repository = Repository(tmp_path)
+    entry = repository.model("m")
+    assert [repository.version(entry, version).name for version in ("0", None)] == ["0", "1"]
+
+
+@pytest.mark.parametrize("name", ["x", "", "M", "m/1", "..", "../m", "m.tflite", "stats", "\0", "\udc80", "m" * 5000])
+def test_unknown_models(repository: Repository, name: str) -> None:
+    """An unknown name is answered with Triton's words and no more than 128 characters of it."""
+    with pytest.raises(ApiError, match=r"^Request for unknown model: ") as caught:
+        repository.model(name)
+    assert caught.value.code is ErrorCode.MODEL_NOT_FOUND
+    assert len(caught.value.message) < 300
+    assert caught.value.body().isascii()
+
+
+@pytest.mark.parametrize("version", [None, "", "0", "1"])
+def test_a_model_without_versions(tmp_path: Path, version: str | None) -> None:
+    """A model whose manifest is broken has no version at all, not even the default one."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "model.toml").write_text("broken = ")
+    repository = Repository(tmp_path)
+    with pytest.raises(ApiError) as caught:
+        repository.version(repository.model("m"), version)
+    assert caught.value.code is ErrorCode.VERSION_NOT_FOUND
+
+
+def test_looking_up_touches_no_file(repository: Repository, tmp_path: Path) -> None:
+    """Until it is refreshed, the index answers from memory, even when the folder is gone."""
+    shutil.rmtree(tmp_path / "m")
+    assert sorted(repository.models()) == ["bare", "m"]
+    assert repository.version(repository.model("m"), None).name == "2"
+
+
+def test_refresh_swaps_the_index(repository: Repository, tmp_path: Path) -> None:
+    """A refresh shows the folder as it is now; an index taken before stays whole."""
+    before, entry = repository.models(), repository.model("m")
+    (tmp_path / "bare.tflite").unlink()
+    (tmp_path / "new.tflite").write_bytes(b"")
+    (tmp_path / "m" / "3").mkdir()
+    (tmp_path / "m" / "3" / "m.tflite").write_bytes(b"")
+    repository.refresh()
+    assert sorted(repository.models()) == ["m", "new"]
+    assert repository.version(repository.model("m"), None).name == "3"
+    assert sorted(before) == ["bare", "m"]
+    assert repository.version(entry, None).name == "2"
+
+
+def test_a_refresh_that_fails_keeps_the_index(repository: Repository, tmp_path: Path) -> None:
+    """When the folder cannot be read, what was known stays."""
+    shutil.rmtree(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        repository.refresh()
+    assert sorted(repository.models()) == ["bare", "m"]
+    tmp_path.mkdir()
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    """A repository needs its folder at the start."""
+    with pytest.raises(FileNotFoundError):
+        Repository(tmp_path / "nowhere")

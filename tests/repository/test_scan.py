@@ -1,0 +1,332 @@
+"""Which models a folder holds, under which names, in which versions; and what one broken entry does to the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pocketserve.repository.scan import ModelEntry, scan
+from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind
+
+REPOSITORY_MODELS = Path(__file__).resolve().parents[2] / "models"
+
+
+def fill(root: Path, *files: str, **manifests: str) -> Path:
+    """Make empty files, and the manifests of the folders named."""
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"")
+    for folder, content in manifests.items():
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder / "model.toml").write_text(content, encoding="utf-8")
+    return root
+
+
+def versions(entry: ModelEntry) -> dict[str, str]:
+    """Version -> its file."""
+    return {name: version.path.name for name, version in entry.versions.items()}
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    """No models is no error."""
+    assert scan(tmp_path) == {}
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    """A folder that is not there, or is a file, cannot be served."""
+    with pytest.raises(OSError, match="nowhere"):
+        scan(tmp_path / "nowhere")
+    fill(tmp_path, "file")
+    with pytest.raises(OSError, match="file"):
+        scan(tmp_path / "file")
+
+
+def test_bare_files(tmp_path: Path) -> None:
+    """A model file is a model under its own name, its version the kind; the order is alphabetical."""
+    models = scan(fill(tmp_path, "b.tflite", "a.TFLITE", "notes.txt", "script.py", "model.py", "c.v2.tflite"))
+    assert list(models) == ["a", "b", "c.v2"]
+    assert versions(models["b"]) == {"tflite": "b.tflite"}
+    entry = models["b"]
+    assert (entry.default_version, entry.folder, entry.problem) == ("tflite", tmp_path, None)
+    assert entry.versions["tflite"].problem is None
+
+
+def test_one_stem_in_two_kinds(tmp_path: Path) -> None:
+    """Files that differ only in their kind are versions of one model; one that can be served is the default."""
+    entry = scan(fill(tmp_path, "m.keras", "m.onnx", "m.tflite"))["m"]
+    assert versions(entry) == {"keras": "m.keras", "onnx": "m.onnx", "tflite": "m.tflite"}
+    assert entry.default_version == "tflite"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_kind(tmp_path: Path, kind: Kind) -> None:
+    """Every ending, and every file that makes a folder a model, is found as its kind, in a folder of its own."""
+    names = [f"model{suffix}" for suffix in kind.suffixes]
+    names += [marker for marker, known in MARKERS.items() if known is kind]
+    models = scan(fill(tmp_path, *[f"f{number}/{name}" for number, name in enumerate(names)]))
+    assert len(models) == len(names) > 0
+    found = [version for entry in models.values() for version in entry.versions.values()]
+    facts = [(version.kind, version.name, version.problem) for version in found]
+    assert facts == [(kind, kind.name, None)] * len(names)
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix != ".py"])
+def test_every_ending_of_a_bare_file(tmp_path: Path, suffix: str) -> None:
+    """A bare file's ending is cut from its name, in capitals too."""
+    assert list(scan(fill(tmp_path, f"a.b{suffix}", f"C{suffix.upper()}"))) == ["C", "a.b"]
+
+
+def test_parts_of_folders_are_no_bare_models(tmp_path: Path) -> None:
+    """What makes a folder a model is none by itself."""
+    assert scan(fill(tmp_path, *MARKERS)) == {}
+
+
+def test_content_says_more_than_the_ending(tmp_path: Path) -> None:
+    """A file under a wrong ending keeps its name and is opened as what it is."""
+    (tmp_path / "m.onnx").write_bytes(b"\x1c\0\0\0TFL3")
+    (tmp_path / "n.tflite").write_bytes(b"no such start")
+    models = scan(tmp_path)
+    assert {name: [v.kind.name for v in entry.versions.values()] for name, entry in models.items()} == {
+        "m": ["tflite"],
+        "n": ["tflite"],
+    }
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """A named pipe under a model's name does not stop the scan: nobody may ever write to it."""
+    os.mkfifo(fill(tmp_path, "good.tflite", "m/m.tflite") / "pipe.tflite")
+    os.mkfifo(tmp_path / "m" / "pipe.tflite")
+    assert {"good", "m"} <= set(scan(tmp_path))
+
+
+def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
+    """Its model files are its versions, named after what stands between the model's name and the ending."""
+    files = ["m.tflite", "m.int8.tflite", "model.py", "readme.md", "other.tflite"]
+    entry = scan(fill(tmp_path, *[f"m/{file}" for file in files]))["m"]
+    assert versions(entry) == {
+        "tflite": "m.tflite",
+        "tflite-int8": "m.int8.tflite",
+        "torch": "model.py",
+        "tflite-other": "other.tflite",
+    }
+    assert (entry.default_version, entry.folder) == ("tflite", tmp_path / "m")
+
+
+def test_a_folder_without_models(tmp_path: Path) -> None:
+    """A folder of other things is not a model."""
+    assert scan(fill(tmp_path, "photos/a.png", "recipes/train.py", "deep/er/m.tflite")) == {}
+
+
+def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
+    """A manifest declares the versions; files that it leaves out are none."""
+    toml = 'default_version = "b"\n[versions.a]\nfile = "a.tflite"\nxnnpack = true\n[versions.b]\nfile = "sub/b.tflite"'
+    entry = scan(fill(tmp_path, "m/a.tflite", "m/sub/b.tflite", "m/c.tflite", m=toml))["m"]
+    assert versions(entry) == {"a": "a.tflite", "b": "b.tflite"}
+    assert (entry.default_version, entry.versions["a"].options) == ("b", {"xnnpack": True})
+    assert all(version.problem is None for version in entry.versions.values())
+
+
+def test_a_manifest_without_versions(tmp_path: Path) -> None:
+    """Where a manifest declares none, the folder's files are the versions."""
+    entry = scan(fill(tmp_path, "m/m.tflite", m='description = "d"'))["m"]
+    assert (versions(entry), entry.manifest.description) == ({"tflite": "m.tflite"}, "d")
+
+
+def test_a_manifest_without_models(tmp_path: Path) -> None:
+    """A manifest announces a model: that its file is missing is a problem, not a reason to be silent."""
+    entry = scan(fill(tmp_path, m=""))["m"]
+    assert (entry.versions, entry.default_version) == ({}, "")
+    assert "m/model.toml: the folder holds no model file" in str(entry.problem)
+
+
+def test_numbered_versions(tmp_path: Path) -> None:
+    """Triton's layout: the highest number is the default, compared as a number."""
+    entry = scan(fill(tmp_path, "m/1/model.tflite", "m/2/model.tflite", "m/10/model.tflite", "m/best/a.tflite"))["m"]
+    assert sorted(entry.versions) == ["1", "10", "2"]
+    assert entry.default_version == "10"
+    assert entry.versions["10"].path == tmp_path / "m" / "10" / "model.tflite"
+
+
+def test_numbered_versions_hold_one_model(tmp_path: Path) -> None:
+    """An empty number is none; of two files in one number neither is guessed."""
+    entry = scan(fill(tmp_path, "m/1/a.tflite", "m/1/b.tflite", "m/2/notes.txt", "m/3/.a.tflite", "m/3/b.tflite"))["m"]
+    assert "holds 2 models" in str(entry.versions["1"].problem)
+    assert versions(entry) == {"1": "a.tflite", "3": "b.tflite"}
+
+
+@pytest.mark.parametrize("digit", ["²", "①"])
+def test_digits_that_are_no_numbers(tmp_path: Path, digit: str) -> None:
+    """A folder or version named with a digit that is no decimal number does no harm."""
+    toml = f'[versions."{digit}"]\nfile = "m.tflite"'
+    models = scan(fill(tmp_path, f"m/{digit}/m.tflite", "m/1/m.tflite", "n/m.tflite", n=toml))
+    assert list(models["m"].versions) == ["1"]
+    assert models["n"].default_version == digit
+
+
+def test_a_folder_says_more_than_a_bare_file(tmp_path: Path) -> None:
+    """A folder and a bare file of one name: the folder is the model."""
+    assert versions(scan(fill(tmp_path, "m.keras", "m/1/m.tflite"))["m"]) == {"1": "m.tflite"}
+
+
+def test_hidden_entries(tmp_path: Path) -> None:
+    """Hidden files and folders are passed over at every level; other systems leave such files behind."""
+    files = [".a.tflite", ".trash/a.tflite", "m/m.tflite", "m/._m.tflite", "m/.1/m.tflite", "h/.h.tflite"]
+    models = scan(fill(tmp_path, *files))
+    assert list(models) == ["m"]
+    assert versions(models["m"]) == {"tflite": "m.tflite"}
+
+
+@pytest.mark.parametrize("name", ["stats", "a b", "a%2fb", "50%", "a:b", "a\\b", "a?b", "a#b", "a\nb"])
+def test_bad_names(tmp_path: Path, name: str) -> None:
+    """What cannot stand in a URL path is no model, neither as a folder nor as a bare file."""
+    assert list(scan(fill(tmp_path, f"{name}/m.tflite", f"{name}.tflite", "good.tflite"))) == ["good"]
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    """A file name of undecodable bytes is passed over."""
+    with open(os.fsencode(tmp_path) + b"/\xff.tflite", "wb"):
+        pass
+    assert scan(tmp_path) == {}
+
+
+BROKEN = {
+    'tasks = "tensors"': ["m/model.toml", "unknown key tasks", "did you mean 'task'?"],
+    "threads = 0": ["m/model.toml", "threads", "from 1 to 256"],
+    "[image]\nmean = 'x'": ["m/model.toml", "image.mean", "numbers"],
+    "[versions.a]": ["m/model.toml", "versions.a.file", "name the model file"],
+    "[versions.a]\nfile = '../other.tflite'": ["m/model.toml", "versions.a.file", "inside the model's folder"],
+    "= 1": ["m/model.toml", "not valid TOML", "line 1"],
+    "threads = " + "9" * 5000: ["m/model.toml", "digits"],
+}
+
+
+@pytest.mark.parametrize("toml", BROKEN, ids=lambda toml: toml[:20])
+def test_a_broken_manifest_is_listed(tmp_path: Path, toml: str) -> None:
+    """The model stays visible with the file, the key and the fix; its neighbours are served."""
+    models = scan(fill(tmp_path, "m/m.tflite", "n/n.tflite", m=toml))
+    entry = models["m"]
+    assert (entry.versions, entry.default_version) == ({}, "")
+    assert all(part in str(entry.problem) for part in BROKEN[toml])
+    assert versions(models["n"]) == {"tflite": "n.tflite"}
+
+
+@pytest.mark.parametrize(
+    ("file", "problem"),
+    [
+        ("gone.tflite", "m/model.toml: versions.a.file names gone.tflite, which does not exist"),
+        ("gone", "m/model.toml: versions.a.file names gone, which does not exist"),
+        ("labels.txt", "m/model.toml: versions.a.file is no model (.tflite, .onnx"),
+        ("dir.tflite", "m/model.toml: versions.a.file is no model"),
+        (".", "m/model.toml: versions.a.file is no model"),
+    ],
+)
+def test_a_declared_file_that_cannot_be_served(tmp_path: Path, file: str, problem: str) -> None:
+    """The version is listed with its problem; the others are served."""
+    toml = f"[versions.a]\nfile = '{file}'\n[versions.b]\nfile = 'm.tflite'"
+    entry = scan(fill(tmp_path, "m/m.tflite", "m/m.keras", "m/labels.txt", "m/dir.tflite/x", m=toml))["m"]
+    assert problem in str(entry.versions["a"].problem)
+    assert (entry.versions["b"].problem, entry.default_version) == (None, "b")
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> tuple[Path, Path]:
+    """A models folder, and a folder outside of it that holds a model."""
+    inside, outside = tmp_path / "models", tmp_path / "elsewhere"
+    fill(inside, "real/1/m.tflite", "m/keep.txt")
+    fill(outside, "m.tflite", "1/m.tflite")
+    return inside, outside
+
+
+def test_links_that_leave_the_folder(linked: tuple[Path, Path]) -> None:
+    """A file, a declared file, a numbered folder or a whole model behind a link to elsewhere is refused."""
+    inside, outside = linked
+    (inside / "bare.tflite").symlink_to(outside / "m.tflite")
+    (inside / "folder").symlink_to(outside)
+    (inside / "m" / "7").symlink_to(outside / "1")
+    (inside / "m" / "x.tflite").symlink_to("../../elsewhere/m.tflite")
+    fill(inside, declared="[versions.a]\nfile = 'a.tflite'")
+    (inside / "declared" / "a.tflite").symlink_to(outside / "m.tflite")
+    models = scan(inside)
+    assert set(models) == {"real", "bare", "folder", "m", "declared"}
+    refused = [version for name in models if name != "real" for version in models[name].versions.values()]
+    assert len(refused) == 6
+    assert all("a link that leaves the models folder" in str(version.problem) for version in refused)
+
+
+def test_links_within_the_folder(linked: tuple[Path, Path]) -> None:
+    """Links that stay inside are followed, and the models folder may itself be a link."""
+    inside, outside = linked
+    (inside / "bare.tflite").symlink_to("real/1/m.tflite")
+    (inside / "m" / "2").symlink_to(inside / "real" / "1")
+    (outside / "models").symlink_to(inside)
+    for root in (inside, outside / "models"):
+        models = scan(root)
+        assert [version.problem for entry in models.values() for version in entry.versions.values()] == [None] * 3
+
+
+def test_a_neighbour_whose_name_starts_alike(tmp_path: Path) -> None:
+    """``models-2`` is not inside ``models``."""
+    fill(tmp_path / "models-2", "m.tflite")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "m.tflite").symlink_to(tmp_path / "models-2" / "m.tflite")
+    assert "leaves the models folder" in str(scan(tmp_path / "models")["m"].versions["tflite"].problem)
+
+
+def test_links_that_lead_nowhere(tmp_path: Path) -> None:
+    """A link to itself or to nothing does not keep the other models from being served."""
+    fill(tmp_path, "good.tflite", "m/m.tflite")
+    (tmp_path / "loop.tflite").symlink_to("loop.tflite")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nothing")
+    (tmp_path / "m" / "1").symlink_to("1")
+    (tmp_path / "m" / "model.toml").symlink_to("model.toml")
+    models = scan(tmp_path)
+    assert versions(models["good"]) == {"tflite": "good.tflite"}
+    assert versions(models["m"]) == {"tflite": "m.tflite"}
+
+
+@pytest.fixture
+def not_root() -> Iterator[None]:
+    """Without root's rights, for whom no folder is unreadable."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(user)
+
+
+def test_a_folder_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """One unreadable folder is listed with its problem and hides no other."""
+    fill(tmp_path, "good.tflite", "m/m.tflite")
+    tmp_path.chmod(0o755)
+    (tmp_path / "m").chmod(0)
+    monkeypatch.chdir(tmp_path)
+    request.getfixturevalue("not_root")
+    models = scan(Path())
+    assert versions(models["good"]) == {"tflite": "good.tflite"}
+    assert models["good"].versions["tflite"].problem is None
+    assert (models["m"].versions, models["m"].problem) == ({}, "the folder m cannot be read: Permission denied")
+
+
+def test_a_thousand_models(tmp_path: Path) -> None:
+    """Many bare models are found, in order."""
+    names = [f"m{number:04}" for number in range(1000)]
+    models = scan(fill(tmp_path, *[f"{name}.tflite" for name in names]))
+    assert list(models) == names
+    assert all(entry.default_version == "tflite" for entry in models.values())
+
+
+def test_the_models_of_this_repository() -> None:
+    """The embedded models are found without a problem; the recipes beside them are no model."""
+    models = scan(REPOSITORY_MODELS)
+    assert list(models) == ["diabetes", "digits", "petals"]
+    assert [entry.problem for entry in models.values()] == [None] * 3
+    assert models["digits"].manifest.labels == "labels.txt"
+    defaults = [entry.versions[entry.default_version] for entry in models.values()]
+    assert [version.problem for version in defaults] == [None] * 3

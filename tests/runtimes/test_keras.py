@@ -1,0 +1,315 @@
+"""The Keras runtime, on models built here and on public ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.keras import RUNTIME, KerasSession
+from pocketserve.tensors import TensorSpec
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    # Keras says that its older format is old when a test writes one.
+    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning"),
+    # Keras's variables meet NumPy 2 when they are saved.
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:You are saving a model that has not yet been built:UserWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def keras() -> Any:
+    """Keras, imported as the runtime does."""
+    from pocketserve.runtimes.keras import _import_keras
+    from pocketserve.runtimes.savedmodel import import_tensorflow
+
+    import_tensorflow(1)
+    return _import_keras()
+
+
+@pytest.fixture(scope="module")
+def models(keras: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of small models."""
+    folder = tmp_path_factory.mktemp("keras")
+    layers = keras.layers
+    a, b = layers.Input((4,), name="a"), layers.Input((3,), name="b", dtype="int32")
+    dense = layers.Dense(2, name="scores", kernel_initializer="ones")(a)
+    embedded = layers.Embedding(5, 2, name="emb", embeddings_initializer="ones")(b)
+    two = keras.Model([a, b], [dense, embedded])
+    two.save(folder / "two.keras")
+    two.save(folder / "two.h5")
+    two.save_weights(folder / "two.weights.h5")
+    keras.Model({"b": b, "a": a}, {"q": embedded, "p": dense}).save(folder / "dictionary.keras")
+    training = keras.Sequential([layers.Input((4,)), layers.Dropout(0.9), layers.BatchNormalization(name="norm")])
+    training.compile("adam", "mse")
+    training.save(folder / "training.keras")
+    words = layers.TextVectorization(vocabulary=["yes", "no"], name="ids")
+    keras.Sequential([layers.Input((1,), dtype="string", name="words"), words]).save(folder / "words.keras")
+    code = keras.Sequential([layers.Input((4,)), layers.Lambda(lambda x: x * 2)])
+    code.save(folder / "code.keras")
+    code.save(folder / "code.h5")
+    keras.Sequential([layers.Dense(2)]).save(folder / "unbuilt.keras")
+    return folder
+
+
+def opened(path: Path) -> KerasSession:
+    return RUNTIME.open(ModelSource(path))
+
+
+def refusal(path: Path) -> str:
+    """Why a file is not loaded, as one sentence."""
+    with pytest.raises(ModelLoadError) as caught:
+        opened(path)
+    text = str(caught.value)
+    assert "\n" not in text and path.name in text and len(text) < 700
+    return text
+
+
+def with_config(source: Path, target: Path, change: Any, **metadata: str) -> Path:
+    """A copy of an archive with another configuration."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "config.json":
+                content = change(content.decode()).encode()
+            if name == "metadata.json":
+                content = json.dumps(json.loads(content) | metadata).encode()
+            new.writestr(name, content)
+    return target
+
+
+# --- What a session says and computes
+
+
+def test_says_who_it_is(models: Path) -> None:
+    session = opened(models / "two.keras")
+    assert RUNTIME.platform == "keras"
+    assert RUNTIME.option_keys == frozenset()
+    assert session.runtime.startswith("keras 3.") and "tensorflow 2." in session.runtime
+    assert session.device == "cpu"
+    assert session.signatures == {}
+    assert session.memory_bytes == (4 * 2 + 2 + 5 * 2) * 4
+
+
+@pytest.mark.parametrize("name", ["two.keras", "two.h5"])
+def test_names_datatypes_and_free_dimensions(models: Path, name: str) -> None:
+    session = opened(models / name)
+    assert list(session.inputs) == [TensorSpec("a", "FP32", (-1, 4)), TensorSpec("b", "INT32", (-1, 3))]
+    assert list(session.outputs) == [TensorSpec("scores", "FP32", (-1, 2)), TensorSpec("emb", "FP32", (-1, 3, 2))]
+    results = session.run({"a": np.ones((5, 4), np.float32), "b": np.zeros((5, 3), np.int32)})
+    np.testing.assert_allclose(results["scores"], np.full((5, 2), 4))
+    np.testing.assert_allclose(results["emb"], np.ones((5, 3, 2)))
+
+
+def test_dictionaries_of_inputs_and_outputs(models: Path) -> None:
+    session = opened(models / "dictionary.keras")
+    assert {spec.name: spec.shape for spec in session.inputs} == {"a": (-1, 4), "b": (-1, 3)}
+    assert {spec.name: spec.shape for spec in session.outputs} == {"p": (-1, 2), "q": (-1, 3, 2)}
+    results = session.run({"a": np.ones((1, 4), np.float32), "b": np.zeros((1, 3), np.int32)})
+    np.testing.assert_allclose(results["p"], [[4, 4]])
+
+
+def test_it_runs_as_for_inference_not_as_in_training(models: Path) -> None:
+    session = opened(models / "training.keras")
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    (result,) = session.run({session.inputs[0].name: x}).values()
+    np.testing.assert_allclose(result, x / np.sqrt(1.001), rtol=1e-5)
+
+
+def test_text(models: Path) -> None:
+    session = opened(models / "words.keras")
+    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == ["BYTES", "INT64"]
+    words = np.array([[b"no yes"], [b"\xff"]], dtype=object)
+    assert session.run({"words": words})["ids"].tolist() == [[3, 2], [1, 0]]
+
+
+def test_results_own_their_memory(models: Path) -> None:
+    session = opened(models / "training.keras")
+    name = session.inputs[0].name
+    x = np.ones((1, 4), np.float32)
+    x.flags.writeable = False
+    first = next(iter(session.run({name: x}).values()))
+    kept = first.copy()
+    session.run({name: x * 7})
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_an_input_that_does_not_fit_is_the_inputs_fault(models: Path) -> None:
+    session = opened(models / "two.keras")
+    with pytest.raises(ValueError, match=r"[Ii]ncompatible|shape"):
+        session.run({"a": np.ones((1, 9), np.float32), "b": np.zeros((1, 3), np.int32)})
+    with pytest.raises(ValueError, match="not in"):  # an index beyond the embedding
+        session.run({"a": np.ones((1, 4), np.float32), "b": np.full((1, 3), 99, np.int32)})
+
+
+def test_there_are_no_signatures_and_no_runs_after_the_end(models: Path) -> None:
+    session = opened(models / "two.keras")
+    with pytest.raises(ValueError, match="no signature 'other'"):
+        session.run({}, "other")
+    session.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        session.run({})
+
+
+# --- Files that are not loaded
+
+
+@pytest.mark.parametrize("name", ["code.keras", "code.h5"])
+def test_lambda_layers_are_refused(models: Path, name: str) -> None:
+    assert "has a Lambda layer, which is Python code inside the file and is not run" in refusal(models / name)
+
+
+def test_code_in_the_configuration_is_not_run(models: Path, tmp_path: Path) -> None:
+    """CVE-2025-1550 named any function of any module as a layer."""
+    call = {"module": "os", "class_name": "function", "config": "mkdir", "registered_name": "mkdir"}
+    layer = {"module": "keras.layers", "class_name": "Activation", "config": {"name": "x", "activation": call}}
+
+    def change(text: str) -> str:
+        document = json.loads(text)
+        document["config"]["layers"].append(layer | {"registered_name": None, "inbound_nodes": [], "name": "x"})
+        return json.dumps(document)
+
+    assert refusal(with_config(models / "two.keras", tmp_path / "m.keras", change))
+
+
+def test_pickles_are_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "m.h5"
+    path.write_bytes(pickle.dumps({"a": 1}))
+    assert "is no HDF5 file" in refusal(path)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.99])
+def test_truncated_files_are_refused(models: Path, tmp_path: Path, suffix: str, part: float) -> None:
+    whole = (models / f"two{suffix}").read_bytes()
+    path = tmp_path / f"part{suffix}"
+    path.write_bytes(whole[: int(len(whole) * part)])
+    assert any(
+        words in refusal(path) for words in ("no whole Keras archive", "damaged or cut short", "is no HDF5 file")
+    )
+
+
+def test_garbage_and_missing_files_are_refused(tmp_path: Path) -> None:
+    for name in ("m.keras", "m.h5", "m.hdf5"):
+        (tmp_path / name).write_bytes(b"garbage" * 100)
+        assert "again" in refusal(tmp_path / name)
+    assert "cannot be read: No such file" in refusal(tmp_path / "gone.keras")
+
+
+def test_a_zip_archive_without_a_model_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.keras", "w") as archive:
+        archive.writestr("other.txt", "")
+    assert "without config.json" in refusal(tmp_path / "m.keras")
+
+
+def test_an_archive_that_inflates_beyond_reason_is_refused(models: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.keras"
+    path.write_bytes((models / "two.keras").read_bytes())
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(50_000_000))
+    assert "would inflate to" in refusal(path)
+
+
+def test_weights_alone_are_told_in_words(models: Path) -> None:
+    assert "holds weights only" in refusal(models / "two.weights.h5")
+
+
+def test_a_model_without_inputs_is_told_in_words(models: Path) -> None:
+    assert "does not say what it takes" in refusal(models / "unbuilt.keras")
+
+
+def test_custom_layers_are_named(models: Path, tmp_path: Path) -> None:
+    path = with_config(
+        models / "two.keras",
+        tmp_path / "m.keras",
+        lambda text: text.replace('"Dense"', '"MyDense"').replace('"keras.layers"', '"mine"'),
+        keras_version="99.0",
+    )
+    text = refusal(path)
+    assert "custom code or belongs to another version of Keras (it was saved by Keras 99.0" in text
+
+
+def test_options_of_another_keras_are_named(models: Path, tmp_path: Path) -> None:
+    path = with_config(
+        models / "two.keras", tmp_path / "m.keras", lambda text: text.replace('"units": 2', '"units": 2, "groups": 1')
+    )
+    assert "options that this Keras does not know (Dense: {'groups': 1})" in refusal(path)
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ('"name": "scores"', '"name": "scores", "groups": 1', "does not know (Dense: {'groups': 1})"),
+    ('"class_name": "Dense"', '"class_name": "TFOpLambda"', "operators outside of layers (TFOpLambda)"),
+])  # fmt: skip
+def test_load_problems_of_old_files(keras: Any, models: Path, tmp_path: Path, old: str, new: str, words: str) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "m.h5"
+    path.write_bytes((models / "two.h5").read_bytes())
+    with h5py.File(path, "r+") as file:
+        config = json.dumps(json.loads(file.attrs["model_config"]))
+        assert old in config
+        file.attrs["model_config"] = config.replace(old, new)
+    assert words in refusal(path)
+
+
+# Keras also misses a part of the file that never had weights.
+@pytest.mark.filterwarnings("ignore:Skipping nested container:UserWarning")
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("way", ["external", "link"])
+def test_weights_in_another_file_are_refused(models: Path, tmp_path: Path, suffix: str, way: str) -> None:
+    """CVE-2026-1669: HDF5 can take a dataset's bytes from any file of the system."""
+    source, path = models / f"two{suffix}", tmp_path / f"m{suffix}"
+    if suffix == ".h5":
+        path.write_bytes(_pointing_elsewhere(source.read_bytes(), tmp_path, way))
+    else:
+        with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
+            for name in old.namelist():
+                content = old.read(name)
+                elsewhere = name == "model.weights.h5"
+                new.writestr(name, _pointing_elsewhere(content, tmp_path, way) if elsewhere else content)
+    assert "Keras holds it for unsafe: Not allowed: H5 file with" in refusal(path)
+
+
+def _pointing_elsewhere(content: bytes, folder: Path, way: str) -> bytes:
+    """An HDF5 file whose (4, 2) dataset lies in another file."""
+    h5py = pytest.importorskip("h5py")
+    (folder / "secret").write_bytes(bytes(32))
+    with h5py.File(folder / "other.h5", "w") as other:
+        other["x"] = np.ones((4, 2), np.float32)
+    buffer = io.BytesIO(content)
+    with h5py.File(buffer, "r+") as file:
+        name = next(name for name in _datasets(file) if file[name].shape == (4, 2))
+        del file[name]
+        if way == "external":
+            file.create_dataset(name, (4, 2), "f4", external=[(str(folder / "secret"), 0, 32)])
+        else:
+            file[name] = h5py.ExternalLink(str(folder / "other.h5"), "x")
+    return buffer.getvalue()
+
+
+def _datasets(file: Any) -> list[str]:
+    names: list[str] = []
+    file.visititems(lambda name, item: names.append(name) if hasattr(item, "shape") else None)
+    return names
+
+
+# --- Public models
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("name", ["fer_keras__astronaut", "fer_keras__grace_hopper", "fer_keras_v3__astronaut"])
+def test_public_models(assets: Path, name: str) -> None:
+    case = json.loads((assets / "expected" / f"{name}.json").read_text())
+    session = opened(assets / case["model"])
+    assert list(session.inputs) == [TensorSpec("input_1", "FP32", (-1, 64, 64, 1))]
+    assert list(session.outputs) == [TensorSpec("predictions", "FP32", (-1, 7))]
+    results = session.run({"input_1": np.load(assets / case["inputs"][0]["npy"])})
+    np.testing.assert_allclose(results["predictions"], np.load(assets / case["outputs"][0]["npy"]), atol=1e-4)

@@ -1,0 +1,170 @@
+"""The runtime of exported programs."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
+from pocketserve.runtimes.pt2 import RUNTIME, Pt2Session  # noqa: E402
+from pocketserve.tensors import TensorSpec  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+
+    def forward(self, x, more, scale=2):
+        y = self.layer(x)
+        return {"logits": y * scale + more["bias"], "pair": (x, y.to(torch.bfloat16)), "fixed": [3, None]}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program for 1 to 8 rows, with a dictionary among its inputs and a number that was fixed."""
+    path = tmp_path_factory.mktemp("pt2") / "model.pt2"
+    rows = torch.export.Dim("rows", min=1, max=8)
+    shapes = {"x": {0: rows}, "more": {"bias": {0: rows}}, "scale": None}
+    arguments = (torch.ones(2, 3), {"bias": torch.ones(2, 1)})
+    torch.export.save(torch.export.export(Model(), arguments, {"scale": 3}, dynamic_shapes=shapes), path)
+    return path
+
+
+def opened(path: Path, **options: object) -> Pt2Session:
+    return RUNTIME.open(ModelSource(path, options=options))
+
+
+def rows(count: int) -> dict[str, np.ndarray]:
+    return {"x": np.ones((count, 3), np.float32), "more_bias": np.zeros((count, 1), np.float32)}
+
+
+def test_says_who_it_is(model: Path):
+    session = opened(model, trust=True)
+    assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_export", {"trust"})
+    assert session.runtime == f"torch {torch.__version__} (torch.export)"
+    assert session.device == "cpu" and session.signatures == {} and session.memory_bytes == 4 * (6 + 2)
+    assert not isinstance(session, ResettableSession)
+
+
+def test_specs_come_from_the_program(model: Path):
+    session = opened(model, trust=True)
+    assert list(session.inputs) == [TensorSpec("x", "FP32", (-1, 3)), TensorSpec("more_bias", "FP32", (-1, 1))]
+    assert list(session.outputs) == [
+        TensorSpec("logits", "FP32", (-1, 2)),
+        TensorSpec("pair.0", "FP32", (-1, 3)),
+        TensorSpec("pair.1", "BF16", (-1, 2)),
+        TensorSpec("fixed.0", "INT64", ()),
+    ]
+
+
+def test_runs_any_count_of_rows(model: Path):
+    session = opened(model, trust=True)
+    for count in (1, 5, 8):
+        result = session.run(rows(count))
+        assert list(result) == [spec.name for spec in session.outputs]
+        assert result["logits"].shape == (count, 2) and result["pair.1"].dtype == np.uint16
+        assert result["fixed.0"] == 3 and result["pair.0"].flags.owndata
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (rows(9), r"Guard failed: x\.size\(\)\[0\] <= 8"),
+        ({**rows(2), "x": np.ones((3, 3), np.float32)}, "Guard failed"),
+        ({**rows(2), "x": np.ones((2, 4), np.float32)}, "Guard failed"),
+        ({**rows(2), "x": np.ones((2, 3), np.float64)}, "dtype"),
+    ],
+)
+def test_inputs_that_do_not_fit(model: Path, inputs: dict[str, np.ndarray], message: str):
+    session = opened(model, trust=True)
+    with pytest.raises(ValueError, match=message):
+        session.run(inputs)
+    assert session.run(rows(2))["logits"].shape == (2, 2)
+
+
+def test_closed(model: Path):
+    session = opened(model, trust=True)
+    session.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        session.run(rows(1))
+
+
+# --- Trust
+
+
+@pytest.mark.parametrize("options", [{}, {"trust": False}])
+def test_without_trust_nothing_is_loaded(model: Path, options: dict, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.export, "load", lambda *_: pytest.fail("it was loaded"))
+    with pytest.raises(ModelLoadError, match=r"model\.pt2 is code: .* write trust = true"):
+        opened(model, **options)
+
+
+def test_trust_is_a_boolean(model: Path):
+    with pytest.raises(ModelLoadError, match="trust is true or false, not 'yes'"):
+        opened(model, trust="yes")
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_others_can_write_is_not_trusted(model: Path, tmp_path: Path, what: str):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    path = folder / "model.pt2"
+    shutil.copy(model, path)
+    (path if what == "file" else folder).chmod(0o777)
+    with pytest.raises(ModelLoadError, match="can be written by every user"):
+        opened(path, trust=True)
+
+
+@pytest.mark.assets
+def test_the_hostile_file_is_not_run(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    hostile = assets.parent / "hostile" / "pt2-executes-mkdir.pt2"
+    if not hostile.is_file():
+        pytest.skip("the folder of hostile files is not there")
+    monkeypatch.chdir(tmp_path)
+    for options in ({}, {"trust": False}):
+        with pytest.raises(ModelLoadError, match="is code"):
+            opened(hostile, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- Other files
+
+
+def test_compiled_packages_are_refused_even_if_trusted(tmp_path: Path):
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("archive_format", "data/aotinductor/model/a.so"):
+            archive.writestr(f"model/{name}", b"")
+    with pytest.raises(ModelLoadError, match="native code compiled by AOTInductor"):
+        opened(path, trust=True)
+
+
+def test_other_files_are_named(tmp_path: Path):
+    torch.save(Model().state_dict(), tmp_path / "weights.pt2")
+    with pytest.raises(ModelLoadError, match="holds weights without a model"):
+        opened(tmp_path / "weights.pt2", trust=True)
+    (tmp_path / "text.pt2").write_text("no zip")
+    with pytest.raises(ModelLoadError, match="is no exported program"):
+        opened(tmp_path / "text.pt2", trust=True)
+    with pytest.raises(ModelLoadError, match="cannot be read"):
+        opened(tmp_path / "missing.pt2", trust=True)
+
+
+def test_damaged_programs_raise_load_errors(model: Path, tmp_path: Path):
+    """Only the description is damaged here: random bytes in a pickle could call anything."""
+    path = tmp_path / "model.pt2"
+    for length in (0, 1, 50, 500):
+        with zipfile.ZipFile(model) as old, zipfile.ZipFile(path, "w") as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name)[: length if name.endswith("models/model.json") else None])
+        with pytest.raises(ModelLoadError, match="may be damaged"):
+            opened(path, trust=True)

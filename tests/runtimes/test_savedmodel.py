@@ -1,0 +1,421 @@
+"""The SavedModel runtime, on models built here and on public ones, and the check that comes before it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.runtimes.savedmodel import RUNTIME, SavedModelSession
+from pocketserve.runtimes.savedmodel_check import REFUSED, ForbiddenError, check_graphs, read_meta_graphs
+from pocketserve.tensors import TensorSpec
+
+pytestmark = pytest.mark.tensorflow
+
+Save = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    """TensorFlow, imported as the runtime does."""
+    from pocketserve.runtimes.savedmodel import import_tensorflow
+
+    return import_tensorflow(1)
+
+
+@pytest.fixture
+def save(tf: Any, tmp_path: Path) -> Save:
+    """Saves functions of given input signatures: ``save(name=(function, *specs))``."""
+
+    def save(default: tuple[Any, ...] | None = None, **others: tuple[Any, ...]) -> Path:
+        module = tf.Module()
+        functions = others if default is None else {"serving_default": default, **others}
+        module.functions = {key: tf.function(fn, input_signature=specs) for key, (fn, *specs) in functions.items()}
+        tf.saved_model.save(module, str(tmp_path / "model"), signatures=dict(module.functions))
+        return tmp_path / "model"
+
+    return save
+
+
+@pytest.fixture(scope="module")
+def counter(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with variables, saved once; do not change it."""
+    folder = tmp_path_factory.mktemp("counter") / "scale"
+    module = tf.Module()
+    module.scale = tf.Variable([2.0, 3.0])
+    spec = tf.TensorSpec([None, 2], tf.float32, name="x")
+    module.call = tf.function(lambda x: {"scaled": x * module.scale}, input_signature=[spec])
+    module.negate = tf.function(lambda x: {"negated": -x}, input_signature=[spec])
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.call, "negate": module.negate})
+    return folder
+
+
+@pytest.fixture
+def copy(counter: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(counter, tmp_path / "scale"))
+
+
+def opened(folder: Path, **options: Any) -> SavedModelSession:
+    return RUNTIME.open(ModelSource(folder, options=options))
+
+
+def refusal(folder: Path, **options: Any) -> str:
+    """Why a folder is not loaded, as one sentence."""
+    with pytest.raises(ModelLoadError) as caught:
+        opened(folder, **options)
+    text = str(caught.value)
+    assert "\n" not in text and len(text) < 900
+    return text
+
+
+def texts(*values: bytes) -> np.ndarray:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+# --- What a session says and computes
+
+
+def test_says_who_it_is(counter: Path) -> None:
+    session = opened(counter)
+    assert RUNTIME.platform == "tensorflow_savedmodel"
+    assert RUNTIME.option_keys == {"loader", "signature", "trust"}
+    assert session.runtime.startswith("tensorflow 2.") and session.device == "cpu"
+    assert session.memory_bytes == sum(path.stat().st_size for path in counter.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("loader", ["v2", "v1"])
+def test_signatures(counter: Path, loader: str) -> None:
+    session = opened(counter, loader=loader)
+    assert ("(v1 loader)" in session.runtime) == (loader == "v1")
+    assert list(session.inputs) == [TensorSpec("x", "FP32", (-1, 2))]
+    assert list(session.outputs) == [TensorSpec("scaled", "FP32", (-1, 2))]
+    assert sorted(session.signatures) == ["negate", "serving_default"]
+    assert list(session.signatures["negate"].outputs) == [TensorSpec("negated", "FP32", (-1, 2))]
+    x = np.array([[1, 1], [2, 2]], np.float32)
+    x.flags.writeable = False
+    assert session.run({"x": x})["scaled"].tolist() == [[2, 3], [4, 6]]
+    assert session.run({"x": x}, "negate")["negated"].tolist() == [[-1, -1], [-2, -2]]
+    with pytest.raises(ValueError, match="no signature 'other'; it has: "):
+        session.run({"x": x}, "other")
+    with pytest.raises(ValueError, match=r"."):
+        session.run({"x": np.ones((1, 3), np.float32)})
+    session.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        session.run({"x": x})
+
+
+def test_the_path_of_the_file_will_do(counter: Path) -> None:
+    assert opened(counter / "saved_model.pb").run({"x": np.ones((1, 2), np.float32)})["scaled"].tolist() == [[2, 3]]
+
+
+def test_results_own_their_memory(counter: Path) -> None:
+    for loader in ("v1", "v2"):
+        session = opened(counter, loader=loader)
+        first = session.run({"x": np.ones((1, 2), np.float32)})["scaled"]
+        session.run({"x": np.full((1, 2), 9, np.float32)})
+        assert first.tolist() == [[2, 3]]
+
+
+def test_another_default_entry(counter: Path) -> None:
+    session = opened(counter, signature="negate")
+    assert [spec.name for spec in session.outputs] == ["negated"]
+    assert "has no signature 'other'; it has: " in refusal(counter, signature="other")
+
+
+def test_the_only_signature_is_the_default(tf: Any, save: Save) -> None:
+    session = opened(save(only=(lambda x: {"y": x + 1}, tf.TensorSpec([], tf.int64, name="x"))))
+    assert list(session.inputs) == [TensorSpec("x", "INT64", ())]
+    result = session.run({"x": np.array(4)})["y"]
+    assert result.shape == () and result.dtype == np.int64 and result == 5
+
+
+def test_several_signatures_without_a_default_need_a_choice(tf: Any, save: Save) -> None:
+    spec = tf.TensorSpec([1], tf.float32, name="x")
+    folder = save(one=(lambda x: {"y": x}, spec), two=(lambda x: {"y": -x}, spec))
+    assert "signature = ... in model.toml: one, two" in refusal(folder)
+    assert opened(folder, signature="two").run({"x": np.ones(1, np.float32)})["y"].tolist() == [-1]
+
+
+def test_no_signature_at_all(tf: Any, tmp_path: Path) -> None:
+    tf.saved_model.save(tf.Module(), str(tmp_path / "m"))
+    assert "has no signature that can be served" in refusal(tmp_path / "m")
+
+
+@pytest.mark.parametrize("loader", ["v2", "v1"])
+def test_text(tf: Any, save: Save, loader: str) -> None:
+    spec = tf.TensorSpec([None], tf.string, name="words")
+    folder = save((lambda words: {"joined": tf.strings.reduce_join(words), "each": words + b"!"}, spec))
+    session = opened(folder, loader=loader)
+    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == ["BYTES"] * 3
+    results = session.run({"words": texts(b"a\0", b"\xff\0")})
+    assert results["joined"].shape == () and results["joined"].item() == b"a\0\xff\0"
+    assert results["each"].tolist() == [b"a\0!", b"\xff\0!"]
+    assert session.run({"words": texts()})["each"].shape == (0,)
+
+
+@pytest.mark.parametrize("loader", ["v2", "v1"])
+def test_bfloat16_is_its_bits(tf: Any, save: Save, loader: str) -> None:
+    folder = save((lambda x: {"y": x + x}, tf.TensorSpec([2], tf.bfloat16, name="x")))
+    session = opened(folder, loader=loader)
+    assert [spec.datatype for spec in (*session.inputs, *session.outputs)] == ["BF16", "BF16"]
+    one, two = 0x3F80, 0x4000
+    result = session.run({"x": np.array([one, 0], np.uint16)})["y"]
+    assert result.dtype == np.uint16 and result.tolist() == [two, 0]
+
+
+def test_unknown_rank_takes_any_shape(tf: Any, save: Save) -> None:
+    session = opened(save((lambda x: {"y": x * 2}, tf.TensorSpec(None, tf.float32, name="x"))))
+    assert session.inputs[0].open and session.outputs[0].open
+    assert session.run({"x": np.ones((1, 2, 1), np.float32)})["y"].tolist() == [[[2], [2]]]
+    with pytest.raises(ValueError, match=r"."):
+        session.run({"x": texts(b"a")})
+
+
+def test_complex_numbers_are_refused_in_words(tf: Any, save: Save) -> None:
+    folder = save((lambda x: {"y": x}, tf.TensorSpec([1], tf.complex64, name="x")))
+    assert "serving_default of the SavedModel model cannot be served: tensor 'x' has type complex64" in refusal(folder)
+
+
+def test_options_are_checked(counter: Path) -> None:
+    assert "'v2' or 'v1', not 'v3'" in refusal(counter, loader="v3")
+    assert "true or false, not 1" in refusal(counter, trust=1)
+
+
+# --- Files and code
+
+
+def _vocabulary(tf: Any, tmp_path: Path) -> Path:
+    """A model whose table is filled from an asset."""
+    words = tmp_path / "words.txt"
+    words.write_text("zero\none\ntwo\n")
+    module = tf.Module()
+    index = tf.lookup.TextFileIndex
+    module.table = tf.lookup.StaticVocabularyTable(
+        tf.lookup.TextFileInitializer(str(words), tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER), 1
+    )
+    spec = tf.TensorSpec([None], tf.string, name="words")
+    module.call = tf.function(lambda words: {"ids": module.table.lookup(words)}, input_signature=[spec])
+    tf.saved_model.save(module, str(tmp_path / "vocabulary"), signatures=module.call)
+    words.unlink()
+    return tmp_path / "vocabulary"
+
+
+@pytest.mark.parametrize("loader", ["v2", "v1"])
+def test_tables_may_be_filled_from_the_models_own_assets(tf: Any, tmp_path: Path, loader: str) -> None:
+    session = opened(_vocabulary(tf, tmp_path), loader=loader)
+    assert session.run({"words": texts(b"two", b"zero", b"other")})["ids"].tolist() == [2, 0, 3]
+
+
+def test_a_missing_asset_is_named(tf: Any, tmp_path: Path) -> None:
+    folder = _vocabulary(tf, tmp_path)
+    (folder / "assets" / "words.txt").unlink()
+    assert "assets/words.txt is missing" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["../words.txt", "/etc/passwd", "a/../../words.txt"])
+def test_assets_outside_the_folder_are_refused(tf: Any, tmp_path: Path, name: str) -> None:
+    folder = _vocabulary(tf, tmp_path)
+    _edit(folder, lambda graph: setattr(graph.asset_file_def[0], "filename", name))
+    assert "lies outside the model's folder" in refusal(folder)
+
+
+def test_a_table_filled_from_another_file_is_refused(tf: Any, tmp_path: Path) -> None:
+    """The path is a constant that the initialiser captures in place of the asset."""
+    folder = _vocabulary(tf, tmp_path)
+
+    def capture_a_constant(graph: Any) -> None:
+        objects = graph.object_graph_def
+        number = next(index for index, node in enumerate(objects.nodes) if node.HasField("asset"))
+        objects.nodes[number].Clear()
+        objects.nodes[number].constant.operation = "Const"
+
+    _edit(folder, capture_a_constant)
+    assert "InitializeTableFromTextFileV2, which reads a file that is not one of its assets" in refusal(folder)
+
+
+def test_an_initialiser_that_others_call_with_a_path_is_refused(tf: Any, tmp_path: Path) -> None:
+    folder = _vocabulary(tf, tmp_path)
+
+    def call_it(graph: Any) -> None:
+        functions = {function.signature.name: function for function in graph.graph_def.library.function}
+        target = next(name for name in functions if "initializer" in name)
+        caller = next(function for name, function in functions.items() if "signature_wrapper" in name)
+        node = caller.node_def.add(name="hidden", op="StatefulPartitionedCall", input=["words", "words"])
+        node.attr["f"].func.name = target
+
+    _edit(folder, call_it)
+    assert "reads a file that is not one of its assets" in refusal(folder)
+
+
+def test_a_link_out_of_the_folder_is_refused(tf: Any, tmp_path: Path) -> None:
+    folder = _vocabulary(tf, tmp_path)
+    (folder / "assets" / "words.txt").unlink()
+    (tmp_path / "secret").write_text("a\nb\nc\n")
+    (folder / "assets" / "words.txt").symlink_to(tmp_path / "secret")
+    assert "assets/words.txt is a link that leaves the model's folder" in refusal(folder)
+
+
+def _edit(folder: Path, change: Callable[[Any], None]) -> None:
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    path = folder / "saved_model.pb"
+    document = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    change(document.meta_graphs[0])
+    path.write_bytes(document.SerializeToString())
+
+
+@pytest.mark.parametrize("loader", ["v2", "v1"])
+def test_reading_files_is_refused_unless_trusted(tf: Any, save: Save, tmp_path: Path, loader: str) -> None:
+    folder = save((lambda path: {"content": tf.io.read_file(path)}, tf.TensorSpec([], tf.string, name="path")))
+    text = refusal(folder, loader=loader)
+    assert "the operator ReadFile, which reads or writes files" in text and "trust = true" in text
+    (tmp_path / "note").write_bytes(b"hello")
+    path = np.array(bytes(tmp_path / "note"), dtype=object)
+    assert opened(folder, loader=loader, trust=True).run({"path": path})["content"].item() == b"hello"
+
+
+def test_other_ways_out_are_refused(tf: Any, save: Save, tmp_path: Path) -> None:
+    raw, text = tf.raw_ops, tf.TensorSpec([], tf.string, name="x")
+    ways = {
+        "WriteFile": lambda x: raw.WriteFile(filename=x, contents=x),
+        "MatchingFiles": lambda x: raw.MatchingFiles(pattern=x),
+        "SaveV2": lambda x: raw.SaveV2(prefix=x, tensor_names=["x"], shape_and_slices=[""], tensors=[x]),
+        "RestoreV2": lambda x: raw.RestoreV2(prefix=x, tensor_names=["x"], shape_and_slices=[""], dtypes=[tf.string]),
+        "PrintV2": lambda x: raw.PrintV2(input=x, output_stream=f"file://{tmp_path}/printed"),
+        "EagerPyFunc": lambda x: raw.EagerPyFunc(input=[x], token="t", Tout=[tf.string]),
+        "PyFunc": lambda x: raw.PyFunc(input=[x], token="t", Tout=[tf.string]),
+        "TextLineDataset": lambda x: tf.data.TextLineDataset([x]).reduce(x, lambda state, line: line),
+    }
+
+    def taking(way: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
+        def call(x: Any) -> dict[str, Any]:
+            way(x)
+            return {"y": x}
+
+        return call
+
+    for op, way in ways.items():
+        folder = save((taking(way), text))
+        assert f"the operator {op}," in refusal(folder), op
+        shutil.rmtree(folder)
+
+
+def test_code_that_only_an_inner_function_reaches_is_found(tf: Any, save: Save) -> None:
+    inner = tf.function(lambda x: tf.io.read_file(x))
+
+    def call(x: Any) -> dict[str, Any]:
+        return {"y": tf.cond(tf.strings.length(x) > 3, lambda: inner(x), lambda: x)}
+
+    assert "ReadFile" in refusal(save((call, tf.TensorSpec([], tf.string, name="x"))))
+
+
+def test_a_function_handed_over_in_an_attribute_of_an_attribute_is_found(counter: Path, copy: Path) -> None:
+    def hide(graph: Any) -> None:
+        library = graph.graph_def.library
+        added = library.function.add()
+        added.signature.name = "hidden"
+        added.node_def.add(name="read", op="ReadFile")
+        node = next(f for f in library.function if "signature_wrapper" in f.signature.name).node_def.add(name="n")
+        node.op = "PartitionedCall"
+        node.attr["f"].func.attr["inner"].list.func.add(name="hidden")
+
+    _edit(copy, hide)
+    with pytest.raises(ForbiddenError, match="ReadFile"):
+        check_graphs(read_meta_graphs(copy))
+    check_graphs(read_meta_graphs(counter))
+
+
+def test_what_nothing_leads_to_is_not_held_against_a_model(copy: Path) -> None:
+    def add(graph: Any) -> None:
+        graph.graph_def.node.add(name="unused", op="ReadFile")
+
+    _edit(copy, add)
+    assert opened(copy).run({"x": np.ones((1, 2), np.float32)})
+
+
+def test_every_refused_operator_is_one_of_tensorflow(tf: Any) -> None:
+    """A misspelt name would refuse nothing; a few are registered only when their library is loaded."""
+    known = {name.removeprefix("Experimental") for name in dir(tf.raw_ops)}
+    elsewhere = {"BigQueryReader", *(name for name in REFUSED if name.startswith("Rpc"))}
+    assert REFUSED - elsewhere <= known
+
+
+# --- Damaged folders
+
+
+def test_damaged_graphs_are_refused(copy: Path) -> None:
+    path = copy / "saved_model.pb"
+    whole = path.read_bytes()
+    for content in (b"", b"garbage" * 50, whole[: len(whole) // 2], whole[:-1]):
+        path.write_bytes(content)
+        assert "damaged or not whole" in refusal(copy)
+    path.unlink()
+    assert "saved_model.pb cannot be read: No such file" in refusal(copy)
+
+
+def test_truncation_anywhere_is_no_crash(copy: Path) -> None:
+    path = copy / "saved_model.pb"
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 97):
+        path.write_bytes(whole[:size])
+        with pytest.raises((DamagedFileError, ForbiddenError)):
+            check_graphs(read_meta_graphs(copy))
+
+
+def test_flipped_bytes_are_no_crash(copy: Path) -> None:
+    path = copy / "saved_model.pb"
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 53):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        try:
+            check_graphs(read_meta_graphs(copy))
+        except (DamagedFileError, ForbiddenError):
+            continue
+
+
+@pytest.mark.parametrize("name", ["variables.data-00000-of-00001", "variables.index"])
+def test_missing_variables_are_named(copy: Path, name: str) -> None:
+    (copy / "variables" / name).unlink()
+    assert f"variables/{name} is missing" in refusal(copy)
+
+
+def test_truncated_variables_are_told_in_words(copy: Path) -> None:
+    shard = copy / "variables" / "variables.data-00000-of-00001"
+    shard.write_bytes(shard.read_bytes()[:4])
+    assert "TensorFlow cannot load the SavedModel scale: Read less bytes than requested" in refusal(copy)
+
+
+# --- Public models
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize(
+    ("name", "tolerance", "tensors"),
+    [
+        ("fer_savedmodel__astronaut", 1e-4, "fer_savedmodel__astronaut.input_1"),
+        ("basic_pitch_savedmodel", 1e-3, "basic_pitch_tflite.serving_default_input_2_0"),
+    ],
+)
+def test_public_models(assets: Path, name: str, tolerance: float, tensors: str) -> None:
+    case = json.loads((assets / "expected" / f"{name}.json").read_text())
+    session = opened(assets / case["model"])
+    assert ("(v1 loader)" in session.runtime) == (name == "basic_pitch_savedmodel")
+    results = session.run({case["inputs"][0]["name"]: np.load(assets / "inputs" / "tensors" / f"{tensors}.npy")})
+    assert set(results) == {expected["name"] for expected in case["outputs"]}
+    for expected in case["outputs"]:
+        np.testing.assert_allclose(results[expected["name"]], np.load(assets / expected["npy"]), atol=tolerance)
+
+
+@pytest.mark.assets
+def test_one_loader_alone_says_why_it_fails(assets: Path) -> None:
+    assert "add_slot" in refusal(assets / "models" / "savedmodel" / "basic_pitch_nmp", loader="v2")

@@ -1,0 +1,455 @@
+"""The TorchScript runtime."""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+import wave
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
+from pocketserve.runtimes.torchscript import RUNTIME, ScriptSession, field_names  # noqa: E402
+from pocketserve.tensors import TensorSpec  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")]
+
+MUTATIONS = 60
+
+Save = Callable[..., Path]
+
+
+class Pair(NamedTuple):
+    total: torch.Tensor
+    extra: Optional[torch.Tensor]  # noqa: UP045  all that TorchScript reads in a named tuple
+
+
+class Linear(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Nested(torch.nn.Module):
+    def forward(self, x):
+        return Pair(x.sum(), None), {"twice": x * 2, "levels": x}, [x, x + 1], [1, 2], 3, "word"
+
+
+class Grown(torch.nn.Module):
+    """Its dictionary is filled step by step: the program's text does not tell the keys."""
+
+    def forward(self, x):
+        result: dict[str, torch.Tensor] = {}
+        result["a"] = x
+        result["b"] = x + 1
+        return result
+
+
+class Plain(torch.nn.Module):
+    def forward(self, x, n: int, f: float, on: bool, word: str, sizes: list[int], late: int = 5):
+        return x * n + f + sum(sizes) + float(on) * late, word + "!"
+
+
+class Counter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.count += x.sum()
+        return self.count
+
+    @torch.jit.export
+    def reset_states(self):
+        self.count.zero_()
+
+    @torch.jit.export
+    def set_to(self, value: int):
+        self.count.fill_(value)
+
+
+class Types(torch.nn.Module):
+    def forward(self, x):
+        return x.half(), x.to(torch.bfloat16), x > 0, torch.quantize_per_tensor(x, 0.5, 0, torch.qint8), x.t()
+
+
+class Complex(torch.nn.Module):
+    def forward(self, x):
+        return torch.complex(x, x)
+
+
+class Images(torch.nn.Module):
+    def forward(self, images: list[torch.Tensor]):
+        return images[0]
+
+
+class Writer(torch.nn.Module):
+    def forward(self, x):
+        torch.save(x, "written-by-torchscript")
+        return x
+
+
+class Picky(torch.nn.Module):
+    def forward(self, x, mode: int):
+        if mode == 1:
+            raise ValueError("mode 1 is not for you")
+        if mode == 2:
+            assert x.shape[0] == 7, "seven rows"
+        return x[mode]
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    """Scripts a module and saves it."""
+
+    def saved(module: Any, name: str = "model.ts") -> Path:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            torch.jit.script(module).save(str(tmp_path / name))
+        return tmp_path / name
+
+    return saved
+
+
+def opened(path: Path, inputs: tuple = (), outputs: tuple = (), **options: object) -> ScriptSession:
+    return RUNTIME.open(ModelSource(path, inputs=inputs, outputs=outputs, options=options))
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+# --- Names and specs
+
+
+def test_says_who_it_is(save: Save):
+    session = opened(save(Linear()))
+    assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_torchscript", {"arguments", "reset"})
+    assert session.runtime == f"torch {torch.__version__} (TorchScript)"
+    assert session.device == "cpu" and session.signatures == {} and session.memory_bytes >= 32
+    assert not isinstance(session, ResettableSession)
+
+
+def test_without_a_manifest_tensors_are_open(save: Save):
+    module = Linear().eval()
+    session = opened(save(module))
+    assert list(session.inputs) == [TensorSpec("x", "FP32", (-1,), open=True)]
+    assert list(session.outputs) == [TensorSpec("output_0", "FP32", (-1,), open=True)]
+    x = floats(4, 3)
+    with torch.inference_mode():
+        expected = module(torch.from_numpy(x.copy())).numpy()
+    np.testing.assert_allclose(session.run({"x": x})["output_0"], expected, rtol=1e-5)
+
+
+def test_a_manifests_inputs_let_a_run_tell_the_outputs(save: Save):
+    session = opened(save(Linear()), (TensorSpec("x", "FP32", (-1, 3)),))
+    assert list(session.outputs) == [TensorSpec("output_0", "FP32", (-1, 2))]
+
+
+def test_manifest_names(save: Save):
+    inputs, outputs = (TensorSpec("features", "FP32", (-1, 3)),), (TensorSpec("logits", "FP32", (-1, 2)),)
+    session = opened(save(Linear()), inputs, outputs)
+    assert list(session.inputs) == [TensorSpec("features", "FP32", (-1, 3), aliases=("x",))]
+    assert list(session.outputs) == [TensorSpec("logits", "FP32", (-1, 2), aliases=("output_0",))]
+    assert session.run({"features": floats(2, 3)})["logits"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("what", ["inputs", "outputs"])
+def test_declarations_that_fit_nothing(save: Save, what: str):
+    specs = tuple(TensorSpec(name, "FP32", (-1, 3)) for name in ("a", "b"))
+    with pytest.raises(ModelLoadError, match=rf"model.toml declares 2 {what} \(a, b\), the model has 1"):
+        opened(save(Linear()), **{what: specs})
+
+
+def test_nested_results_are_named_by_fields_and_keys(save: Save):
+    session = opened(save(Nested()))
+    names = ["total", "extra", "twice", "levels", "output_4", "output_5", "output_6", "output_7", "output_8"]
+    assert [spec.name for spec in session.outputs] == names
+    result = session.run({"x": floats(2)})
+    assert list(result) == names
+    assert result["total"] == 1 and result["extra"].shape == (0,) and result["twice"].tolist() == [0, 2]
+    assert result["output_6"].tolist() == [1, 2] and result["output_7"] == 3 and result["output_8"] == b"word"
+
+
+def test_keys_that_only_a_run_tells(save: Save):
+    path = save(Grown())
+    with pytest.raises(ModelLoadError, match="declare"):
+        opened(path)
+    session = opened(path, (TensorSpec("x", "FP32", (2,)),))
+    assert [spec.name for spec in session.outputs] == ["a", "b"]
+    session = opened(path, outputs=(TensorSpec("b", "FP32", (-1,)),))
+    assert session.run({"x": floats(2)})["b"].tolist() == [1, 2]
+
+
+def test_a_result_that_is_not_as_declared(save: Save):
+    session = opened(save(Grown()), outputs=(TensorSpec("c", "FP32", (-1,)),))
+    with pytest.raises(RuntimeError, match="returned a, b instead of c"):
+        session.run({"x": floats(2)})
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("NamedTuple(a : Tensor, b : Tensor?)", ["a", "b"]),
+        ("NamedTuple(a : (int, Dict(str, Tensor)), b : int[])", ["a", "b"]),
+        ("(int, int)", []),
+    ],
+)
+def test_field_names(text: str, names: list[str]):
+    assert field_names(text) == names
+
+
+# --- Arguments that are no tensors
+
+PLAIN = {
+    "x": floats(2),
+    "n": np.array(2, np.uint8),
+    "f": np.array([0.5], np.float32),
+    "on": np.array(True),
+    "word": np.array([b"h\xc3\xa9"], dtype=object),
+    "sizes": np.array([3, 4]),
+}
+
+
+def test_plain_arguments_come_from_tensors(save: Save):
+    session = opened(save(Plain()))
+    found = [(spec.name, spec.datatype, spec.shape, spec.open) for spec in session.inputs]
+    assert found == [
+        ("x", "FP32", (-1,), True),
+        ("n", "INT64", (), True),
+        ("f", "FP32", (), True),
+        ("on", "BOOL", (), True),
+        ("word", "BYTES", (), True),
+        ("sizes", "INT64", (-1,), True),
+    ]
+    result = session.run(PLAIN)
+    assert result["output_0"].tolist() == [12.5, 14.5] and result["output_1"] == "hé!".encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("n", np.array(1.5), "whole numbers"),
+        ("n", np.array([1, 2]), "one value, not 2"),
+        ("n", np.array([], np.int64), "one value, not 0"),
+        ("f", np.array(True), "takes numbers"),
+        ("on", np.array(1), "takes BOOL"),
+        ("word", np.array(1), "takes texts"),
+        ("word", np.array(b"\xff", dtype=object), "utf-8"),
+        ("x", np.array([b"a"], dtype=object), "not of texts"),
+    ],
+)
+def test_plain_arguments_of_the_wrong_kind(save: Save, name: str, value: np.ndarray, message: str):
+    with pytest.raises(ValueError, match=message):
+        opened(save(Plain())).run({**PLAIN, name: value})
+
+
+def test_fixed_arguments_are_no_inputs(save: Save):
+    fixed = {"n": 2, "f": 1, "on": True, "word": "a", "sizes": [1, 2], "late": 7}
+    session = opened(save(Plain()), arguments=fixed)
+    assert [spec.name for spec in session.inputs] == ["x"]
+    assert session.run({"x": floats(1)})["output_0"].tolist() == [11]
+
+
+def test_a_default_becomes_an_input_when_the_manifest_names_it(save: Save):
+    inputs = (TensorSpec("x", "FP32", (-1,)), TensorSpec("late", "INT64", ()))
+    session = opened(save(Plain()), inputs, arguments={"n": 1, "f": 0.0, "on": True, "word": "a", "sizes": []})
+    assert session.run({"x": floats(1), "late": np.array(9)})["output_0"].tolist() == [9]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (3, "a table of keyword arguments"),
+        ({"m": 1}, "names 'm'"),
+        ({"n": 1.5}, "must be int"),
+        ({"n": True}, "must be int"),
+        ({"f": "a"}, "must be float"),
+        ({"word": 1}, "must be str"),
+        ({"sizes": 1}, r"must be List\[int\]"),
+        ({"x": "a"}, "must be Tensor"),
+    ],
+)
+def test_fixed_arguments_that_do_not_fit(save: Save, arguments: object, message: str):
+    with pytest.raises(ModelLoadError, match=message):
+        opened(save(Plain()), arguments=arguments)
+
+
+def test_arguments_that_no_tensor_can_carry(save: Save):
+    with pytest.raises(ModelLoadError, match=r"'images' is of type List\[Tensor\]"):
+        opened(save(Images()))
+
+
+# --- State
+
+
+def test_state_is_kept_and_reset(save: Save):
+    session = opened(save(Counter()))
+    assert isinstance(session, ResettableSession)
+    results = [session.run({"x": floats(2)})["output_0"] for _ in range(3)]
+    assert [result.item() for result in results] == [1, 2, 3]  # results own their memory
+    session.reset()
+    assert session.run({"x": floats(2)})["output_0"].item() == 1
+
+
+def test_the_run_on_zeros_leaves_no_state(save: Save):
+    class Steps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps = 0
+
+        def forward(self, x):
+            self.steps += 1
+            return x + self.steps
+
+    session = opened(save(Steps()), (TensorSpec("x", "FP32", (1,)),))
+    assert session.run({"x": floats(1)})["output_0"].item() == 1
+    assert not isinstance(session, ResettableSession)
+
+
+def test_the_manifest_names_the_reset_method(save: Save):
+    path = save(Counter())
+    assert isinstance(opened(path, reset="reset_states"), ResettableSession)
+    for wrong in ("nothing", "set_to", 3):
+        with pytest.raises(ModelLoadError, match="reset names"):
+            opened(path, reset=wrong)
+
+
+# --- Numbers
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_datatypes_of_results(save: Save):
+    session = opened(save(Types()), (TensorSpec("x", "FP32", (-1, 2)),))
+    assert [spec.datatype for spec in session.outputs] == ["FP16", "BF16", "BOOL", "FP32", "FP32"]
+    result = list(session.run({"x": floats(2, 2)}).values())
+    assert result[1].tolist() == [[0, 0x3F80], [0x4000, 0x4040]]
+    assert result[3].tolist() == [[0, 1], [2, 3]] and result[4].tolist() == [[0, 2], [1, 3]]
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_bfloat16_is_widened_where_nobody_knows_of_it(save: Save):
+    result = opened(save(Types())).run({"x": floats(1, 2)})
+    assert result["output_1"].dtype == np.float32 and result["output_1"].tolist() == [[0, 1]]
+
+
+def test_bfloat16_inputs(save: Save):
+    session = opened(save(Linear().bfloat16()), (TensorSpec("x", "BF16", (-1, 3)),))
+    assert session.outputs[0].datatype == "BF16"
+    assert session.run({"x": np.full((2, 3), 0x3F80, np.uint16)})["output_0"].dtype == np.uint16
+
+
+def test_complex_results_are_refused(save: Save):
+    with pytest.raises(ModelLoadError, match="no datatype for complex64"):
+        opened(save(Complex()), (TensorSpec("x", "FP32", (2,)),))
+
+
+def test_frozen_weights_count_as_memory(save: Save, tmp_path: Path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        frozen = torch.jit.freeze(torch.jit.script(torch.nn.Linear(100, 100).eval()))
+        frozen.save(str(tmp_path / "frozen.ts"))
+    assert opened(tmp_path / "frozen.ts").memory_bytes > 40_000
+
+
+# --- Faults
+
+
+@pytest.mark.parametrize(
+    "x", [floats(2, 5), floats(3)[:2], floats(2, 3).astype(np.float64), np.float32(1.0), floats(2, 2, 2)]
+)
+def test_inputs_that_do_not_fit(save: Save, x: np.ndarray):
+    session = opened(save(Linear()))
+    with pytest.raises(ValueError):  # noqa: PT011  the text is PyTorch's
+        session.run({"x": np.asarray(x)})
+    assert session.run({"x": floats(1, 3)})["output_0"].shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"), [(1, "mode 1 is not for you"), (2, "seven rows"), (9, "index 9 out of range")]
+)
+def test_what_the_model_itself_refuses(save: Save, mode: int, message: str):
+    with pytest.raises(ValueError, match=message):
+        opened(save(Picky())).run({"x": floats(2, 2), "mode": np.array(mode)})
+
+
+def test_closed(save: Save):
+    session = opened(save(Linear()))
+    session.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        session.run({"x": floats(1, 3)})
+
+
+def test_files_that_open_files_are_refused(save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelLoadError, match=r"calls torch\.save"):
+        opened(save(Writer()))
+    assert not (tmp_path / "written-by-torchscript").exists()
+
+
+def test_other_files_are_named(tmp_path: Path):
+    torch.save(Linear().state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(ModelLoadError, match="holds weights without a model"):
+        opened(tmp_path / "weights.pt")
+    (tmp_path / "text.ts").write_text("no zip")
+    with pytest.raises(ModelLoadError, match="is no TorchScript archive"):
+        opened(tmp_path / "text.ts")
+    with pytest.raises(ModelLoadError, match="cannot be read"):
+        opened(tmp_path / "missing.ts")
+
+
+def test_damaged_files_raise_only_load_errors(save: Save):
+    path = save(Linear())
+    whole, chance = path.read_bytes(), random.Random(7)
+    texts = []
+    for number in range(MUTATIONS):
+        data = bytearray(whole[: chance.randrange(len(whole))] if number % 3 == 0 else whole)
+        for _ in range(8 if data and number % 3 else 0):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        path.write_bytes(data)
+        try:
+            opened(path)
+        except ModelLoadError as error:
+            texts.append(str(error))
+    assert len(texts) > MUTATIONS // 3 and not any("\n" in text for text in texts)
+
+
+# --- Public models
+
+
+def chunks(assets: Path) -> list[np.ndarray]:
+    with wave.open(str(assets / "inputs" / "audio" / "en_num.wav")) as sound:
+        assert sound.getframerate() == 16000
+        samples = np.frombuffer(sound.readframes(sound.getnframes()), np.int16).astype(np.float32) / 32768
+    return [samples[None, at : at + 512] for at in range(0, len(samples) - 511, 512)]
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("version", ["v4", "v6"])
+def test_silero(assets: Path, version: str):
+    case = f"silero_vad_{version}_jit__en_num"
+    expected = json.loads((assets / "expected" / f"{case}.json").read_text())
+    tolerance = float(expected["tolerance"].removeprefix("abs "))
+    session = opened(assets / expected["model"])
+    assert isinstance(session, ResettableSession)
+    x, rate = np.load(assets / "inputs" / "tensors" / f"{case}.x.npy"), np.array([16000])
+    fresh = np.load(assets / "expected" / f"{case}.fresh_state_prob_of_chunk.npy")
+    for _ in range(2):
+        got = session.run({"x": x, "sr": rate})["output_0"]
+        np.testing.assert_allclose(got.reshape(-1), fresh, atol=tolerance)
+        session.reset()
+    got = [session.run({"x": chunk, "sr": rate})["output_0"].item() for chunk in chunks(assets)]
+    every = np.load(assets / "expected" / f"{case}.prob_per_chunk.npy")
+    np.testing.assert_allclose(got, every, atol=tolerance)
+    with pytest.raises(ValueError, match="Supported sampling rates"):
+        session.run({"x": x, "sr": np.array(1)})

@@ -1,0 +1,245 @@
+"""Settings: every one from the environment and from a flag, which source wins, and errors that name the source."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketserve.cli import serve
+from pocketserve.config import (
+    SETTINGS,
+    Config,
+    ConfigError,
+    default_token_file,
+    embedded_models_dir,
+    load_config,
+    parse_bytes,
+)
+from pocketserve_wire import limits
+
+GOOD: dict[str, list[tuple[str, Any]]] = {
+    "models_dir": [("/data/models", Path("/data/models")), ("~/m", Path.home() / "m")],
+    "host": [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("0.0.0.0", "0.0.0.0")],
+    "http_port": [("0", 0), ("65535", 65535)],
+    "token_file": [("~/t", Path.home() / "t")],
+    "state_dir": [("/data/state", Path("/data/state")), ("~/s", Path.home() / "s")],
+    "quarantine": [("true", True), ("off", False)],
+    "trial_timeout": [("0.1", 0.1), ("86400", 86400.0)],
+    "trial_memory": [("0", 0), ("1GiB", 2**30)],
+    "auth": [("true", True), ("0", False), ("Off", False), ("YES", True), ("no", False), ("1", True)],
+    "allowed_hosts": [("a", ("a",)), ("a,b.example", ("a", "b.example")), (" a , ,b,", ("a", "b")), ("", ())],
+    "ready_file": [("r.json", Path("r.json"))],
+    "load": [("digits,petals", ("digits", "petals"))],
+    "memory_budget": [("0", 0), ("512M", 512 * 10**6), ("1GiB", 2**30)],
+    "keep_alive": [("0", 0.0), ("1.5", 1.5)],
+    "threads": [("0", 0), ("256", 256)],
+    "queue_limit": [("1", 1), ("1024", 1024)],
+    "request_timeout": [("0.001", 0.001), ("86400", 86400.0)],
+    "drain_timeout": [("0", 0.0), ("60", 60.0)],
+    "http_threads": [("0", 0), ("1100", 1100)],
+    "max_connections": [("1", 1), ("4096", 4096)],
+    "max_body_bytes": [("1024", 1024), ("1KiB", 1024)],
+    "max_image_pixels": [("1", 1), ("2147483647", 2**31 - 1)],
+    "server_name": [("phone", "phone"), ("", "")],
+    "log_level": [("debug", "debug"), ("error", "error")],
+}
+BAD: dict[str, list[str]] = {
+    "models_dir": ["~nobody-of-this-name/m"],
+    "token_file": ["~nobody-of-this-name/t"],
+    "ready_file": ["~nobody-of-this-name/r"],
+    "state_dir": ["~nobody-of-this-name/s"],
+    "quarantine": ["", "maybe"],
+    "trial_timeout": ["", "2m"],
+    "trial_memory": ["", "half"],
+    "http_port": ["", "http", "80.5", "0x50", "9" * 5000],
+    "auth": ["", "maybe", "2", "y"],
+    "memory_budget": ["", "lots", "1T", "-1", "5i", "1e9", "9" * 400],
+    "keep_alive": ["", "5m"],
+    "threads": ["", "two", "1.0"],
+    "queue_limit": ["", "many"],
+    "request_timeout": ["", "1s"],
+    "drain_timeout": ["", "soon"],
+    "http_threads": ["", "x"],
+    "max_connections": ["", "x"],
+    "max_body_bytes": ["", "64 megabytes"],
+    "max_image_pixels": ["", "64M"],
+}
+OUT_OF_RANGE: dict[str, list[str]] = {
+    "http_port": ["-1", "65536"],
+    "memory_budget": ["2000000GiB"],
+    "trial_timeout": ["0", "86401", "nan"],
+    "trial_memory": ["2000000GiB"],
+    "keep_alive": ["-1", "nan", "inf", "1e10"],
+    "threads": ["-1", "257"],
+    "queue_limit": ["0", "1025", "-5"],
+    "request_timeout": ["0", "0.0001", "86401", "nan"],
+    "drain_timeout": ["-0.1", "61"],
+    "http_threads": ["-1", "1101"],
+    "max_connections": ["0", "4097"],
+    "max_body_bytes": ["1023", "2GiB", "0"],
+    "max_image_pixels": ["0", "2147483648"],
+    "log_level": ["INFO", "trace", ""],
+}
+UNCHECKED = {"host", "allowed_hosts", "load", "server_name", "log_level"}
+
+
+def cases(table: dict[str, list[Any]]) -> list[tuple[str, Any]]:
+    """The rows of a table of settings."""
+    return [(name, case) for name, listed in table.items() for case in listed]
+
+
+def flag(name: str) -> str:
+    """The command line's spelling of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def variable(name: str) -> str:
+    """The environment's spelling of a setting."""
+    return f"POCKETSERVE_{name.upper()}"
+
+
+def short(value: object) -> str:
+    """A readable test id."""
+    return str(value)[:24]
+
+
+def test_the_tables_are_complete() -> None:
+    """A new setting is added to the tables of this file."""
+    assert set(GOOD) == set(SETTINGS)
+    assert set(BAD) | UNCHECKED == set(SETTINGS)
+    assert all(setting.metadata["why"].endswith(".") for setting in SETTINGS.values())
+
+
+@pytest.mark.parametrize(("name", "case"), cases(GOOD), ids=short)
+def test_every_setting_converts(name: str, case: tuple[str, Any]) -> None:
+    """The same text means the same from the environment and from a flag."""
+    text, expected = case
+    from_environment = getattr(load_config({}, {variable(name): text}), name)
+    from_flag = getattr(load_config({name: text}, {}), name)
+    assert from_environment == from_flag == expected
+    assert type(from_environment) is type(expected) or isinstance(expected, Path)
+
+
+@pytest.mark.parametrize(("name", "text"), cases(BAD), ids=short)
+def test_text_that_does_not_convert(name: str, text: str) -> None:
+    """The error names where the value came from and what is expected."""
+    for given, environ, source in (({}, {variable(name): text}, variable(name)), ({name: text}, {}, flag(name))):
+        with pytest.raises(ConfigError) as caught:
+            load_config(given, environ)
+        assert str(caught.value).startswith(f"{source} must be a") or str(caught.value).startswith(
+            f"{source} must be t"
+        )
+
+
+@pytest.mark.parametrize(("name", "text"), cases(OUT_OF_RANGE), ids=short)
+def test_values_out_of_range(name: str, text: str) -> None:
+    """The error names the setting and its range."""
+    for given, environ in (({}, {variable(name): text}), ({name: text}, {})):
+        with pytest.raises(ConfigError, match=f"^{name} must "):
+            load_config(given, environ)
+
+
+def test_defaults() -> None:
+    """Nothing given: the table's own defaults, which are in range."""
+    config = load_config({}, {})
+    assert config == Config()
+    assert (config.host, config.http_port, config.auth) == ("127.0.0.1", 8470, True)
+    assert config.models_dir == embedded_models_dir()
+    assert config.token_file == default_token_file()
+    assert config.max_body_bytes == limits.MAX_BODY_BYTES
+    assert (config.models_dir / "digits" / "model.toml").is_file()
+
+
+def test_precedence() -> None:
+    """Default, environment, command line: the later one wins, setting by setting."""
+    environ = {"POCKETSERVE_HTTP_PORT": "1", "POCKETSERVE_THREADS": "2", "POCKETSERVE_OTHER": "x", "HTTP_PORT": "9"}
+    config = load_config({"http_port": "3", "threads": None}, environ)
+    assert (config.http_port, config.threads, config.queue_limit) == (3, 2, 64)
+
+
+def test_a_flag_hides_a_broken_variable() -> None:
+    """What a flag replaces is not even read."""
+    assert load_config({"http_port": "3"}, {"POCKETSERVE_HTTP_PORT": "x"}).http_port == 3
+
+
+def test_values_that_are_already_converted() -> None:
+    """The embedding program passes Python values; False is a value, None is none."""
+    config = load_config({"auth": False, "load": ("a",), "models_dir": Path("m")}, {"POCKETSERVE_AUTH": "true"})
+    assert (config.auth, config.load, config.models_dir) == (False, ("a",), Path("m"))
+
+
+def test_every_setting_has_a_flag() -> None:
+    """The command line is derived from the table."""
+    parser = argparse.ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    switches = {name for name, setting in SETTINGS.items() if setting.type == "bool"}
+    texts = SETTINGS.keys() - switches - {"models_dir"}
+    arguments = [f"--no-{name}" for name in switches] + [part for name in texts for part in (flag(name), "1")]
+    options = vars(parser.parse_args(["serve", "FOLDER", *arguments]))
+    assert options.pop("models_dir") == "FOLDER"
+    assert options.pop("load") == ["1"]
+    assert options == dict.fromkeys(switches, False) | dict.fromkeys(texts - {"load"}, "1")
+
+
+SIZES = {
+    "0": 0,
+    "65536": 65536,
+    "512M": 512 * 10**6,
+    "512m": 512 * 10**6,
+    "512MB": 512 * 10**6,
+    "512MiB": 512 * 2**20,
+    "512Mi": 512 * 2**20,
+    "1.5GiB": 3 * 2**29,
+    "1.5k": 1500,
+    "2KB": 2000,
+    " 2 KiB ": 2048,
+    "7b": 7,
+    "1.9": 1,
+}
+
+
+@pytest.mark.parametrize("text", SIZES)
+def test_sizes(text: str) -> None:
+    """Plain bytes, decimal and binary units, in any case, with or without the B."""
+    assert parse_bytes(text) == SIZES[text]
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "M", "-1", "+1", "1.", ".5", "1e3", "1,5G", "1i", "1ib", "1T", "1 G B", "0x1", "inf"]
+)
+def test_sizes_that_are_none(text: str) -> None:
+    """Everything else is refused."""
+    with pytest.raises(ValueError, match=r".*"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("", False),
+        ("192.168.1.5", False),
+        ("127.0.0.1.example.com", False),
+    ],
+)
+def test_no_auth_needs_loopback(host: str, allowed: bool) -> None:
+    """Without a token the server listens to this device only; with one, anywhere."""
+    assert load_config({"host": host}, {}).host == host
+    if allowed:
+        assert load_config({"host": host, "auth": False}, {}).auth is False
+        return
+    with pytest.raises(ConfigError, match="--no-auth works on loopback only"):
+        load_config({"host": host}, {"POCKETSERVE_AUTH": "off"})
+
+
+def test_worker_threads() -> None:
+    """Enough threads to hold a full queue and still answer health checks, unless a number is given."""
+    assert load_config({"queue_limit": "10"}, {}).worker_threads == 18
+    assert load_config({"queue_limit": "10", "http_threads": "3"}, {}).worker_threads == 3
