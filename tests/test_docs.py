@@ -12,14 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import MODELS, ROOT, Server, start_server
 
+from conftest import MODELS, ROOT, Server, start_server
 from pocketserve.api.routes import ROUTES
 from pocketserve.config import SETTINGS
 from pocketserve.repository.manifest import parse_manifest
 from pocketserve_wire import ErrorCode
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 CARDS = sorted(MODELS.glob("*/README.md"))
 
 

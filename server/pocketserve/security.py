@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hmac
 import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -59,6 +61,7 @@ def ensure_token(path: Path) -> str:
         # O_EXCL: of two servers that start together one makes the file and the other reads it.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
+        _wait_for_content(path)
         return read_token(path)
     except OSError as error:
         raise TokenFileError(f"the token file {path} cannot be made: {error.strerror}") from None
@@ -66,6 +69,15 @@ def ensure_token(path: Path) -> str:
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(f"{token}\n")
     return token
+
+
+def _wait_for_content(path: Path) -> None:
+    """Give another server that has just made the file the moment it needs to write the token."""
+    with contextlib.suppress(OSError):  # reading it says what is wrong
+        for _ in range(50):
+            if path.stat().st_size:
+                return
+            time.sleep(0.01)
 
 
 class Guard:

@@ -10,7 +10,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -48,16 +49,26 @@ def serve(config: Config, on_ready: Callable[[HttpServer], None] | None = None) 
     restore = _install_signals(lambda: _drain(service, server, config.drain_timeout))
     try:
         _preload(service)
-        if config.ready_file is not None:
-            write_ready_file(config.ready_file, config, server)
-        if on_ready is not None:
-            on_ready(server)
-        server.run()
+        with _ready_file(config, server):
+            if on_ready is not None:
+                on_ready(server)
+            server.run()
     finally:
         restore()
-        if config.ready_file is not None:
-            config.ready_file.unlink(missing_ok=True)
         service.close()
+
+
+@contextmanager
+def _ready_file(config: Config, server: HttpServer) -> Iterator[None]:
+    """The ready file, as long as requests are accepted. Only a file that was written here is removed."""
+    if config.ready_file is None:
+        yield
+        return
+    write_ready_file(config.ready_file, config, server)
+    try:
+        yield
+    finally:
+        config.ready_file.unlink(missing_ok=True)
 
 
 def write_ready_file(path: Path, config: Config, server: HttpServer) -> None:

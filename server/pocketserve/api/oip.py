@@ -123,8 +123,7 @@ def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
 
 def repository_load(service: Service, request: ApiRequest) -> ApiResponse:
     """Load a model, or load it anew after its files have changed."""
-    parameters = _body_object(request).get("parameters") or {}
-    if parameters:
+    if _body_parameters(request):
         # A file or a configuration from the network would be code from a stranger.
         raise ApiError(
             ErrorCode.NOT_IMPLEMENTED,
@@ -137,7 +136,7 @@ def repository_load(service: Service, request: ApiRequest) -> ApiResponse:
 
 def repository_unload(service: Service, request: ApiRequest) -> ApiResponse:
     """Stop serving a model until it is loaded again."""
-    _body_object(request)
+    _body_parameters(request)
     service.unload(request.path["model"])
     return json_response({"name": request.path["model"], "unload": True})
 
@@ -158,6 +157,10 @@ def _statistics_entry(service: Service, status: ModelStatus) -> dict[str, Any]:
 
 def _body_object(request: ApiRequest) -> dict[str, Any]:
     return strict_json.loads_object(request.body) if len(request.body) else {}
+
+
+def _body_parameters(request: ApiRequest) -> dict[str, Any]:
+    return oip.parse_parameters(_body_object(request).get("parameters"), "parameters")
 
 
 def _body_flag(request: ApiRequest, key: str) -> bool:

@@ -123,7 +123,7 @@ REQUEST_BODIES: dict[str, Schema] = {
         },
     },
     "index": _EMPTY_OR | {"content": {"application/json": {"schema": _object(ready=FLAG)}}},
-    "load": _EMPTY_OR | {"content": {"application/json": {"schema": _object(parameters={"type": ["object", "null"]})}}},
+    "load": _EMPTY_OR | {"content": {"application/json": {"schema": _object(parameters=PARAMETERS)}}},
     "v1_predict": {
         "required": True,
         "content": {"application/json": {"schema": _object(signature_name=TEXT, instances={}, inputs={})}},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,14 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
         entry = service.entry(name)
         statuses = service.model_statuses(entry)
         is_ready = any(status.ready for status in statuses)
+        status = next((item for item in statuses if item.version == entry.default_version), statuses[0])
     else:
-        statuses = [service.status(name, version)]
-        is_ready = statuses[0].ready
+        status = service.status(name, version)
+        # OpenVINO's client asks for the default version as 0 and wants a number back.
+        statuses = [dataclasses.replace(status, version=version)]
+        is_ready = status.ready
     if not is_ready:
-        raise ApiError(ErrorCode.MODEL_NOT_READY, f"model {name!r} is not ready: {statuses[0].reason}")
+        raise ApiError(ErrorCode.MODEL_NOT_READY, f"model {name!r} is not ready: {status.reason}")
     return json_response(
         {
             "name": name,

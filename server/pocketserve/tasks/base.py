@@ -17,7 +17,7 @@ class AnswerOptions:
     """What a caller wants of the answer: at most ``top_k`` entries, none with a score below ``threshold``."""
 
     top_k: int = 5
-    threshold: float = 0.0
+    threshold: float = float("-inf")
 
 
 class Task(Protocol):

@@ -57,7 +57,7 @@ class ImageClassification:
         scores = outputs[self._output.name]
         if self._output.quantization is not None and scores.dtype.kind in "iu":
             scores = dequantize(scores, self._output)
-        row = scores.reshape(scores.shape[0] if scores.ndim > 1 else 1, -1)[0].astype(np.float64)
+        row = (scores[0] if scores.ndim > 1 else scores).reshape(-1).astype(np.float64)
         best = np.argsort(-row, kind="stable")[: options.top_k]
         return [
             {"label": label_of(self.labels, int(index)), "index": int(index), "score": float(row[index])}
@@ -66,11 +66,12 @@ class ImageClassification:
         ]
 
     def _normalise(self, pixels: Array) -> Array:
-        """Pixels to the input's datatype. uint8 inputs take pixels as they are, whatever mean and std are declared:
-        those describe the float model that was quantised."""
+        """Pixels to the input's datatype. uint8 and unquantised integer inputs take pixels as they are, whatever mean
+        and std are declared: those describe the float model that was quantised."""
         dtype = np.dtype(DATATYPES[self._spec.datatype].typestr)
-        if dtype == np.uint8:
-            values = pixels
+        plain_integers = dtype.kind in "iu" and self._spec.quantization is None and dtype != np.int8
+        if dtype == np.uint8 or plain_integers:
+            values = pixels.astype(dtype)
         elif dtype == np.int8 and self._options.mean is None:
             values = (pixels.astype(np.int16) - 128).astype(np.int8)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def read_labels(folder: Path, name: str) -> list[str]:
         ModelLoadError: the file cannot be read.
     """
     path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise ModelLoadError(f"model.toml: labels names {name}, a link that leaves the model's folder")
     try:
         if path.stat().st_size > MAX_LABELS_BYTES:

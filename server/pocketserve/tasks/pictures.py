@@ -92,8 +92,7 @@ def _convert(image: Image, mode: str) -> Image:
 
     if image.mode.startswith("I") or image.mode == "F":  # 16-bit greys: Pillow's own conversion clips them
         values = np.asarray(image, dtype=np.float64)
-        scale = 65535.0 if values.max(initial=0) > 255 else 255.0
-        image = PIL.Image.fromarray(np.rint(values * (255.0 / scale)).clip(0, 255).astype(np.uint8))
+        image = PIL.Image.fromarray(np.rint(values / 257.0).clip(0, 255).astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         white = PIL.Image.new("RGBA", rgba.size, (255, 255, 255, 255))

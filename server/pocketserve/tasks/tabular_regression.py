@@ -39,6 +39,8 @@ class TabularRegression:
             values = [self._row(values, 0)]
         elif isinstance(values, list) and any(isinstance(row, dict) for row in values):
             values = [self._row(row, index) for index, row in enumerate(values)]
+        elif isinstance(values, list):
+            self._check_widths(values)
         return {self._spec.name: arrays.fit_values(values, self._spec)}
 
     def answer(self, outputs: Mapping[str, Array], options: AnswerOptions) -> Answer:
@@ -46,6 +48,13 @@ class TabularRegression:
         (output,) = outputs.values()
         unit = {"unit": self._unit} if self._unit else {}
         return [{"name": self._target, "value": float(value), **unit} for value in output.reshape(-1)]
+
+    def _check_widths(self, rows: list[Any]) -> None:
+        """Rows of different lengths would shift into each other: the wire only compares the total count."""
+        width = self._spec.shape[1]
+        for index, row in enumerate(rows):
+            if isinstance(row, list) and len(row) != width >= 0:
+                raise invalid_input(f"row {index} has {len(row)} values; the model takes {width}")
 
     def _row(self, row: Any, index: int) -> list[Any]:
         if not isinstance(row, dict):

@@ -73,7 +73,7 @@ def _register_routes(app: Flask, service: Service) -> None:
 def _view(route: Route, service: Service) -> Callable[..., Response]:
     def view(**path: str) -> Response:
         try:
-            answer = route.handler(service, _read_request(path, service.config.max_body_bytes))
+            answer = route.handler(service, _read_request(route, path, service.config.max_body_bytes))
         except ApiError as error:
             answer = error_response(error)
         return _write_response(answer)
@@ -81,15 +81,17 @@ def _view(route: Route, service: Service) -> Callable[..., Response]:
     return view
 
 
-def _read_request(path: Mapping[str, str], max_body_bytes: int) -> ApiRequest:
+def _read_request(route: Route, path: Mapping[str, str], max_body_bytes: int) -> ApiRequest:
     # The body is read whole whatever its Content-Type: clients send the wrong one, or none.
     body = request.get_data(cache=False)
     body = compression.inflate(body, request.headers.get("Content-Encoding", ""), max_body_bytes)
+    # Only there: tritonclient leaves the header in its caller's dict, which then comes with every later call.
+    json_length = request.headers.get("Inference-Header-Content-Length") if route.answer == "infer" else None
     return ApiRequest(
         path=path,
         query=_single_values(request.args),
         body=memoryview(body),
-        json_length=parse_json_length(request.headers.get("Inference-Header-Content-Length"), len(body)),
+        json_length=parse_json_length(json_length, len(body)),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from flask import Flask
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher
 
@@ -38,7 +39,10 @@ class _JsonErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
     def execute(self) -> None:
         fault = self.request.error
         code = _WAITRESS_CODES.get(fault.code, ErrorCode.INVALID_REQUEST if fault.code < 500 else ErrorCode.INTERNAL)
-        body = ApiError(code, f"{fault.reason}: {str(fault.body).strip()}").body()
+        detail = str(fault.body).strip()
+        if code is ErrorCode.BODY_TOO_LARGE:
+            detail = f"the body exceeds {self.channel.adj.max_request_body_size - 1} bytes (max_body_bytes)"
+        body = ApiError(code, f"{fault.reason}: {detail}").body()
         self.status = f"{fault.code} {fault.reason}"
         self.response_headers = [("Content-Type", "application/json"), ("Connection", "close")]
         self.content_length = len(body)
@@ -46,8 +50,17 @@ class _JsonErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
         self.write(body)
 
 
+class _Parser(HTTPRequestParser):  # type: ignore[misc]
+    def parse_header(self, header_plus: bytes) -> None:
+        try:
+            super().parse_header(header_plus)
+        except ValueError:  # waitress lets those of urlsplit("http://[") and int("9" * 5000) through
+            raise ParsingError("the request line or the Content-Length is invalid") from None
+
+
 class _Channel(HTTPChannel):  # type: ignore[misc]
     error_task_class = _JsonErrorTask
+    parser_class = _Parser
 
 
 class _Server(TcpWSGIServer):  # type: ignore[misc]
@@ -94,7 +107,7 @@ class HttpServer:
             cleanup_interval=LOOP_TIMEOUT_S,
             asyncore_loop_timeout=LOOP_TIMEOUT_S,
             max_request_header_size=limits.MAX_HEADER_BYTES,
-            max_request_body_size=config.max_body_bytes,
+            max_request_body_size=config.max_body_bytes + 1,  # the first size that waitress refuses
             # Nothing is spilled to flash storage below the limits; answers have no limit of their own.
             inbuf_overflow=config.max_body_bytes + 1,
             outbuf_overflow=2**31 - 1,

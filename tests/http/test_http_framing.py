@@ -1,0 +1,370 @@
+"""HTTP itself, byte by byte: who may talk to the server, what is a request at all, and how connections live on."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+UNAUTHORIZED_TEXT = "a valid token is required: send 'Authorization: Bearer TOKEN' (pocketserve token prints it)"
+CLOSE = "Connection: close"
+
+
+@pytest.fixture(autouse=True)
+def _still_answers(server):
+    yield
+    assert server.call("GET", "/v2/health/ready").json() == {"live": True, "ready": True}
+
+
+def bare(line: str, *headers: str) -> bytes:
+    """A request with exactly these headers."""
+    return "\r\n".join([line, *headers, CLOSE, "", ""]).encode("latin-1")
+
+
+# --- Host and Origin
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        None,
+        "",
+        "evil.example",
+        "evil.example:8470",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "evil.example#127.0.0.1",
+        "user@127.0.0.1",
+        "127.0.0.1:99999",
+        "127.0.0.1:",
+        "127.0.0.1:8470:1",
+        "127.0.0.2",
+        "0.0.0.0",
+        "2130706433",
+        "::1",
+        "[::1",
+        "[::2]",
+        "a b",
+        "a/b",
+        "\xff",
+        "127.0.0.1, evil.example",
+    ],
+)
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2", "/nothing"])
+def test_a_foreign_host_is_refused_everywhere(server, wire, refused, host, path):
+    headers = [f"Authorization: Bearer {server.token}"] + ([f"Host: {host}"] if host is not None else [])
+    refused(wire.one(bare(f"GET {path} HTTP/1.1", *headers)), 403, "HOST_REFUSED")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8470", "localhost", "LocalHost:1", "[::1]", "[::1]:65535"])
+def test_this_machines_names_are_accepted(wire, host):
+    assert wire.one(bare("GET /v2/health/live HTTP/1.1", f"Host: {host}")).status == 200
+
+
+def test_two_hosts_are_refused(wire, refused):
+    request = bare("GET /v2/health/live HTTP/1.1", "Host: 127.0.0.1", "Host: evil.example")
+    refused(wire.one(request), 403, "HOST_REFUSED")
+
+
+@pytest.mark.parametrize("line", ["GET /v2/health/live HTTP/1.0", "GET /v2/health/live"])
+def test_old_http_without_a_host_is_refused(wire, refused, line):
+    refused(wire.one(bare(line)), 403, "HOST_REFUSED")
+
+
+def test_old_http_with_a_host_is_answered(wire):
+    assert wire.one(bare("GET /v2/health/live HTTP/1.0", "Host: 127.0.0.1")).status == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "", "http://127.0.0.1:1", "http://127.0.0.1.evil.example", "file://"]
+)
+def test_a_foreign_origin_is_refused_even_with_the_token(server, refused, origin):
+    for method, path in (("GET", "/v2/health/live"), ("GET", "/v2"), ("POST", "/v2/repository/index")):
+        refused(server.call(method, path, headers={"Origin": origin}), 403, "ORIGIN_REFUSED")
+
+
+def test_the_servers_own_origin_is_accepted_without_cors_headers(server):
+    answer = server.call("GET", "/v2", headers={"Origin": server.url})
+    assert answer.status_code == 200
+    assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
+
+
+def test_a_preflight_gets_no_permission(server, refused):
+    asked = {"Origin": server.url, "Access-Control-Request-Method": "POST"}
+    refused(server.call("OPTIONS", "/v2/models/petals/infer", headers=asked), 405, "METHOD_NOT_ALLOWED")
+    asked["Origin"] = "http://evil.example"
+    refused(server.call("OPTIONS", "/v2/models/petals/infer", headers=asked), 403, "ORIGIN_REFUSED")
+
+
+# --- The token
+
+
+def basic(text: str) -> str:
+    return f"Basic {base64.b64encode(text.encode()).decode()}"
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        "Bearer {token}x",
+        "Bearer {token} {token}",
+        "Bearer \xff",
+        "{token}",
+        "Token {token}",
+        "Basic {token}",
+        "Basic !!!",
+        basic("no colon"),
+        basic("user:wrong"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v2"),
+        ("GET", "/v2/models"),
+        ("GET", "/v2/models/petals"),
+        ("GET", "/v2/models/nothing"),
+        ("GET", "/nothing"),
+        ("DELETE", "/v2"),
+        ("GET", "//v2/models"),
+        ("POST", "/v2/models/petals/infer"),
+        ("POST", "/v2/repository/index"),
+        ("POST", "/v2/repository/models/petals/unload"),
+        ("GET", "/metrics"),
+        ("GET", "/openapi.json"),
+    ],
+)
+def test_without_the_token_everything_looks_the_same(server, wire, refused, authorization, method, path):
+    headers = ["Host: 127.0.0.1"]
+    if authorization is not None:
+        headers.append(f"Authorization: {authorization.replace('{token}', server.token)}")
+    answer = wire.one(bare(f"{method} {path} HTTP/1.1", *headers))
+    assert refused(answer, 401, "UNAUTHORIZED") == UNAUTHORIZED_TEXT
+    assert answer.headers["www-authenticate"] == 'Bearer realm="pocketserve"'
+
+
+def test_every_route_but_those_marked_open_needs_the_token(server, wire):
+    document = server.call("GET", "/openapi.json").json()
+    answered = set()
+    for pattern, operations in document["paths"].items():
+        path = pattern.replace("{model}", "petals").replace("{version}", "tflite")
+        for method in operations:
+            if wire.one(bare(f"{method.upper()} {path} HTTP/1.1", "Host: 127.0.0.1")).status != 401:
+                answered.add(pattern)
+    assert answered == {"/", "/v2/health/live", "/v2/health/ready"}
+
+
+@pytest.mark.parametrize("scheme", ["Bearer {token}", "bearer {token}", "BEARER   {token}"])
+def test_the_token_is_accepted_as_a_bearer(server, wire, scheme):
+    authorization = f"Authorization: {scheme.replace('{token}', server.token)}"
+    assert wire.one(bare("GET /v2 HTTP/1.1", "Host: 127.0.0.1", authorization)).status == 200
+
+
+def test_the_token_is_accepted_as_a_password(server, wire):
+    for user in ("", "anybody"):
+        authorization = f"Authorization: {basic(f'{user}:{server.token}')}"
+        assert wire.one(bare("GET /v2 HTTP/1.1", "Host: 127.0.0.1", authorization)).status == 200
+
+
+# --- Request line and headers
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"get /v2 HTTP/1.1\r\n\r\n",
+        b"GET /v2 HTTP/1.1 more\r\n\r\n",
+        b"GET  /v2 HTTP/1.1\r\n\r\n",
+        b"GET /v2 FTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost : 127.0.0.1\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\n: empty name\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\n folded first\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nA: b\nC: d\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused(wire, refused, request_bytes):
+    refused(wire.one(request_bytes), 400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("header", ["X-Long: " + "a" * 32_768, "\r\n".join(f"X-{n}: 1" for n in range(5000))])
+def test_headers_that_are_too_large_are_refused(wire, refused, header):
+    refused(wire.one(wire.write("GET", "/v2", header)), 431, "HEADERS_TOO_LARGE")
+
+
+def test_a_long_request_line_is_refused(wire, refused):
+    refused(wire.one(wire.write("GET", "/v2?" + "a" * 40_000)), 431, "HEADERS_TOO_LARGE")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/v2", {"GET", "HEAD"}),
+        ("OPTIONS", "/v2", {"GET", "HEAD"}),
+        ("TRACE", "/v2", {"GET", "HEAD"}),
+        ("DELETE", "/v2/models/petals", {"GET", "HEAD"}),
+        ("GET", "/v2/models/petals/infer", {"POST"}),
+        ("HEAD", "/v2/models/petals/infer", {"POST"}),
+        ("GET", "/v1/models/petals:predict", {"POST"}),
+        ("GET", "/v2/repository/index", {"POST"}),
+        ("PUT", "/v2/repository/models/petals/load", {"POST"}),
+        ("GET", "/predictions/petals", {"POST", "PUT"}),
+        ("BREW", "/metrics", {"GET", "HEAD"}),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_ones(server, wire, refused, method, path, allowed):
+    answer = wire.one(wire.write(method, path, CLOSE), head=method == "HEAD")
+    assert answer.status == 405 and set(answer.headers["allow"].split(", ")) == allowed
+    if method != "HEAD":
+        refused(answer, 405, "METHOD_NOT_ALLOWED")
+
+
+def test_head_answers_like_get_without_the_body(server, wire):
+    for path, status in (("/v2", 200), ("/v2/health/live", 200), ("/nothing", 404)):
+        full = wire.one(wire.write("GET", path, CLOSE))
+        head = wire.exchange(wire.write("HEAD", path, CLOSE), head=True)
+        assert [(one.status, one.body) for one in head] == [(status, b"")]
+        assert head[0].headers["content-length"] == str(len(full.body))
+        assert head[0].headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ("/nothing", "NOT_FOUND"),
+        ("/v2/nothing", "NOT_FOUND"),
+        ("/V2", "NOT_FOUND"),
+        ("*", "NOT_FOUND"),
+        ("/v2//models", "NOT_FOUND"),
+        ("/v2/models//", "NOT_FOUND"),
+        ("/v2/models/../models", "NOT_FOUND"),
+        ("/v2/../../etc/passwd", "NOT_FOUND"),
+        ("/v2/models/%2e%2e%2fdigits", "NOT_FOUND"),
+        ("/v2/models/a%2fb", "NOT_FOUND"),
+        ("/v2/models/digits%3apredict", "NOT_FOUND"),
+        ("/v2/models/..", "MODEL_NOT_FOUND"),
+        ("/v2/models/%2e%2e", "MODEL_NOT_FOUND"),
+        ("/v2/models/.", "MODEL_NOT_FOUND"),
+        ("/v2/models/%00", "MODEL_NOT_FOUND"),
+        ("/v2/models/digits%00", "MODEL_NOT_FOUND"),
+        ("/v2/models/\0", "MODEL_NOT_FOUND"),
+        ("/v2/models/%ff%fe", "MODEL_NOT_FOUND"),
+        ("/v2/models/%252e%252e", "MODEL_NOT_FOUND"),
+        ("/v2/models/recipes", "MODEL_NOT_FOUND"),
+        ("/v2/models/" + "a" * 5000, "MODEL_NOT_FOUND"),
+    ],
+)
+def test_paths_lead_nowhere_else(wire, refused, target, code):
+    text = refused(wire.one(wire.write("GET", target, CLOSE)), 404, code)
+    assert len(text) < 300
+
+
+def test_a_query_parameter_that_is_given_twice_is_refused(server, refused):
+    refused(server.call("GET", "/v2?a=1&a=2"), 400, "INVALID_PARAMETER")
+
+
+# --- Bodies
+
+
+NUMBERS = b"[5.1,3.5,1.4]"
+
+
+@pytest.mark.parametrize("length", ["-1", "abc", "+13", "1 3", "13, 13", "0x0d", "13.0", "", "9" * 5000])
+def test_a_length_that_is_no_number_is_refused(wire, refused, length):
+    request = wire.write("POST", "/predictions/petals", CLOSE, f"Content-Length: {length}")
+    refused(wire.one(request + NUMBERS), 400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("length", [67_108_865, 10**20])
+def test_a_length_beyond_the_limit_is_refused_before_the_body_comes(wire, refused, length):
+    request = wire.write("POST", "/predictions/petals", f"Content-Length: {length}")
+    refused(wire.one(request), 413, "BODY_TOO_LARGE")
+
+
+def test_a_body_that_never_comes_gets_no_answer(wire):
+    assert wire.exchange(wire.write("POST", "/predictions/petals", "Content-Length: 100") + NUMBERS) == []
+
+
+def test_a_body_that_is_longer_than_it_says_is_cut(wire, refused):
+    request = wire.write("POST", "/predictions/petals", CLOSE, "Content-Length: 4")
+    refused(wire.one(request + NUMBERS), 400, "MALFORMED_JSON")
+
+
+def chunked(*chunks: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+
+
+def test_a_chunked_body_is_put_together(wire):
+    request = wire.write("POST", "/predictions/petals", CLOSE, "Transfer-Encoding: chunked")
+    answer = wire.one(request + chunked(*[bytes([byte]) for byte in NUMBERS]))
+    assert json.loads(answer.body)["predictions"][0]["value"] == pytest.approx(0.22656)
+
+
+@pytest.mark.parametrize("body", [b"zz\r\n", b"-1\r\n", b"5\r\n[1,2,3,4]\r\n0\r\n\r\n"])
+def test_broken_chunks_are_refused(wire, refused, body):
+    request = wire.write("POST", "/predictions/petals", CLOSE, "Transfer-Encoding: chunked")
+    refused(wire.one(request + body), 400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("coding", ["gzip", "gzip, chunked", "identity", "xchunked"])
+def test_unknown_transfer_codings_are_refused(wire, refused, coding):
+    request = wire.write("POST", "/predictions/petals", CLOSE, f"Transfer-Encoding: {coding}")
+    refused(wire.one(request + chunked(NUMBERS)), 501, "NOT_IMPLEMENTED")
+
+
+def test_who_asks_before_sending_is_told_to_go_on(wire):
+    request = wire.write(
+        "POST", "/predictions/petals", CLOSE, "Expect: 100-continue", f"Content-Length: {len(NUMBERS)}"
+    )
+    with wire.connect() as connection, connection.makefile("rb") as stream:
+        connection.sendall(request)
+        assert stream.readline() == b"HTTP/1.1 100 Continue\r\n"
+        connection.sendall(NUMBERS)
+        assert stream.read().split(b"\r\n", 2)[1] == b"HTTP/1.1 200 OK"
+
+
+# --- Connections
+
+
+def test_one_connection_serves_many_requests(wire, read_from):
+    with wire.connect() as connection, connection.makefile("rb") as stream:
+        for number in range(100):
+            good = number % 3 != 0
+            connection.sendall(wire.write("POST", "/predictions/petals", body=NUMBERS if good else b"{broken"))
+            answer = read_from(stream)
+            assert answer.status == (200 if good else 400)
+            assert answer.headers.get("connection", "").lower() != "close"
+
+
+def test_pipelined_requests_are_answered_in_order(wire):
+    lengths = [float(number) for number in range(30)]
+    bodies = [json.dumps([5.0, 3.0, length]).encode() for length in lengths]
+    answers = wire.exchange(b"".join(wire.write("POST", "/predictions/petals", body=body) for body in bodies))
+    assert [answer.status for answer in answers] == [200] * 30
+    values = [json.loads(answer.body)["predictions"][0]["value"] for answer in answers]
+    assert values == sorted(values) and len(set(values)) == 30
+
+
+def test_a_request_that_arrives_byte_by_byte_is_answered(wire, read_from):
+    request = wire.write("POST", "/predictions/petals", body=NUMBERS)
+    with wire.connect() as connection, connection.makefile("rb") as stream:
+        for byte in request:
+            connection.sendall(bytes([byte]))
+        assert read_from(stream).status == 200
+
+
+def test_a_connection_that_says_nothing_disturbs_nobody(server, wire):
+    with wire.connect() as silent, wire.connect() as half:
+        half.sendall(wire.write("POST", "/predictions/petals", "Content-Length: 13")[:-5])
+        assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
+        assert silent.fileno() >= 0

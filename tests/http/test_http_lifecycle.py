@@ -1,0 +1,380 @@
+"""A whole server process: how it starts, what it does under load, and how it ends.
+
+Where a test needs a request to be under way, the digits model's label file is a named pipe: the request that loads
+the model stops there until the test writes the labels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+import requests
+
+TIMEOUT_S = 30.0
+ZEROS = json.dumps([0.0] * 64)
+NUMBERS = "[5.1,3.5,1.4]"
+LABELS = "".join(f"{digit}\n" for digit in range(10))
+FRAMEWORKS = ("ai_edge_litert", "tflite_runtime", "tensorflow", "libtorch", "PIL/", "onnxruntime")
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as executor:
+        yield executor
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something in another process that announces itself to nobody."""
+    ends, pause = monotonic() + TIMEOUT_S, threading.Event()
+    while not condition():
+        assert monotonic() < ends
+        pause.wait(0.005)
+
+
+def post(server, path: str, body: Any) -> requests.Response:
+    """A request on a connection of its own, so that any thread may send one."""
+    headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
+    return requests.post(server.url + path, data=body, headers=headers, timeout=60)
+
+
+def serve(*options: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a server that is expected not to start."""
+    command = [sys.executable, "-m", "pocketserve", "serve", *map(str, options)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, **(environment or {})}
+    )
+
+
+def sentence(ended: subprocess.CompletedProcess[str]) -> str:
+    """The one line that a failed start prints."""
+    assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("pocketserve: ")
+    return line
+
+
+class SlowRequest:
+    """A request that is under way from :meth:`begin` to :meth:`finish`."""
+
+    def __init__(self, models: Path, pool: ThreadPoolExecutor) -> None:
+        self._path, self._pool = models / "digits" / "labels.txt", pool
+        self._path.unlink()
+        os.mkfifo(self._path)
+        self._opening = pool.submit(self._path.open, "w")
+
+    def begin(self, server) -> Future[requests.Response]:
+        """Send the request, and return when the server is at work on it."""
+        future = self._pool.submit(post, server, "/predictions/digits", ZEROS)
+        self._opening.result(TIMEOUT_S)
+        return future
+
+    def finish(self) -> None:
+        """Let the server finish its work."""
+        with self._opening.result(TIMEOUT_S) as pipe:
+            pipe.write(LABELS)
+
+    def release(self) -> None:
+        """Let go of both ends, so that a test that failed holds no thread."""
+        reader = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+        self._opening.result(TIMEOUT_S).close()
+        os.close(reader)
+
+
+@pytest.fixture
+def slow(models_copy: Path, pool: ThreadPoolExecutor) -> Iterator[SlowRequest]:
+    request = SlowRequest(models_copy, pool)
+    yield request
+    request.release()
+
+
+def ready_file(server) -> Path:
+    return server.log.with_name("ready.json")
+
+
+def has_begun_to_drain(server) -> bool:
+    return requests.get(f"{server.url}/v2/health/ready", timeout=TIMEOUT_S).status_code == 503
+
+
+# --- The start
+
+
+def test_the_ready_file_says_where_the_server_is_and_goes_with_it(new_server, models_copy):
+    server = new_server(models_copy)
+    content = json.loads(ready_file(server).read_text())
+    assert content == {
+        "pid": server.process.pid,
+        "http": {"host": "127.0.0.1", "port": server.port},
+        "socket": None,
+        "token_file": str(server.log.with_name("token")),
+        "models_dir": str(models_copy),
+    }
+    assert sorted(path.name for path in server.log.parent.iterdir()) == ["ready.json", "server.log", "token"]
+    assert server.call("GET", "/v2").status_code == 200
+    assert server.stop() == 0
+    assert not ready_file(server).exists()
+
+
+def test_the_token_file_is_private_and_is_kept(new_server, models_copy):
+    server = new_server(models_copy)
+    token_file = server.log.with_name("token")
+    assert token_file.stat().st_mode & 0o777 == 0o600
+    assert len(server.token) >= 43  # 256 bits in base64
+    other = new_server(models_copy, "--token-file", str(token_file))
+    again = requests.get(f"{other.url}/v2", headers={"Authorization": f"Bearer {server.token}"}, timeout=TIMEOUT_S)
+    assert again.status_code == 200
+
+
+def test_a_taken_port_is_an_error(server, tmp_path):
+    ready = tmp_path / "ready.json"
+    ended = serve("--http-port", server.port, "--token-file", tmp_path / "token", "--ready-file", ready)
+    assert f"cannot listen on 127.0.0.1:{server.port}" in sentence(ended) and "--http-port" in sentence(ended)
+    assert not ready.exists()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+def test_a_token_that_others_can_read_is_refused(tmp_path, mode):
+    token = tmp_path / "token"
+    token.write_text("a" * 43)
+    token.chmod(mode)
+    assert f"chmod 600 {token}" in sentence(serve("--http-port", 0, "--token-file", token))
+
+
+@pytest.mark.parametrize("content", ["", "short", "with spaces in it " * 5, "a" * 2000])
+def test_a_token_file_without_a_token_is_refused(tmp_path, content):
+    token = tmp_path / "token"
+    token.write_text(content)
+    token.chmod(0o600)
+    assert "holds no token" in sentence(serve("--http-port", 0, "--token-file", token))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["nowhere"], "nowhere cannot be read"),
+        (["--host", "0.0.0.0", "--no-auth"], "--no-auth works on loopback only"),
+        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
+        (["--http-port", "70000"], "http_port must lie between 0 and 65535"),
+        (["--http-port", "high"], "--http-port must be a whole number"),
+        (["--queue-limit", "0"], "queue_limit must lie between 1"),
+        (["--memory-budget", "much"], "--memory-budget must be a size such as 512M"),
+        (["--log-level", "loud"], "log_level must be"),
+        (["--load", "nothing"], "--load nothing: "),
+    ],
+)
+def test_settings_that_cannot_work_are_explained(tmp_path, options, reason):
+    if "--http-port" not in options:
+        options = [*options, "--http-port", "0"]
+    assert reason in sentence(serve(*options, "--token-file", tmp_path / "token", environment={"HOME": str(tmp_path)}))
+
+
+def test_without_a_token_everybody_is_served_and_warned(new_server, models_copy, refused):
+    server = new_server(models_copy, "--no-auth")
+    assert server.token is None and server.ready["token_file"] is None
+    assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
+    refused(server.call("GET", "/v2", headers={"Origin": "http://evil.example"}), 403, "ORIGIN_REFUSED")
+    refused(server.call("GET", "/v2", headers={"Host": "evil.example"}), 403, "HOST_REFUSED")
+    assert "every app on this device can use the server" in server.log.read_text()
+
+
+def test_further_hosts_may_be_allowed(new_server, models_copy, refused):
+    server = new_server(models_copy, "--allowed-hosts", "phone.example,other.example")
+    assert server.call("GET", "/v2", headers={"Host": "Phone.example:443"}).status_code == 200
+    refused(server.call("GET", "/v2", headers={"Host": "evil.example"}), 403, "HOST_REFUSED")
+
+
+def test_models_may_be_loaded_at_the_start(new_server, models_copy):
+    server = new_server(models_copy, "--load", "petals", "digits")
+    listed = server.call("POST", "/v2/repository/index").json()
+    assert {one["name"] for one in listed if one["state"] == "READY" and "reason" not in one} == {"petals", "digits"}
+
+
+def test_a_server_that_was_asked_nothing_holds_no_framework(new_server, models_copy):
+    server = new_server(models_copy)
+    maps = Path(f"/proc/{server.process.pid}/maps")
+    if not maps.exists():
+        pytest.skip("this system does not tell what a process has mapped")
+    assert server.call("GET", "/v2/models").status_code == 200
+    assert server.call("POST", "/v2/repository/index").status_code == 200
+    assert not [name for name in FRAMEWORKS if name in maps.read_text()]
+    assert server.call("GET", "/v2/models/petals").status_code == 200
+    assert [name for name in FRAMEWORKS if name in maps.read_text()]  # the check can see one
+
+
+def test_the_log_holds_neither_tokens_nor_inputs(new_server, models_copy):
+    server = new_server(models_copy, "--log-level", "debug")
+    secret = "0.123456789"
+    assert server.call("POST", "/predictions/petals", data=f"[{secret},1,2]").status_code == 200
+    assert server.call("POST", "/predictions/petals", data=f"[{secret},1").status_code == 400
+    wrong = requests.get(f"{server.url}/v2", headers={"Authorization": "Bearer not-the-token"}, timeout=TIMEOUT_S)
+    assert wrong.status_code == 401
+    assert server.stop() == 0
+    log = server.log.read_text()
+    assert server.token not in log and "not-the-token" not in log and secret not in log
+    assert "Traceback" not in log
+
+
+# --- The end
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_requests_finish_and_refuses_new_ones(new_server, models_copy, slow, refused, number):
+    server = new_server(models_copy, "--drain-timeout", "30")
+    under_way = slow.begin(server)
+    server.process.send_signal(number)
+    until(lambda: has_begun_to_drain(server))
+    answer = post(server, "/predictions/petals", NUMBERS)
+    refused(answer, 503, "SHUTTING_DOWN")
+    assert answer.headers["Retry-After"] == "1"
+    assert requests.get(f"{server.url}/v2/health/live", timeout=TIMEOUT_S).status_code == 200
+    assert server.process.poll() is None and not under_way.done()
+    slow.finish()
+    assert under_way.result(TIMEOUT_S).status_code == 200
+    assert server.process.wait(5) == 0
+    assert not ready_file(server).exists()
+    with pytest.raises(requests.ConnectionError):
+        has_begun_to_drain(server)
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_at_once(new_server, models_copy, slow, number):
+    server = new_server(models_copy, "--drain-timeout", "30")
+    under_way = slow.begin(server)
+    server.process.send_signal(number)
+    until(lambda: has_begun_to_drain(server))
+    server.process.send_signal(number)
+    assert server.process.wait(5) == 1
+    with pytest.raises(requests.ConnectionError):
+        under_way.result(TIMEOUT_S)
+
+
+def test_a_request_that_does_not_finish_is_not_waited_for_longer_than_set(new_server, models_copy, slow):
+    server = new_server(models_copy, "--drain-timeout", "0.6")
+    under_way = slow.begin(server)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(5) == 0
+    with pytest.raises(requests.ConnectionError):
+        under_way.result(TIMEOUT_S)
+    assert "requests were still running" in server.log.read_text()
+
+
+def test_open_connections_do_not_hold_the_server_up(new_server, models_copy):
+    server = new_server(models_copy)
+    assert server.call("GET", "/v2").status_code == 200  # kept alive
+    with socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as half:
+        half.sendall(b"POST /predictions/petals HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(5) == 0
+        assert half.recv(1) == b""
+
+
+def test_a_port_is_free_again_after_the_end(new_server, models_copy):
+    first = new_server(models_copy)
+    assert first.call("GET", "/v2").status_code == 200
+    assert first.stop() == 0
+    second = new_server(models_copy, "--http-port", str(first.port))
+    assert second.port == first.port
+
+
+# --- Under load
+
+
+LONG_ROWS = 150_000
+LONG = f'{{"instances": [{",".join(["[1,2,3]"] * LONG_ROWS)}]}}'
+SHORT = json.dumps({"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]})
+IMPATIENT = SHORT[:-1] + ', "parameters": {"timeout": 1000}}'
+PATIENT = SHORT[:-1] + ', "parameters": {"timeout": 60000000}}'
+
+
+class BusyServer:
+    """A server whose petals model runs for long: fixed to one row, it answers many rows one by one in one turn."""
+
+    def __init__(self, new_server, models: Path, pool: ThreadPoolExecutor, *options: str) -> None:
+        manifest = models / "petals" / "model.toml"
+        manifest.write_text(manifest.read_text().replace("shape = [-1, 3]", "shape = [1, 3]"))
+        self._pool = pool
+        self.server = new_server(models, "--load", "petals", *options)
+        assert self.waiting() == 0  # its first answer takes long, while the library for it is imported
+
+    def waiting(self) -> float:
+        """Requests in line for the model."""
+        lines = self.server.call("GET", "/metrics").text.splitlines()
+        return float(next(line for line in lines if line.startswith("pocketserve_queue_length{")).split()[-1])
+
+    def refuse(self, path: str, body: str) -> requests.Response:
+        """Send a request while one runs and one waits; where the model was through too early, once more.
+
+        The requests that run and wait are answered all the same.
+        """
+        for _ in range(10):
+            futures = self._occupy()
+            answer = post(self.server, path, body)
+            assert [future.result(TIMEOUT_S).status_code for future in futures] == [200] * len(futures)
+            assert len(futures[0].result().json()["predictions"]) == LONG_ROWS
+            if answer.status_code != 200:
+                return answer
+        raise AssertionError("the model was never busy for long enough")
+
+    def _occupy(self) -> list[Future[requests.Response]]:
+        futures = [self._pool.submit(post, self.server, "/v1/models/petals:predict", LONG)]
+        while not futures[0].done():
+            waiter = self._pool.submit(post, self.server, "/v2/models/petals/infer", PATIENT)
+            futures.append(waiter)
+            until(lambda waiter=waiter: waiter.done() or self.waiting() == 1)
+            if not waiter.done():
+                break
+        return futures
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v2/models/petals/infer", SHORT), ("/predictions/petals", NUMBERS)])
+def test_a_full_queue_is_answered_at_once(new_server, models_copy, pool, refused, path, body):
+    busy = BusyServer(new_server, models_copy, pool, "--queue-limit", "1")
+    answer = busy.refuse(path, body)
+    refused(answer, 429, "QUEUE_FULL")
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert post(busy.server, path, body).status_code == 200
+    (counted,) = busy.server.call("GET", "/v2/models/petals/stats").json()["model_stats"]
+    assert counted["inference_stats"]["fail"]["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v2/models/petals/infer", IMPATIENT), ("/predictions/petals?timeout_ms=1", NUMBERS)]
+)
+def test_a_request_that_waited_for_as_long_as_it_would_is_answered_504(
+    new_server, models_copy, pool, refused, path, body
+):
+    busy = BusyServer(new_server, models_copy, pool)
+    refused(busy.refuse(path, body), 504, "DEADLINE_EXCEEDED")
+    assert busy.waiting() == 0
+    assert post(busy.server, "/v2/models/petals/infer", PATIENT).status_code == 200
+
+
+def test_requests_at_the_same_time_each_get_their_own_answer(server, pool):
+    start = threading.Barrier(16)
+
+    def ask(number: int) -> list[float]:
+        start.wait(TIMEOUT_S)
+        values = []
+        for turn in range(10):
+            answer = post(server, "/predictions/petals", json.dumps([[float(number), float(turn), 1.0]] * (turn + 1)))
+            rows = [row["value"] for row in answer.json()["predictions"]]
+            assert len(rows) == turn + 1 and len(set(rows)) == 1
+            values.append(rows[0])
+        return values
+
+    answers = [future.result(TIMEOUT_S) for future in [pool.submit(ask, number) for number in range(16)]]
+    rows = [[float(number), float(turn), 1.0] for number in range(16) for turn in range(10)]
+    alone = [row["value"] for row in post(server, "/predictions/petals", json.dumps(rows)).json()["predictions"]]
+    assert [value for values in answers for value in values] == pytest.approx(alone, rel=1e-5)

@@ -1,0 +1,90 @@
+"""Limits on what is sent, plain, in chunks and compressed."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+
+LIMIT = 4096
+NUMBERS = b"[5.1,3.5,1.4]"
+
+
+def padded(size: int) -> bytes:
+    """A good body of exactly this size."""
+    return NUMBERS + b" " * (size - len(NUMBERS))
+
+
+def raw_deflate(data: bytes) -> bytes:
+    encoder = zlib.compressobj(wbits=-15)
+    return encoder.compress(data) + encoder.flush()
+
+
+def chunked(data: bytes, size: int) -> bytes:
+    parts = [data[start : start + size] for start in range(0, len(data), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+def test_bodies_are_refused_from_one_byte_above_the_limit(new_server, models_copy, wire_to, refused):
+    server = new_server(models_copy, "--max-body-bytes", str(LIMIT))
+    wire, path = wire_to(server), "/predictions/petals"
+
+    assert server.call("POST", path, data=padded(LIMIT)).status_code == 200
+    text = refused(wire.one(wire.write("POST", path, body=padded(LIMIT + 1))), 413, "BODY_TOO_LARGE")
+    assert "exceeds 4096 bytes (max_body_bytes)" in text
+
+    transfer = wire.write("POST", path, "Connection: close", "Transfer-Encoding: chunked")
+    assert wire.one(transfer + chunked(padded(LIMIT - 100), 1000)).status == 200
+    refused(wire.one(transfer + chunked(padded(LIMIT + 1), 1000)), 413, "BODY_TOO_LARGE")
+    refused(wire.one(transfer + b"ffffffff\r\n" + bytes(2 * LIMIT)), 413, "BODY_TOO_LARGE")
+
+    for coding, encode in (("gzip", gzip.compress), ("deflate", zlib.compress)):
+        headers = {"Content-Encoding": coding}
+        assert server.call("POST", path, data=encode(padded(LIMIT)), headers=headers).status_code == 200
+        bomb = server.call("POST", path, data=encode(padded(LIMIT + 1)), headers=headers)
+        assert "inflated" in refused(bomb, 413, "BODY_TOO_LARGE")
+        refused(server.call("POST", path, data=encode(bytes(2_000_000)), headers=headers), 413, "BODY_TOO_LARGE")
+    members = gzip.compress(padded(LIMIT // 2)) + gzip.compress(b" " * (LIMIT // 2 + 1))
+    refused(server.call("POST", path, data=members, headers={"Content-Encoding": "gzip"}), 413, "BODY_TOO_LARGE")
+    # Every path has the limit, also those that do not look at their body.
+    refused(wire.one(wire.write("GET", "/v2", body=bytes(LIMIT + 1))), 413, "BODY_TOO_LARGE")
+    assert server.call("POST", path, data=NUMBERS).status_code == 200
+
+
+def test_a_bomb_of_the_default_limit_is_refused(server, refused):
+    packed = gzip.compress(bytes(68_000_000), 1)
+    assert len(packed) < 400_000
+    answer = server.call("POST", "/v2/models/petals/infer", data=packed, headers={"Content-Encoding": "gzip"})
+    refused(answer, 413, "BODY_TOO_LARGE")
+    assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("gzip", NUMBERS),
+        ("gzip", gzip.compress(NUMBERS)[:-1]),
+        ("gzip", gzip.compress(NUMBERS)[:5]),
+        ("gzip", gzip.compress(NUMBERS)[:-8] + bytes(8)),
+        ("gzip", gzip.compress(NUMBERS) + b"trailing"),
+        ("gzip", gzip.compress(NUMBERS) + gzip.compress(b" ")[:-2]),
+        ("gzip", zlib.compress(NUMBERS)),
+        ("deflate", NUMBERS),
+        ("deflate", raw_deflate(NUMBERS)),
+        ("deflate", gzip.compress(NUMBERS)),
+        ("deflate", zlib.compress(NUMBERS)[:-1]),
+        ("deflate", zlib.compress(NUMBERS) + b"x"),
+        ("deflate", zlib.compress(NUMBERS) * 2),
+    ],
+)
+def test_damaged_compression_is_refused(server, refused, coding, body):
+    answer = server.call("POST", "/predictions/petals", data=body, headers={"Content-Encoding": coding})
+    assert f"{coding} body is damaged" in refused(answer, 400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, gzip", "gzip, identity", "aws-chunked", "\xe9"])
+def test_other_codings_are_refused(server, refused, coding):
+    headers = {"Content-Encoding": coding.encode("latin-1")}
+    answer = server.call("POST", "/predictions/petals", data=NUMBERS, headers=headers)
+    assert refused(answer, 415, "UNSUPPORTED_ENCODING").startswith("Unsupported compression type")

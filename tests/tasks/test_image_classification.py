@@ -1,0 +1,237 @@
+"""Image classification: a picture in each of a model's number formats, and scores in each kind of answer."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketserve.repository.manifest import ImageOptions
+from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tasks.image_classification import ImageClassification, picture_shape
+from pocketserve.tensors import Array, Quantization, TensorSpec
+from pocketserve_wire import ApiError, ErrorCode
+
+Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+
+PIXELS = np.linspace(0, 255, 24).astype(np.uint8).reshape(2, 4, 3)
+SCORES = TensorSpec("scores", "FP32", (1, 4))
+
+
+def task(
+    datatype: str = "FP32",
+    shape: tuple[int, ...] = (1, 2, 4, 3),
+    output: TensorSpec = SCORES,
+    labels: tuple[str, ...] = ("a", "b", "c", "d"),
+    quantization: Quantization | None = None,
+    **options: Any,
+) -> ImageClassification:
+    """A task for pictures of 4x2 pixels."""
+    spec = TensorSpec("image", datatype, shape, quantization)
+    return ImageClassification(spec, output, labels, ImageOptions(**options), max_pixels=1000)
+
+
+def picture() -> memoryview:
+    """PIXELS as a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(PIXELS).save(file, "PNG")
+    return memoryview(file.getvalue())
+
+
+def prepared(**options: Any) -> Array:
+    """The input tensor that a model gets for PIXELS."""
+    (array,) = task(**options).prepare(picture()).values()
+    assert array.flags.c_contiguous
+    return array
+
+
+def test_uint8_takes_pixels_as_they_are() -> None:
+    """Whatever mean and std are declared: they describe the float model that was quantised."""
+    for options in ({}, {"mean": (127.5,), "std": (127.5,)}):
+        array = prepared(datatype="UINT8", **options)
+        assert (array.dtype, array.shape) == (np.uint8, (1, 2, 4, 3))
+        assert (array[0] == PIXELS).all()
+
+
+def test_int8_is_shifted_by_128() -> None:
+    """Without a declared mean, int8 holds the pixel minus 128."""
+    array = prepared(datatype="INT8")
+    assert array.dtype == np.int8
+    assert (array[0].astype(int) == PIXELS.astype(int) - 128).all()
+
+
+def test_floats_from_0_to_1() -> None:
+    """Without a declared mean and std, pixels are divided by 255."""
+    array = prepared()
+    assert array.dtype == np.float32
+    np.testing.assert_allclose(array[0], PIXELS / 255.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [((127.5,), (127.5,)), ((10.0, 20.0, 30.0), (1.0, 2.0, 4.0)), ((5.0,), (1.0, 2.0, 4.0))]
+)
+def test_mean_and_std(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    """One number for all channels, or one per channel."""
+    expected = (PIXELS - np.array(mean)) / np.array(std)
+    np.testing.assert_allclose(prepared(mean=mean, std=std)[0], expected, rtol=1e-6)
+
+
+def test_half_precision() -> None:
+    """FP16 models get FP16."""
+    assert prepared(datatype="FP16").dtype == np.float16
+
+
+def test_channels_first() -> None:
+    """For [1, channels, height, width] the channels are normalised first and moved then."""
+    mean, std = (10.0, 20.0, 30.0), (1.0, 2.0, 4.0)
+    first = prepared(shape=(1, 3, 2, 4), mean=mean, std=std)
+    assert first.shape == (1, 3, 2, 4)
+    assert (first.transpose(0, 2, 3, 1) == prepared(mean=mean, std=std)).all()
+
+
+def test_a_quantised_input() -> None:
+    """Real numbers are quantised with the tensor's own scale, rounded and saturated."""
+    array = prepared(datatype="INT8", quantization=Quantization(0.5, -3), mean=(100.0,), std=(1.0,))
+    assert array.dtype == np.int8
+    assert (array[0] == np.clip(np.rint((PIXELS - 100.0) / 0.5) - 3, -128, 127)).all()
+
+
+def test_numbers_instead_of_a_picture() -> None:
+    """The input tensor itself may be sent, as JSON or as an .npy file."""
+    numbers = np.arange(24, dtype=np.float32).reshape(1, 2, 4, 3)
+    file = io.BytesIO()
+    np.save(file, numbers)
+    for body in (json.dumps(numbers.tolist()).encode(), file.getvalue()):
+        assert (task().prepare(memoryview(body))["image"] == numbers).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "part"),
+    [
+        (b"", ErrorCode.INVALID_INPUT, "empty"),
+        (b"hello", ErrorCode.INVALID_INPUT, "not a picture"),
+        (b"[1, 2]", ErrorCode.INVALID_INPUT, "cannot take 2 values"),
+        (b"[1, 2", ErrorCode.MALFORMED_JSON, "JSON"),
+        (b"{}", ErrorCode.INVALID_INPUT, "cannot take 1 values"),
+    ],
+)
+def test_bodies_that_are_refused(body: bytes, code: ErrorCode, part: str) -> None:
+    """What is neither a picture nor the right numbers is refused with the reason."""
+    with pytest.raises(ApiError, match=part) as caught:
+        task().prepare(memoryview(body))
+    assert caught.value.code is code
+
+
+def test_too_many_pixels() -> None:
+    """The limit of the task's settings is applied."""
+    file = io.BytesIO()
+    Image.new("1", (1001, 1)).save(file, "PNG")
+    with pytest.raises(ApiError, match="limit is 1000"):
+        task().prepare(memoryview(file.getvalue()))
+
+
+# Answers
+
+
+def answer(scores: Any, top_k: int = 5, threshold: float = 0.0, **options: Any) -> list[tuple[str, int, float]]:
+    """What a caller gets for one row of scores."""
+    outputs = {"scores": scores if isinstance(scores, np.ndarray) else np.array([scores], np.float32)}
+    entries = task(**options).answer(outputs, AnswerOptions(top_k, threshold))
+    json.dumps(entries, allow_nan=False)
+    return [(entry["label"], entry["index"], entry["score"]) for entry in entries]
+
+
+def test_best_first() -> None:
+    """The best class stands first."""
+    assert answer([0.25, 0.5, 0.125, 0.0]) == [("b", 1, 0.5), ("a", 0, 0.25), ("c", 2, 0.125), ("d", 3, 0.0)]
+
+
+@pytest.mark.parametrize(("top_k", "count"), [(0, 0), (1, 1), (3, 3), (4, 4), (1000, 4)])
+def test_top_k(top_k: int, count: int) -> None:
+    """At most as many entries as asked for, and never more than there are classes."""
+    assert len(answer([0.25, 0.5, 0.125, 0.0], top_k)) == count
+
+
+@pytest.mark.parametrize(("threshold", "found"), [(0.0, "bacd"), (0.125, "bac"), (0.13, "ba"), (0.5, "b"), (0.6, "")])
+def test_threshold(threshold: float, found: str) -> None:
+    """A score equal to the threshold is still answered; none may be left."""
+    entries = answer([0.25, 0.5, 0.125, 0.0], threshold=threshold)
+    assert "".join(label for label, _, _ in entries) == found
+
+
+def test_ties_keep_the_order_of_the_classes() -> None:
+    """Of equal scores the lower class stands first."""
+    assert [index for _, index, _ in answer([0.5, 0.25, 0.5, 0.5])] == [0, 2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("scores", "found"),
+    [([math.nan, 0.5, math.nan, 0.25], [1, 3]), ([math.nan] * 4, [])],
+    ids=["some", "all"],
+)
+def test_nan_scores(scores: list[float], found: list[int]) -> None:
+    """A score that is no number is no answer."""
+    assert [index for _, index, _ in answer(scores)] == found
+
+
+def test_missing_labels() -> None:
+    """Where no name is known, the class's number stands for it; blanks around names are cut."""
+    assert [label for label, _, _ in answer([4, 3, 2, 1], labels=(" a ", "b\r"))] == ["a", "b", "2", "3"]
+    assert [label for label, _, _ in answer([4, 3, 2, 1], labels=())] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(("dtype", "datatype", "zero"), [(np.uint8, "UINT8", 0), (np.int8, "INT8", -128)])
+def test_quantised_scores(dtype: Any, datatype: str, zero: int) -> None:
+    """Stored integers become real scores."""
+    output = TensorSpec("scores", datatype, (1, 4), Quantization(1 / 256, zero))
+    stored = (np.array([[0, 64, 192, 128]]) + zero).astype(dtype)
+    assert answer(stored, output=output) == [("c", 2, 0.75), ("d", 3, 0.5), ("b", 1, 0.25), ("a", 0, 0.0)]
+
+
+def test_scores_that_are_already_real() -> None:
+    """Scores of a quantised output that came as floats are not dequantised again."""
+    output = TensorSpec("scores", "UINT8", (1, 4), Quantization(1 / 256, 0))
+    assert answer([0.25, 0.5, 0.0, 0.0], top_k=1, output=output) == [("b", 1, 0.5)]
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (1, 2, 2), (1, 1, 1, 4), (1, 4, 1)])
+def test_shapes_of_scores(shape: tuple[int, ...]) -> None:
+    """Scores of any shape are one row of classes."""
+    scores = np.array([0.0, 0.25, 1.0, 0.5], np.float32).reshape(shape)
+    assert [index for _, index, _ in answer(scores)] == [2, 3, 1, 0]
+
+
+def test_only_the_first_row_counts() -> None:
+    """One picture has one row."""
+    assert answer(np.array([[0, 1], [1, 0]], np.float32), top_k=1) == [("b", 1, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((1, 2, 4, 3), ((4, 2, 3), False)),
+        ((-1, 28, 28, 1), ((28, 28, 1), False)),
+        ((1, 3, 2, 5), ((5, 2, 3), True)),
+        ((1, 1, 28, 28), ((28, 28, 1), True)),
+        ((1, 3, 224, 3), ((224, 3, 3), False)),
+        ((1, 28, 28), None),
+        ((2, 28, 28, 3), None),
+        ((1, 28, 28, 4), None),
+        ((1, -1, -1, 3), None),
+        ((1, 0, 28, 3), None),
+        ((), None),
+    ],
+)
+def test_shapes_of_pictures(shape: tuple[int, ...], expected: Any) -> None:
+    """Height, width and channels are read from the shape; what is no picture's shape is refused."""
+    spec = TensorSpec("image", "FP32", shape)
+    if expected is None:
+        with pytest.raises(ValueError, match="not that of a picture"):
+            picture_shape(spec)
+        return
+    found, channels_first = picture_shape(spec)
+    assert ((found.width, found.height, found.channels), channels_first) == expected

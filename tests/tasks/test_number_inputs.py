@@ -1,0 +1,431 @@
+"""Rows, tensors and .npy files: what becomes an input array, and what is refused with which reason."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pocketserve.tasks import arrays
+from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tasks.tabular_regression import TabularRegression
+from pocketserve.tasks.tensors import Tensors
+from pocketserve.tensors import Array, Quantization, TensorSpec
+from pocketserve_wire import ApiError, ErrorCode
+
+SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=100)
+INPUT, TENSOR, MALFORMED = ErrorCode.INVALID_INPUT, ErrorCode.INVALID_TENSOR, ErrorCode.MALFORMED_JSON
+OPTIONS = AnswerOptions()
+
+
+def spec(datatype: str = "FP32", shape: tuple[int, ...] = (-1, 3), **options: Any) -> TensorSpec:
+    """A model's input."""
+    return TensorSpec("x", datatype, shape, **options)
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    """The bytes of an .npy file."""
+    file = io.BytesIO()
+    np.save(file, np.asarray(array), **options)
+    return file.getvalue()
+
+
+def npy_header(header: str, content: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+    """An .npy file with any text where the header belongs."""
+    text = header.encode("latin-1") + b"\n"
+    return arrays.NPY_MAGIC + version + struct.pack("<H", len(text)) + text + content
+
+
+# Tabular regression
+
+FEATURES = ("age", "bmi", "bp")
+ROWS: TabularRegression = TabularRegression(spec(), FEATURES, "progression", "points")
+
+
+def rows(body: Any, task: TabularRegression = ROWS) -> list[Any]:
+    """The rows that the model gets."""
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    (array,) = task.prepare(memoryview(text)).values()
+    assert array.dtype == np.float32 and array.ndim == 2
+    result: list[Any] = array.tolist()
+    return result
+
+
+GOOD_ROWS: dict[str, tuple[Any, list[list[float]]]] = {
+    "one row": ([1, 2.5, -3], [[1, 2.5, -3]]),
+    "rows": ([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]),
+    "two rows in one list": ([1, 2, 3, 4, 5, 6], [[1, 2, 3], [4, 5, 6]]),
+    "an object, in any order": ({"bp": 3, "age": 1, "bmi": 2}, [[1, 2, 3]]),
+    "objects": ([{"age": 1, "bmi": 2, "bp": 3}, {"bp": 6, "bmi": 5, "age": 4}], [[1, 2, 3], [4, 5, 6]]),
+    "spaces in front": (b" \r\n\t[1, 2, 3]", [[1, 2, 3]]),
+    ".npy row": (npy([1.0, 2.0, 3.0]), [[1, 2, 3]]),
+    ".npy rows of integers": (npy([[1, 2, 3], [4, 5, 6]]), [[1, 2, 3], [4, 5, 6]]),
+}
+
+
+@pytest.mark.parametrize("case", GOOD_ROWS)
+def test_rows(case: str) -> None:
+    """Every way to send rows gives the same array, features in the model's order."""
+    body, expected = GOOD_ROWS[case]
+    assert rows(body) == expected
+
+
+@pytest.mark.parametrize("body", [b"[NaN, 1, 2]", b"[null, 1, 2]", b'{"age": NaN, "bmi": 1, "bp": 2}'])
+def test_missing_numbers(body: bytes) -> None:
+    """NaN and null reach the model as NaN: some models are trained with gaps."""
+    ((first, *rest),) = rows(body)
+    assert math.isnan(first) and rest == [1, 2]
+
+
+BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
+    "empty": (b"", INPUT, "send a JSON array"),
+    "text": (b"age=1", INPUT, "send a JSON array"),
+    "a string": (b'"1,2,3"', INPUT, "send a JSON array"),
+    "broken JSON": (b"[1, 2", MALFORMED, "JSON"),
+    "duplicate feature": (b'{"age":1,"age":1}', MALFORMED, "'age'"),
+    "no values": (b"[]", INPUT, "cannot take 0 values"),
+    "a number": (b"5", INPUT, "cannot take 1 values"),
+    "four values": ([1, 2, 3, 4], INPUT, "cannot take 4 values"),
+    "short row": ([[1, 2, 3], [4, 5]], INPUT, "row 1 has 2 values; the model takes 3"),
+    "rows that only fit together": ([[1, 2], [3, 4, 5, 6]], INPUT, "row 0 has 2 values"),
+    "an empty row": ([[], [1, 2, 3]], INPUT, "row 0 has 0 values"),
+    "unknown feature": ({"age": 1, "bmi": 2, "bp": 3, "s1": 4}, INPUT, "unknown feature 's1'; the model takes age"),
+    "missing feature": ({"age": 1, "bp": 3}, INPUT, "row 0: feature 'bmi' is missing"),
+    "missing in the second": ([dict.fromkeys(FEATURES, 1), {}], INPUT, "row 1: feature 'age' is missing"),
+    "objects and lists": ([dict.fromkeys(FEATURES, 1), [1, 2, 3]], INPUT, "row 1 is an array"),
+    "text as a number": ({"age": "1", "bmi": 2, "bp": 3}, TENSOR, "takes numbers"),
+    "a boolean": ([True, 2, 3], TENSOR, "takes numbers"),
+    "a list as a number": ({"age": [1, 2], "bmi": 2, "bp": 3}, INPUT, "cannot take 4 values"),
+    "an object as a number": ({"age": {}, "bmi": 2, "bp": 3}, TENSOR, "takes numbers"),
+    "too large": ([1e300, 2, 3], TENSOR, "too large for FP32"),
+    ".npy of the wrong size": (npy([1.0, 2.0]), INPUT, "cannot take 2 values"),
+    ".npy of text": (npy(["1", "2", "3"]), INPUT, "needs FP32"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_rows_that_are_refused(case: str) -> None:
+    """Wrong counts, names and types are refused with the row and the feature."""
+    body, code, part = BAD_ROWS[case]
+    with pytest.raises(ApiError, match=part) as caught:
+        rows(body)
+    assert caught.value.code is code
+
+
+def test_features_without_names() -> None:
+    """Where the manifest names no features, rows are sent as arrays."""
+    task = TabularRegression(spec(), (), "y", "")
+    assert rows([1, 2, 3], task) == [[1, 2, 3]]
+    with pytest.raises(ApiError, match="have no names"):
+        rows({"age": 1}, task)
+
+
+def test_a_model_for_one_row() -> None:
+    """A model that is fixed to one row takes one."""
+    task = TabularRegression(spec(shape=(1, 3)), FEATURES, "y", "")
+    assert rows([[1, 2, 3]], task) == [[1, 2, 3]]
+    with pytest.raises(ApiError, match="cannot take 6 values"):
+        rows([[1, 2, 3], [4, 5, 6]], task)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (1, 2)])
+def test_predictions(shape: tuple[int, ...]) -> None:
+    """One entry per row, with the target's name and unit where it has one."""
+    outputs = {"out": np.array([1.5, -2], np.float32).reshape(shape)}
+    assert ROWS.answer(outputs, OPTIONS) == [
+        {"name": "progression", "value": 1.5, "unit": "points"},
+        {"name": "progression", "value": -2.0, "unit": "points"},
+    ]
+    assert TabularRegression(spec(), (), "y", "").answer(outputs, OPTIONS)[0] == {"name": "y", "value": 1.5}
+
+
+# Plain tensors
+
+ONE = Tensors([spec(shape=(2, 2))])
+TWO = Tensors([TensorSpec("a", "FP32", (2,)), TensorSpec("b", "INT32", (-1,))])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[1, 2, 3, 4]",
+        b"[[1, 2], [3, 4]]",
+        b"[[[1], [2, [3]]], 4]",
+        b'{"x": [[1, 2], [3, 4]]}',
+        npy([[1.0, 2], [3, 4]]),
+    ],
+    ids=["flat", "nested", "nested otherwise", "by name", ".npy"],
+)
+def test_a_single_tensor(body: bytes) -> None:
+    """One input may be sent bare, by its name, or as a file."""
+    prepared = ONE.prepare(memoryview(body))
+    assert {name: array.tolist() for name, array in prepared.items()} == {"x": [[1, 2], [3, 4]]}
+
+
+def test_tensors_by_name() -> None:
+    """Several inputs are sent by name; each has its own datatype, and a number is a list of one."""
+    prepared = TWO.prepare(memoryview(b'{"b": 7, "a": [0.5, 1]}'))
+    assert {name: array.tolist() for name, array in prepared.items()} == {"a": [0.5, 1], "b": [7]}
+    assert [array.dtype for array in prepared.values()] == [np.float32, np.int32]
+
+
+BAD_TENSORS: dict[str, tuple[Tensors, bytes, ErrorCode, str]] = {
+    "empty": (ONE, b"", INPUT, "takes numbers"),
+    "a picture": (ONE, b"\x89PNG\r\n\x1a\n", INPUT, "set a task"),
+    "three values": (ONE, b"[1, 2, 3]", INPUT, "cannot take 3 values"),
+    "broken JSON": (ONE, b"[1, 2, 3, 4]]", MALFORMED, "JSON"),
+    "wrong type": (ONE, b'[1, 2, 3, "4"]', TENSOR, "takes numbers"),
+    "unknown name": (ONE, b'{"y": [1, 2, 3, 4]}', INPUT, "unknown input 'y'; the model takes 'x'"),
+    "missing name": (TWO, b'{"a": [1, 2]}', INPUT, "input 'b' is missing"),
+    "integer with a fraction": (TWO, b'{"a": [1, 2], "b": [1.5]}', TENSOR, "INT32 takes integers"),
+    "no name for two inputs": (TWO, b"[1, 2]", INPUT, "takes 2 inputs; send a JSON object with 'a', 'b'"),
+    ".npy for two inputs": (TWO, npy([1.0, 2.0]), INPUT, "takes 2 inputs"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TENSORS)
+def test_tensors_that_are_refused(case: str) -> None:
+    """Wrong names, counts and types are refused with the reason."""
+    task, body, code, part = BAD_TENSORS[case]
+    with pytest.raises(ApiError, match=part) as caught:
+        task.prepare(memoryview(body))
+    assert caught.value.code is code
+
+
+def test_outputs_are_answered_whole() -> None:
+    """Every output with its name, datatype and shape; the options for classes do not apply."""
+    outputs = {"y": np.array([[0.5], [2]], np.float32), "t": np.array([b"a", b"\xc3\xa9"], object)}
+    assert ONE.answer(outputs, AnswerOptions(top_k=1, threshold=9)) == [
+        {"name": "y", "datatype": "FP32", "shape": [2, 1], "data": [0.5, 2.0]},
+        {"name": "t", "datatype": "BYTES", "shape": [2], "data": ["a", "é"]},
+    ]
+
+
+def test_outputs_without_a_json_form() -> None:
+    """Half precision cannot be answered as JSON, and the error says so."""
+    with pytest.raises(ApiError, match="FP16"):
+        ONE.answer({"y": np.zeros(1, np.float16)}, OPTIONS)
+
+
+# .npy files
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.float32(1.5), np.zeros((0, 3), np.int8), np.arange(6, dtype=">f4").reshape(2, 3), np.array([[True, False]])],
+    ids=["scalar", "empty", "big-endian", "bool"],
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npy_files(array: Any, order: Any) -> None:
+    """Any order of bytes and dimensions is read, and the result is contiguous."""
+    read = arrays.read_npy(memoryview(npy(np.asarray(array, order=order))))
+    assert (read == array).all() and read.shape == np.shape(array) and read.flags.c_contiguous
+
+
+class Trap:
+    """An object that shows when it is unpickled."""
+
+    opened = False
+
+    def __reduce__(self) -> Any:
+        return setattr, (Trap, "opened", True)
+
+
+HUGE = "{'descr': '%s', 'fortran_order': False, 'shape': (%s,)}"
+BAD_NPY = {
+    "magic only": arrays.NPY_MAGIC,
+    "no header": arrays.NPY_MAGIC + b"\x01\x00",
+    "header cut": npy([1.0])[:40],
+    "content cut": npy([1.0, 2.0])[:-1],
+    "unknown version": arrays.NPY_MAGIC + b"\x09\x00" + bytes(200),
+    "zeros": arrays.NPY_MAGIC + bytes(200),
+    "garbage": npy_header("\xff\xfe\x00 nonsense"),
+    "an expression": npy_header("__import__('os').getpid()"),
+    "an unhashable key": npy_header("{[]: 1}"),
+    "open bracket": npy_header("("),
+    "open quote": npy_header("'"),
+    "thousands of signs": npy_header("-" * 9000 + "1"),
+    "thousands of brackets": npy_header("(" * 9000),
+    "empty descr": npy_header("{'descr': (), 'fortran_order': False, 'shape': (1,)}"),
+    "unknown descr": npy_header("{'descr': 'what', 'fortran_order': False, 'shape': (1,)}"),
+    "shape of text": npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': ('1',)}"),
+    "negative shape": npy_header(HUGE % ("<f4", "-1")),
+    "shape of 10^18": npy_header(HUGE % ("<f8", 10**18)),
+    "shape of 2^62 x 4": npy_header(HUGE % ("<f4", "4611686018427387904, 4")),
+    "shape of 10^30": npy_header(HUGE % ("<f4", 10**30)),
+    "empty, but huge": npy_header(HUGE % ("<f4", "0, 9999999999, 99999999999")),
+    "10^12 elements of no size": npy_header(HUGE % ("|S0", 10**12)),
+    "10^12 texts of no size": npy_header(HUGE % ("<U0", 10**12)),
+    "complex numbers": npy(np.zeros(2, np.complex64)),
+    "dates": npy(np.zeros(2, "datetime64[s]")),
+    "records": npy(np.zeros(2, [("a", "<f4")])),
+    "pickled": npy(np.array([Trap()], object), allow_pickle=True),
+}
+
+
+@pytest.mark.parametrize("case", BAD_NPY)
+@pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")
+def test_npy_files_that_are_refused(case: str) -> None:
+    """Damaged, hostile and pickled files are the caller's fault; nothing is allocated or unpickled for them."""
+    with pytest.raises(ApiError, match=r"\.npy file cannot be read: .") as caught:
+        arrays.read_npy(memoryview(BAD_NPY[case]))
+    assert caught.value.code is INPUT
+    assert not Trap.opened
+
+
+@SETTINGS
+@given(data=st.data())
+@pytest.mark.filterwarnings("ignore")
+def test_damaged_npy_files(data: st.DataObject) -> None:
+    """A file with bytes changed is read or refused, never a crash."""
+    body = bytearray(npy(np.arange(4, dtype=np.float32)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(6, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        outcome: Any = arrays.read_npy(memoryview(bytes(body)))
+    except ApiError as error:
+        outcome = error.code
+    assert isinstance(outcome, np.ndarray) or outcome is INPUT
+
+
+# Fitting
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        (b"[", True),
+        (b" {", True),
+        (b"-1", True),
+        (b"\n7", True),
+        (b"\xef\xbb\xbf[", False),
+        (b'"', False),
+        (b"", False),
+    ],
+)
+def test_looks_like_json(body: bytes, answer: bool) -> None:
+    """Arrays, objects and numbers, behind spaces if there are any."""
+    assert arrays.looks_like_json(memoryview(body)) is answer
+
+
+QUANTISED = {"datatype": "INT8", "quantization": Quantization(0.5, 0)}
+FITS: list[tuple[TensorSpec, Array, tuple[int, ...], str]] = [
+    (spec(), np.zeros(3, np.float32), (1, 3), "float32"),
+    (spec(), np.zeros((2, 3), np.float64), (2, 3), "float32"),
+    (spec(), np.zeros((0, 3), np.float32), (0, 3), "float32"),
+    (spec(), np.zeros((3, 2), np.float32), (2, 3), "float32"),
+    (spec(), np.array([1, 2, 3]), (1, 3), "float32"),
+    (spec(shape=(-1, -1)), np.zeros((2, 4), np.float32), (2, 4), "float32"),
+    (spec(shape=(-1, -1)), np.zeros(4, np.float32), (4, 1), "float32"),
+    (spec(shape=()), np.zeros((1, 1), np.float32), (), "float32"),
+    (spec(shape=(1, 2, 2)), np.zeros((2, 2), np.float32), (1, 2, 2), "float32"),
+    (spec("INT32"), np.array([1, 2, 2**31 - 1]), (1, 3), "int32"),
+    (spec("FP64"), np.array([1, 2, 3], np.uint8), (1, 3), "float64"),
+    (spec("FP32"), np.array([np.inf, -np.inf, np.nan]), (1, 3), "float32"),
+    (spec("BOOL"), np.array([True, False, True]), (1, 3), "bool"),
+    (spec("BYTES"), np.array(["a", "é", ""]), (1, 3), "object"),
+    (spec(**QUANTISED), np.array([0.5, 1, 1000]), (1, 3), "float32"),
+    (spec(**QUANTISED), np.array([1, 2, 3], np.int8), (1, 3), "int8"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "array", "shape", "dtype"), FITS)
+def test_arrays_that_fit(wanted: TensorSpec, array: Array, shape: tuple[int, ...], dtype: str) -> None:
+    """Values are kept, the type becomes the model's, and the size of one variable dimension follows."""
+    fitted = arrays.fit_array(array, wanted)
+    assert (fitted.shape, fitted.dtype) == (shape, dtype)
+    np.testing.assert_array_equal(fitted.reshape(-1), array.reshape(-1).astype(dtype))
+
+
+MISFITS: list[tuple[TensorSpec, Array, str]] = [
+    (spec(), np.zeros(4, np.float32), "cannot take 4 values"),
+    (spec(), np.zeros(0, np.float32), "cannot take 0 values"),
+    (spec(shape=(2, 3)), np.zeros(3, np.float32), "cannot take 3 values"),
+    (spec("INT32"), np.zeros(3, np.float32), "needs INT32, the array holds float32"),
+    (spec("UINT8"), np.array([1, 2, 3]), "needs UINT8, the array holds int64"),
+    (spec("INT8"), np.array([1, 2, 300]), "do not fit INT8"),
+    (spec("INT32"), np.array([1, 2, 2**31]), "do not fit INT32"),
+    (spec("INT64"), np.array([1, 2, 2**63], np.uint64), "do not fit INT64"),
+    (spec("FP32"), np.array([1, 2, 1e300]), "do not fit FP32"),
+    (spec("FP32"), np.array([np.inf, 1e300, 1]), "do not fit FP32"),
+    (spec("FP16"), np.array([1, 2, 1e6], np.float32), "do not fit FP16"),
+    (spec("BOOL"), np.array([1, 0, 2], np.uint8), "needs BOOL"),
+    (spec("BF16"), np.array([1, 2, 3], np.float32), "needs BF16"),
+    (spec(), np.array(["1", "2", "3"]), "needs FP32"),
+    (spec(**QUANTISED), np.array([1, 2, 300]), "do not fit INT8"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "array", "part"), MISFITS)
+def test_arrays_that_do_not_fit(wanted: TensorSpec, array: Array, part: str) -> None:
+    """No value is cut, wrapped or turned into infinity to make it fit."""
+    with pytest.raises(ApiError, match=part) as caught:
+        arrays.fit_array(array, wanted)
+    assert caught.value.code is INPUT
+
+
+@pytest.mark.parametrize(
+    ("wanted", "values", "shape"),
+    [
+        (spec(), [1, 2, 3], (1, 3)),
+        (spec(), [[1], [2], [3], [[4, 5], 6]], (2, 3)),
+        (spec(shape=()), 5, ()),
+        (spec(shape=()), [[5]], ()),
+        (spec(shape=(1,)), 5, (1,)),
+        (spec(shape=(-1, -1)), [1, 2], (2, 1)),
+        (spec(shape=(2, -1)), [1, 2, 3, 4], (2, 2)),
+        (spec(shape=(0, 3)), [], (0, 3)),
+        (spec("BYTES", (-1,)), ["a", "b"], (2,)),
+        (spec("BYTES", (1,)), "a", (1,)),
+        (spec("UINT64", (1,)), 2**64 - 1, (1,)),
+        (spec(**QUANTISED), [0.5, 1000, -1e30], (1, 3)),
+    ],
+)
+def test_values_that_fit(wanted: TensorSpec, values: Any, shape: tuple[int, ...]) -> None:
+    """JSON values of any nesting take the model's shape; a quantised input takes real numbers."""
+    fitted = arrays.fit_values(values, wanted)
+    assert fitted.shape == shape
+    assert fitted.dtype == (np.float32 if wanted.quantization else fitted.dtype)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "values", "code"),
+    [
+        (spec(), [], INPUT),
+        (spec(), [[]], INPUT),
+        (spec(), [1, 2, 3, 4], INPUT),
+        (spec(), {"a": 1}, INPUT),
+        (spec(shape=(1,)), {"a": 1}, TENSOR),
+        (spec(shape=(1,)), "1", TENSOR),
+        (spec("INT8", (1,)), 128, TENSOR),
+        (spec("FP16", (1,)), 1, TENSOR),
+        (spec("BYTES", (1,)), 1, TENSOR),
+        (spec(shape=(1,)), True, TENSOR),
+    ],
+)
+def test_values_that_do_not_fit(wanted: TensorSpec, values: Any, code: ErrorCode) -> None:
+    """Wrong counts are a fault of the input, wrong elements one of the tensor."""
+    with pytest.raises(ApiError) as caught:
+        arrays.fit_values(values, wanted)
+    assert caught.value.code is code
+
+
+@SETTINGS
+@given(body=st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(lambda rest: arrays.NPY_MAGIC + rest)))
+@pytest.mark.filterwarnings("ignore")
+def test_random_bodies(body: bytes) -> None:
+    """Random bytes raise nothing but ApiError in any task for numbers."""
+    codes = set()
+    for task in (ROWS, ONE, TWO):
+        try:
+            task.prepare(memoryview(body))
+        except ApiError as error:
+            codes.add(error.code)
+    assert codes <= {INPUT, TENSOR, MALFORMED}

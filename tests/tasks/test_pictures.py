@@ -1,0 +1,297 @@
+"""Pictures: every format and colour mode becomes pixels of the wanted size, and what is no picture one sentence."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pocketserve.repository.manifest import ImageOptions
+from pocketserve.tasks.pictures import PictureShape, read_picture
+from pocketserve.tensors import Array
+from pocketserve_wire import ApiError, ErrorCode
+
+Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+
+SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+MAX_PIXELS = 1_000_000
+RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
+DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits" / "samples"
+
+
+def saved(image: Any, kind: str = "PNG", **options: Any) -> bytes:
+    """The bytes of a picture file."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def read(
+    body: bytes, width: int = 2, height: int = 2, channels: int = 3, max_pixels: int = MAX_PIXELS, **options: Any
+) -> Array:
+    """The pixels that a model would get."""
+    return read_picture(memoryview(body), PictureShape(width, height, channels), ImageOptions(**options), max_pixels)
+
+
+def two_halves(mode: str = "RGB", width: int = 40, height: int = 20) -> Any:
+    """A picture whose left half is red and whose right half is blue."""
+    image = Image.new("RGB", (width, height), RED)
+    image.paste(BLUE, (width // 2, 0, width, height))
+    return image.convert(mode)
+
+
+def near(pixel: Array, colour: tuple[int, ...], tolerance: int = 6) -> bool:
+    """Whether a pixel is that colour; lossy formats and conversions round."""
+    return bool(np.abs(pixel.astype(int) - np.array(colour)).max() <= tolerance)
+
+
+FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
+    "JPEG": ("RGB", {"quality": 95}),
+    "JPEG CMYK": ("CMYK", {"quality": 95}),
+    "JPEG progressive": ("RGB", {"quality": 95, "progressive": True}),
+    "PNG": ("RGB", {}),
+    "PNG palette": ("P", {}),
+    "PNG RGBA": ("RGBA", {}),
+    "WEBP": ("RGB", {"lossless": True}),
+    "BMP": ("RGB", {}),
+    "GIF": ("P", {}),
+}
+
+
+@pytest.mark.parametrize("case", FORMATS)
+def test_formats(case: str) -> None:
+    """Each format in its usual colour modes arrives as RGB of the wanted size."""
+    mode, options = FORMATS[case]
+    pixels = read(saved(two_halves(mode), case.split()[0], **options), width=8, height=4)
+    assert (pixels.shape, pixels.dtype) == ((4, 8, 3), np.uint8)
+    assert near(pixels[2, 1], RED) and near(pixels[2, 6], BLUE)
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "PPM", "ICO", "TGA"])
+def test_formats_that_are_not_read(kind: str) -> None:
+    """Only the formats that phones and browsers make are opened; fewer decoders, fewer faults."""
+    with pytest.raises(ApiError, match="JPEG, PNG, WEBP, BMP, GIF") as caught:
+        read(saved(two_halves(width=32, height=32), kind))
+    assert caught.value.code is ErrorCode.INVALID_INPUT
+
+
+def test_jpeg_is_scaled_by_its_decoder() -> None:
+    """A large JPEG is decoded at a fraction of its size, so that its full size may exceed the limit."""
+    body = saved(two_halves(width=1600, height=800), "JPEG", quality=95)
+    pixels = read(body, width=100, height=50, max_pixels=100_000)
+    assert near(pixels[25, 10], RED) and near(pixels[25, 90], BLUE)
+    with pytest.raises(ApiError, match="1600x800"):
+        read(body, width=1600, height=800, max_pixels=100_000)
+
+
+def test_the_first_frame_of_a_gif() -> None:
+    """Of an animation the first frame counts."""
+    frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE)]
+    assert near(read(saved(frames[0], "GIF", save_all=True, append_images=frames[1:]))[0, 0], RED)
+
+
+ORIENTATIONS = {1: (0, 0), 2: (0, 3), 3: (1, 3), 4: (1, 0), 5: (0, 0), 6: (0, 1), 7: (3, 1), 8: (3, 0)}
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_orientation(kind: str, orientation: int) -> None:
+    """A photo that was taken sideways is turned upright before it is resized."""
+    stored = Image.new("RGB", (64, 32), BLUE)
+    stored.paste(RED, (0, 0, 16, 16))  # the stored top left corner
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned = orientation >= 5
+    options = {"lossless": True} if kind == "WEBP" else {"quality": 95} if kind == "JPEG" else {}
+    pixels = read(saved(stored, kind, exif=exif, **options), *((2, 4) if turned else (4, 2)))
+    is_red = pixels[:, :, 0].astype(int) > pixels[:, :, 2]
+    assert [tuple(place) for place in np.argwhere(is_red)] == [ORIENTATIONS[orientation]]
+
+
+def test_alpha_lies_on_white() -> None:
+    """What is transparent shows white, and half of it half."""
+    image = Image.new("RGBA", (2, 2), (0, 0, 0, 0))
+    image.putpixel((1, 0), (0, 0, 255, 255))
+    image.putpixel((0, 1), (255, 0, 0, 128))
+    pixels = read(saved(image))
+    assert pixels[0].tolist() == [list(WHITE), list(BLUE)]
+    assert near(pixels[1, 0], (255, 127, 127))
+    assert read(saved(image), channels=1)[0].tolist() == [[255], [29]]
+
+
+def test_grey_with_alpha() -> None:
+    """The same for grey pictures."""
+    image = Image.new("LA", (2, 2), (0, 0))
+    image.putpixel((1, 1), (10, 255))
+    assert read(saved(image), channels=1).reshape(-1).tolist() == [255, 255, 255, 10]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF"])
+def test_a_transparent_palette_entry(kind: str) -> None:
+    """A palette's transparent colour shows white, whatever colour it hides."""
+    image = Image.new("P", (2, 2), 0)
+    image.putpalette([*RED, *BLUE])
+    image.putpixel((1, 1), 1)
+    pixels = read(saved(image, kind, transparency=0))
+    expected = zip(pixels.reshape(-1, 3), [WHITE, WHITE, WHITE, BLUE], strict=True)
+    assert all(near(pixel, colour) for pixel, colour in expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "grey"),
+    [([0, 257, 32896, 65535], [0, 1, 128, 255]), ([0, 100, 200, 255], [0, 0, 1, 1]), ([0] * 4, [0] * 4)],
+    ids=["whole range", "dark", "black"],
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_16_bit_grey(values: list[int], grey: list[int], channels: int) -> None:
+    """16-bit greys are scaled, not cut; a dark picture stays dark."""
+    body = saved(Image.fromarray(np.array(values, np.uint16).reshape(2, 2)))
+    assert read(body, channels=channels)[:, :, 0].reshape(-1).tolist() == grey
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_one_bit(channels: int) -> None:
+    """Black and white are 0 and 255."""
+    image = Image.new("1", (2, 2), 0)
+    image.putpixel((1, 0), 1)
+    assert read(saved(image), channels=channels)[:, :, -1].tolist() == [[0, 255], [0, 0]]
+
+
+def test_grey_for_a_colour_model_and_back() -> None:
+    """Grey becomes three equal channels, and colour becomes its luminance."""
+    pixels = read(saved(Image.new("L", (3, 3), 77)))
+    assert (pixels == 77).all() and pixels.shape == (2, 2, 3)
+    assert read(saved(Image.new("RGB", (3, 3), RED)), channels=1).reshape(-1).tolist() == [76] * 4
+
+
+def columns(how: str, image: Any) -> list[str]:
+    """The colours along the middle row of a square of 8."""
+    middle = read(saved(image), width=8, height=8, resize=how)[4]
+    names = {RED: "r", BLUE: "b", (0, 0, 0): "."}
+    return [next((name for colour, name in names.items() if near(pixel, colour)), "?") for pixel in middle]
+
+
+def test_ways_of_resizing() -> None:
+    """Of a wide picture, stretch keeps all of it, crop its middle, letterbox all of it between black bars."""
+    wide = Image.new("RGB", (160, 80), BLUE)
+    wide.paste(RED, (0, 0, 40, 80))  # the quarter that crop loses
+    assert columns("stretch", wide)[0] == "r" and columns("stretch", wide)[3:] == ["b"] * 5
+    assert columns("crop", wide)[1:] == ["b"] * 7
+    boxed = read(saved(wide), width=8, height=8, resize="letterbox")
+    assert [bool((row == 0).all()) for row in boxed] == [True, True, False, False, False, False, True, True]
+    assert near(boxed[4, 0], RED)
+
+
+@pytest.mark.parametrize("how", ["stretch", "crop", "letterbox"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 1), (5, 7)])
+def test_extreme_proportions(how: str, size: tuple[int, int]) -> None:
+    """A picture of any proportions fills the wanted size."""
+    assert read(saved(Image.new("RGB", size, RED)), width=5, height=7, resize=how).shape == (7, 5, 3)
+
+
+def test_the_right_size_is_left_alone() -> None:
+    """A picture that already fits arrives byte for byte."""
+    exact = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    assert (read(saved(Image.fromarray(exact)), width=4, height=4) == exact).all()
+
+
+@pytest.mark.parametrize(
+    ("when", "ground", "ink"),
+    [("never", 200, 0), ("always", 200, 0), ("always", 20, 255), ("auto", 200, 0), ("auto", 20, 255), ("auto", 128, 0)],
+)
+def test_inverting(when: str, ground: int, ink: int) -> None:
+    """Light ground is turned dark, always or when the border is light."""
+    image = Image.new("L", (6, 6), ground)
+    image.paste(ink, (2, 2, 4, 4))
+    pixels = read(saved(image), width=6, height=6, channels=1, invert=when)
+    turned = when == "always" or (when == "auto" and ground >= 128)
+    assert (pixels[0, 0, 0], pixels[2, 2, 0]) == ((255 - ground, 255 - ink) if turned else (ground, ink))
+
+
+# What is no picture
+
+
+def png(width: int, height: int, rows: bytes = b"") -> bytes:
+    """A 1-bit PNG by hand, which may announce more than it holds."""
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)), (b"IDAT", zlib.compress(rows))]
+    parts = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in [*chunks, (b"IEND", b"")]
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize("size", [(30_000, 30_000), (2**31 - 1, 2**31 - 1), (1_000_001, 1)])
+def test_huge_pictures_are_refused_undecoded(size: tuple[int, int]) -> None:
+    """The announced size is compared with the limit before any pixel is decoded: these files hold none."""
+    with pytest.raises(ApiError, match="limit is 1000000") as caught:
+        read(png(*size))
+    assert caught.value.code is ErrorCode.INVALID_INPUT
+
+
+def test_the_limit_itself_is_allowed() -> None:
+    """Exactly as many pixels as the limit are decoded, one more is not."""
+    body = png(8, 2, b"\0\xff\0\0")
+    assert read(body, width=8, height=2, max_pixels=16)[0, 0].tolist() == list(WHITE)
+    with pytest.raises(ApiError, match="8x2 pixels"):
+        read(body, max_pixels=15)
+
+
+WHOLE = saved(two_halves(width=64, height=64))
+NO_PICTURES = {
+    "nothing": b"",
+    "zeros": bytes(1000),
+    "text": b"this is not a picture",
+    "JSON": b'{"inputs": []}',
+    "PDF": b"%PDF-1.7\n",
+    "PNG signature": WHOLE[:8],
+    "PNG header": WHOLE[:33],
+    "PNG cut": WHOLE[: len(WHOLE) // 2],
+    "PNG without pixels": png(8, 8),
+    "PNG of no size": png(0, 0),
+    "JPEG cut": saved(two_halves(width=64, height=64), "JPEG")[:400],
+    "JPEG start": b"\xff\xd8\xff\xe0",
+    "GIF cut": saved(two_halves("P"), "GIF")[:30],
+    "WEBP cut": saved(two_halves(), "WEBP")[:40],
+    "BMP cut": saved(two_halves(), "BMP")[:60],
+    "SVG": b'<svg xmlns="http://www.w3.org/2000/svg"/>',
+}
+
+
+@pytest.mark.parametrize("case", NO_PICTURES)
+def test_no_picture(case: str) -> None:
+    """Damaged and foreign files are the caller's fault, told in one sentence."""
+    with pytest.raises(ApiError) as caught:
+        read(NO_PICTURES[case])
+    assert caught.value.code is ErrorCode.INVALID_INPUT
+    assert len(caught.value.message) < 300
+
+
+@SETTINGS
+@given(data=st.data())
+def test_damaged_pictures(data: st.DataObject) -> None:
+    """A file with bytes changed is decoded or refused, never a crash."""
+    kind = data.draw(st.sampled_from(["PNG", "JPEG", "GIF", "BMP"]))
+    body = bytearray(saved(two_halves(), kind))
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        shape = read(bytes(body)).shape
+    except ApiError as error:
+        shape = (2, 2, 3) if error.code is ErrorCode.INVALID_INPUT else ()
+    assert shape == (2, 2, 3)
+
+
+def test_the_samples_of_the_digits_model() -> None:
+    """Dark ink on white paper becomes light on dark, as the digits model was trained."""
+    for path in sorted(DIGITS.glob("*.png")):
+        pixels = read(path.read_bytes(), 28, 28, 1, invert="auto")
+        assert pixels.shape == (28, 28, 1)
+        assert pixels[0].mean() < 128 < pixels.max()

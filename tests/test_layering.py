@@ -1,0 +1,194 @@
+"""Who may import whom: read from the source, and from what a fresh interpreter has loaded."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = {"pocketserve": ROOT / "server", "pocketserve_wire": ROOT / "server", "pocketserve_client": ROOT / "client"}
+FRAMEWORKS = {"torch", "tensorflow", "ai_edge_litert", "tflite_runtime", "onnxruntime"}
+LATE = FRAMEWORKS | {"PIL", "prometheus_client"}
+
+
+def files(package: str) -> list[Path]:
+    """The source files of a package such as ``pocketserve.tasks``, or the one file of a module."""
+    top, *rest = package.split(".")
+    path = SOURCES[top].joinpath(top, *rest)
+    found = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    assert found and all(file.is_file() for file in found), f"{package} has no source files"
+    return found
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a source file's module; a package keeps its ``__init__``."""
+    root = next(root for root in SOURCES.values() if path.is_relative_to(root))
+    return ".".join(path.relative_to(root).with_suffix("").parts)
+
+
+def targets(node: ast.AST, module: str) -> list[str]:
+    """The dotted names that an import statement may load; other nodes load none."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    base = ".".join(module.split(".")[: -node.level]) if node.level else ""
+    start = ".".join(part for part in (base, node.module) if part)
+    return [start, *(f"{start}.{alias.name}" for alias in node.names)]
+
+
+def type_checking(node: ast.AST) -> bool:
+    """Whether a node is an ``if TYPE_CHECKING:``, whose imports never run."""
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def walk(node: ast.AST, *, into_functions: bool) -> Iterator[ast.AST]:
+    """The nodes that run, when a module is imported or at any time."""
+    for child in ast.iter_child_nodes(node):
+        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if type_checking(child) or (is_function and not into_functions):
+            continue
+        yield child
+        yield from walk(child, into_functions=into_functions)
+
+
+@functools.cache
+def imports(path: Path, *, into_functions: bool = True) -> set[str]:
+    """Every module that a source file imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = walk(tree, into_functions=into_functions)
+    return {target for node in nodes for target in targets(node, module_of(path))}
+
+
+def reaches(target: str, package: str) -> bool:
+    """Whether a dotted name is that package or lies in it."""
+    return target == package or target.startswith(f"{package}.")
+
+
+def offenders(package: str, *forbidden: str) -> list[str]:
+    """The imports of a package that reach something forbidden."""
+    return [
+        f"{module_of(path)} imports {target}"
+        for path in files(package)
+        for target in sorted(imports(path))
+        if any(reaches(target, name) for name in forbidden)
+    ]
+
+
+ALLOWED = {
+    "pocketserve_wire": {"pocketserve_wire"},
+    "pocketserve_client": {"pocketserve_client", "pocketserve_wire", "numpy", "requests", "platformdirs"},
+    "pocketserve.tensors": {"pocketserve_wire", "numpy"},
+}
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_all_that_a_package_may_import(package: str) -> None:
+    """The wire needs the standard library only; the client adds what a phone's Python has anyway."""
+    used = {target.partition(".")[0] for path in files(package) for target in imports(path)}
+    assert used - ALLOWED[package] - sys.stdlib_module_names == set()
+
+
+API = ["pocketserve.api", "pocketserve.service", "pocketserve.serving", "pocketserve.cli"]
+HTTP = ["flask", "werkzeug", "waitress", "pocketserve.transports"]
+FORBIDDEN = {
+    "pocketserve_wire": ["pocketserve", "pocketserve_client", "socket", "socketserver", "http", "asyncio", "ssl"],
+    "pocketserve_client": ["pocketserve"],
+    "pocketserve.config": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
+    "pocketserve.security": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
+    "pocketserve.runtimes": [*HTTP, *API, "pocketserve.engine", "pocketserve.tasks", "pocketserve_client"],
+    "pocketserve.tasks": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
+    "pocketserve.repository": [*HTTP, *API, "pocketserve.engine", "pocketserve.tasks", "pocketserve_client"],
+    "pocketserve.engine": [*HTTP, *API, "pocketserve_client"],
+    "pocketserve.quarantine": [*HTTP, *API, "pocketserve_client"],
+    "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
+    "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.api": [*HTTP, "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.transports": ["pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
+}
+
+
+@pytest.mark.parametrize("package", FORBIDDEN)
+def test_nothing_is_imported_upward(package: str) -> None:
+    """A request goes straight from room to room; no room knows those in front of it."""
+    assert offenders(package, *FORBIDDEN[package]) == []
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_frameworks_are_imported_late(package: str) -> None:
+    """No module imports a framework, Pillow or the metrics library before a function needs it."""
+    early = {
+        f"{module_of(path)} imports {target}"
+        for path in files(package)
+        for target in imports(path, into_functions=False)
+        if target.partition(".")[0] in LATE
+    }
+    assert early == set()
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_source_roots_are_not_packages(package: str) -> None:
+    """``server`` and ``client`` are folders of packages, never imported themselves."""
+    assert offenders(package, "server", "client") == []
+    assert not (SOURCES[package] / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("framework", sorted(FRAMEWORKS - {"onnxruntime"}))
+def test_a_framework_is_known_to_the_runtimes_only(framework: str) -> None:
+    """One file per framework: nothing outside of ``runtimes`` imports one, not even late."""
+    users = {offender.partition(" ")[0] for package in SOURCES for offender in offenders(package, framework)}
+    assert all(user.startswith("pocketserve.runtimes.") for user in users)
+
+
+def test_the_reader_of_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above see late, relative and dotted imports, and pass over those for type checkers only."""
+    path = tmp_path / "pocketserve" / "cli" / "x.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "import a.b\nfrom . import c\nfrom ..d import e\n"
+        "if TYPE_CHECKING:\n    import never\n"
+        "try:\n    import f\nexcept ImportError:\n    import g\n"
+        "class K:\n    import h\n    def m(self):\n        import late\n"
+    )
+    monkeypatch.setitem(SOURCES, "pocketserve", tmp_path)
+    early = {"a.b", "pocketserve.cli", "pocketserve.cli.c", "pocketserve.d", "pocketserve.d.e", "f", "g", "h"}
+    assert imports(path, into_functions=False) == early
+    assert imports(path) == early | {"late"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after a statement."""
+    code = f"import sys, json; {statement}; print(json.dumps(sorted(sys.modules)))"
+    folders = os.pathsep.join(str(root) for root in dict.fromkeys(SOURCES.values()))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": folders},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import pocketserve_wire.oip", {*LATE, "numpy", "requests", "flask", "socket", "pocketserve"}),
+        ("import pocketserve", {*LATE, "numpy", "requests", "flask", "waitress"}),
+        ("import pocketserve.serving", {*LATE, "requests"}),
+        ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.KINDS if k.module]", LATE),
+        ("import pocketserve_client", {*LATE, "flask", "waitress", "pocketserve"}),
+    ],
+    ids=["wire", "pocketserve", "serving", "runtimes", "client"],
+)
+def test_what_an_import_loads(statement: str, unwanted: set[str]) -> None:
+    """The server starts small: no framework, no picture library, no metrics and no client is loaded with it."""
+    assert loaded_by(statement) & unwanted == set()

@@ -1,0 +1,304 @@
+"""The token's file, and the guard that keeps web pages and other apps out."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pocketserve.security import Guard, TokenFileError, ensure_token, read_token
+from pocketserve_wire import ApiError, ErrorCode
+
+TOKEN = "abcdefghijklmnopqrstuvwxyz-_0123456789ABCDEF"
+
+
+def written(path: Path, content: str | bytes, mode: int = 0o600) -> Path:
+    """A token file with that content and mode."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    path.chmod(mode)
+    return path
+
+
+def test_a_new_token(tmp_path: Path) -> None:
+    """A random token in a new file that its owner alone can read, in folders that are made for it."""
+    path = tmp_path / "state" / "pocketserve" / "token"
+    token = ensure_token(path)
+    assert len(token) == 43 and path.read_text() == f"{token}\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert ensure_token(tmp_path / "other") != token
+
+
+def test_a_new_token_under_a_careless_umask(tmp_path: Path) -> None:
+    """The mode does not depend on the process's umask."""
+    before = os.umask(0)
+    try:
+        ensure_token(tmp_path / "token")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+
+
+def test_the_token_stays(tmp_path: Path) -> None:
+    """A token that exists is read, not replaced."""
+    path = tmp_path / "token"
+    assert ensure_token(path) == ensure_token(path) == read_token(path)
+
+
+@pytest.mark.parametrize("content", [TOKEN, f"{TOKEN}\n", f" {TOKEN}\r\n", "a" * 32, "a" * 256])
+def test_tokens_that_are_read(tmp_path: Path, content: str) -> None:
+    """Blanks around the token do no harm."""
+    assert read_token(written(tmp_path / "token", content)) == content.strip()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "\n",
+        "short",
+        "a" * 31,
+        "a" * 257,
+        f"{TOKEN} {TOKEN}",
+        f"{TOKEN}\n{TOKEN}",
+        "ä" * 40,
+        b"\xff" * 40,
+        bytes(64),
+    ],
+    ids=lambda content: ascii(content)[:16],
+)
+def test_files_without_a_token(tmp_path: Path, content: str | bytes) -> None:
+    """An empty or foreign file is refused and left as it is; the text says what to do."""
+    path = written(tmp_path / "token", content)
+    before = path.read_bytes()
+    for function in (read_token, ensure_token):
+        with pytest.raises(TokenFileError, match="holds no token; delete it"):
+            function(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o601, 0o660, 0o777])
+def test_files_that_others_can_use(tmp_path: Path, mode: int) -> None:
+    """A mode that lets others in is refused with the command that mends it."""
+    path = written(tmp_path / "token", TOKEN, mode)
+    for function in (read_token, ensure_token):
+        with pytest.raises(TokenFileError, match=f"chmod 600 {path}"):
+            function(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
+def test_modes_that_are_fine(tmp_path: Path, mode: int) -> None:
+    """What only the owner can use."""
+    assert read_token(written(tmp_path / "token", TOKEN, mode)) == TOKEN
+
+
+def test_paths_that_cannot_be_used(tmp_path: Path) -> None:
+    """A missing file, a folder, a file where a folder should be: one sentence each."""
+    with pytest.raises(TokenFileError, match="cannot be read: No such file"):
+        read_token(tmp_path / "token")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(TokenFileError, match="cannot be read: Is a directory"):
+        ensure_token(tmp_path / "folder")
+    written(tmp_path / "file", "")
+    with pytest.raises(TokenFileError, match="cannot be read: Not a directory"):
+        ensure_token(tmp_path / "file" / "token")
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+    with pytest.raises(TokenFileError, match="cannot be read: No such file"):
+        ensure_token(tmp_path / "gone")
+
+
+def test_parallel_creation_gives_one_token(tmp_path: Path) -> None:
+    """Of servers that start together one makes the token, and all use it."""
+    for attempt in range(20):
+        start = threading.Barrier(4)
+
+        def create(path: Path = tmp_path / str(attempt), start: threading.Barrier = start) -> str:
+            start.wait(10)
+            return ensure_token(path)
+
+        with ThreadPoolExecutor(4) as pool:
+            tokens = [future.result() for future in [pool.submit(create) for _ in range(4)]]
+        assert len(set(tokens)) == 1
+
+
+def test_a_server_that_is_still_writing_is_waited_for(tmp_path: Path) -> None:
+    """Between making the file and writing into it lies a moment in which the other server finds it empty."""
+    path = written(tmp_path / "token", "")
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(ensure_token, path)
+        path.write_text(f"{TOKEN}\n")
+        assert reader.result(10) == TOKEN
+
+
+# The guard
+
+HOSTS = {
+    "127.0.0.1": True,
+    "127.0.0.1:8470": True,
+    "127.0.0.1:0": True,
+    "127.0.0.1:65535": True,
+    "localhost": True,
+    "localhost:8470": True,
+    "LOCALHOST:80": True,
+    "LocalHost": True,
+    "[::1]": True,
+    "[::1]:8470": True,
+    None: False,
+    "": False,
+    " ": False,
+    "evil.com": False,
+    "evil.com:8470": False,
+    "127.0.0.1.evil.com": False,
+    "localhost.evil.com": False,
+    "evil.com#127.0.0.1": False,
+    "127.0.0.1:99999": False,
+    "127.0.0.1:65536": False,
+    "127.0.0.1:-1": False,
+    "127.0.0.1:": False,
+    "127.0.0.1:80:80": False,
+    "127.0.0.1:80a": False,
+    "127.0.0.1 ": False,
+    " 127.0.0.1": False,
+    "127.0.0.1\n": False,
+    "127.0.0.1, evil.com": False,
+    "127.0.0.1/evil.com": False,
+    "user@127.0.0.1": False,
+    "127.0.0.1@evil.com": False,
+    "127.1": False,
+    "127.0.0.2": False,
+    "2130706433": False,
+    "0.0.0.0": False,
+    "::1": False,
+    "[::]": False,
+    "[::1": False,
+    "[0:0:0:0:0:0:0:1]": False,
+    "localhost.": False,
+    "löcalhost": False,
+}
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=repr)
+def test_hosts(host: str | None) -> None:
+    """Only names of this machine pass: a page that rebinds its DNS name sends its own."""
+    if HOSTS[host]:
+        Guard(None).check_source(host, None)
+        return
+    with pytest.raises(ApiError) as caught:
+        Guard(None).check_source(host, None)
+    assert caught.value.code is ErrorCode.HOST_REFUSED
+
+
+def test_further_hosts() -> None:
+    """Names that the owner allows pass in any case and with any port; they take none of the others away."""
+    guard = Guard(None, ["Phone.example"])
+    for host in ("phone.example", "PHONE.EXAMPLE:443", "127.0.0.1:8470"):
+        guard.check_source(host, None)
+    with pytest.raises(ApiError):
+        guard.check_source("other.example", None)
+
+
+OWN = "127.0.0.1:8470"
+ORIGINS = {
+    None: True,
+    "http://127.0.0.1:8470": True,
+    "https://127.0.0.1:8470": True,
+    "HTTP://127.0.0.1:8470": True,
+    "null": False,
+    "": False,
+    "http://127.0.0.1": False,
+    "http://127.0.0.1:8471": False,
+    "http://localhost:8470": False,
+    "http://evil.com": False,
+    "http://127.0.0.1:8470.evil.com": False,
+    "http://evil.com/http://127.0.0.1:8470": False,
+    "http://127.0.0.1:8470/": False,
+    "ftp://127.0.0.1:8470": False,
+    "127.0.0.1:8470": False,
+    "file://": False,
+    "chrome-extension://abc": False,
+    "http://127.0.0.1:8470 http://evil.com": False,
+}
+
+
+@pytest.mark.parametrize("origin", ORIGINS, ids=repr)
+def test_origins(origin: str | None) -> None:
+    """A page may talk to the server that it came from; every other page, and one without origin, is refused."""
+    if ORIGINS[origin]:
+        Guard(None).check_source(OWN, origin)
+        return
+    with pytest.raises(ApiError) as caught:
+        Guard(None).check_source(OWN, origin)
+    assert caught.value.code is ErrorCode.ORIGIN_REFUSED
+
+
+def test_the_host_is_checked_before_the_origin() -> None:
+    """A page that names itself in both headers has the same origin, and is refused all the same."""
+    with pytest.raises(ApiError) as caught:
+        Guard(None).check_source("evil.com", "http://evil.com")
+    assert caught.value.code is ErrorCode.HOST_REFUSED
+
+
+def basic(text: str) -> str:
+    """An Authorization header with a user and a password."""
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+AUTHORIZATIONS = {
+    f"Bearer {TOKEN}": True,
+    f"bearer {TOKEN}": True,
+    f"BEARER   {TOKEN}  ": True,
+    basic(f":{TOKEN}"): True,
+    basic(f"user:{TOKEN}"): True,
+    None: False,
+    "": False,
+    "Bearer": False,
+    "Bearer ": False,
+    TOKEN: False,
+    f"Token {TOKEN}": False,
+    f"Bearer {TOKEN[:-1]}": False,
+    f"Bearer {TOKEN}x": False,
+    f"Bearer {TOKEN.lower()}": False,
+    f"Bearer {TOKEN} {TOKEN}": False,
+    f"Bearer {basic(f':{TOKEN}')}": False,
+    "Bearer ä\u20ac\U0001f600": False,
+    "Bearer \ud800": False,
+    "Bearer \0": False,
+    "Bearer " + "x" * 100_000: False,
+    basic(TOKEN): False,
+    basic(f"{TOKEN}:"): False,
+    basic(f"user:x:{TOKEN}"): False,
+    "Basic": False,
+    "Basic ": False,
+    "Basic !!!!": False,
+    "Basic ä": False,
+    "Basic \ud800": False,
+    f"Basic {TOKEN}": False,
+    "Basic " + base64.b64encode(b"\xff:\xff").decode(): False,
+}
+
+
+@pytest.mark.parametrize("header", AUTHORIZATIONS, ids=lambda header: ascii(header)[:32])
+def test_tokens(header: str | None) -> None:
+    """The token passes as Bearer or as the password of Basic; every other text gets the same answer."""
+    guard = Guard(TOKEN)
+    if AUTHORIZATIONS[header]:
+        guard.check_token(header)
+        return
+    with pytest.raises(ApiError) as caught:
+        guard.check_token(header)
+    assert caught.value.code is ErrorCode.UNAUTHORIZED
+    with pytest.raises(ApiError) as without:
+        guard.check_token(None)
+    assert caught.value.message == without.value.message
+    assert TOKEN not in caught.value.message
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer wrong", "Basic !!!"])
+def test_without_a_token_everybody_passes(header: str | None) -> None:
+    """``--no-auth`` asks for nothing."""
+    Guard(None).check_token(header)
