@@ -26,6 +26,8 @@ START_TIMEOUT_S = 60.0
 STATE = Path(tempfile.mkdtemp(prefix="pocketserve-tests-"))
 """The state folder of all test servers: a model file is tried once in a run, not once in a server."""
 
+os.environ.setdefault("POCKETSERVE_TFJS_MODULES", str(Path(sys.prefix) / "tfjs"))
+
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 
 
@@ -34,6 +36,13 @@ def find_assets() -> Path | None:
     named = os.environ.get("POCKETSERVE_TEST_ASSETS")
     candidates = [Path(named)] if named else sorted(ROOT.parent.glob("*/assets"))
     return next((path for path in candidates if (path / "MANIFEST.json").is_file()), None)
+
+
+def find_hostile() -> Path | None:
+    """The folder of harmful model files, which lies beside the assets."""
+    assets = find_assets()
+    hostile = assets.parent / "hostile" if assets is not None else None
+    return hostile if hostile is not None and hostile.is_dir() else None
 
 
 @dataclass
@@ -149,6 +158,13 @@ def models_copy(tmp_path: Path) -> Path:
     for name in ("digits", "diabetes", "petals"):
         shutil.copytree(MODELS / name, copy / name)
     return copy
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """In a run that must be complete (``make test-all``), a skipped test is a failure."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("POCKETSERVE_TEST_EVERYTHING") and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 # The end of a run says what was left out and why: nothing is skipped in silence.

@@ -87,9 +87,14 @@ class Client:
         entries: list[dict[str, Any]] = self._json("GET", f"{base}/stats")["model_stats"]
         return entries
 
-    def load(self, model: str) -> None:
-        """Load a model, or load it anew after its files have changed."""
-        self._checked("POST", f"/v2/repository/models/{_segment(model)}/load", b"{}")
+    def load(self, model: str, *, release: bool = False) -> None:
+        """Load a model, or load it anew after its files have changed.
+
+        Args:
+            release: forget first that its files are in quarantine, so that they are tried again.
+        """
+        body = strict_json.dumps({"parameters": {"release": True}} if release else {})
+        self._checked("POST", f"/v2/repository/models/{_segment(model)}/load", body)
 
     def unload(self, model: str) -> None:
         """Stop serving a model until it is loaded again."""

@@ -20,6 +20,7 @@ from pocketserve.inference import Prediction, run_raw_input, run_tensors
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve_wire import ApiError, ErrorCode
@@ -167,6 +168,20 @@ class Service:
         return self.repository.model(name)
 
     # Repository control
+
+    def release(self, name: str) -> None:
+        """Forget what trials said of a model's files, so that they are tried again.
+
+        Raises:
+            ApiError: MODEL_NOT_FOUND, or MODEL_FAILED when a file cannot be read.
+        """
+        if self.quarantine is None:
+            return
+        try:
+            for version in self.entry(name).versions.values():
+                self.quarantine.release(version)
+        except ModelLoadError as error:
+            raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {error}") from None
 
     def load(self, name: str) -> None:
         """Read a model's files anew and load its default version; other loaded versions are loaded anew too.

@@ -257,6 +257,39 @@ def test_an_initialiser_that_others_call_with_a_path_is_refused(tf: Any, tmp_pat
     assert "reads a file that is not one of its assets" in refusal(folder)
 
 
+def test_paths_that_are_made_long_or_wide_are_refused_in_time(tf: Any, tmp_path: Path) -> None:
+    """Ten thousand steps, or functions that call each other twice: 2 to the power of 60 ways."""
+    folder = _vocabulary(tf, tmp_path)
+    whole = (folder / "saved_model.pb").read_bytes()
+
+    def initialiser(graph: Any) -> Any:
+        library = graph.graph_def.library.function
+        return next(f for f in library if any("InitializeTable" in node.op for node in f.node_def))
+
+    def lengthen(graph: Any) -> None:
+        function = initialiser(graph)
+        table = next(node for node in function.node_def if "InitializeTable" in node.op)
+        for number in range(10_000):
+            function.node_def.add(name=f"n{number}", op="Identity", input=[f"n{number + 1}:output:0"])
+        table.input[1] = "n0:output:0"
+
+    def widen(graph: Any) -> None:
+        called = initialiser(graph).signature.name
+        for number in range(60):
+            caller = graph.graph_def.library.function.add()
+            caller.signature.name = f"f{number}"
+            caller.signature.input_arg.add(name="path")
+            for side in ("left", "right"):
+                node = caller.node_def.add(name=side, op="PartitionedCall", input=["path", "path"])
+                node.attr["f"].func.name = called
+            called = caller.signature.name
+
+    for change in (lengthen, widen):
+        (folder / "saved_model.pb").write_bytes(whole)
+        _edit(folder, change)
+        assert "not loaded" in refusal(folder)
+
+
 def test_a_link_out_of_the_folder_is_refused(tf: Any, tmp_path: Path) -> None:
     folder = _vocabulary(tf, tmp_path)
     (folder / "assets" / "words.txt").unlink()

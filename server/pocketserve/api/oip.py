@@ -122,14 +122,20 @@ def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def repository_load(service: Service, request: ApiRequest) -> ApiResponse:
-    """Load a model, or load it anew after its files have changed."""
-    if _body_parameters(request):
+    """Load a model, or load it anew after its files have changed; with ``release`` also out of quarantine."""
+    parameters = dict(_body_parameters(request))
+    release = parameters.pop("release", False)
+    if not isinstance(release, bool):
+        raise ApiError(ErrorCode.INVALID_PARAMETER, "parameters.release must be true or false")
+    if parameters:
         # A file or a configuration from the network would be code from a stranger.
         raise ApiError(
             ErrorCode.NOT_IMPLEMENTED,
             f"failed to load {request.path['model']!r}: files and configurations are not accepted over the network; "
             "put them into the models folder and load without parameters",
         )
+    if release:
+        service.release(request.path["model"])
     service.load(request.path["model"])
     return json_response({"name": request.path["model"], "load": True})
 

@@ -22,6 +22,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to show")
     parser.add_argument("--local", action="store_true", help="look the name up in a models folder, without a server")
     parser.add_argument("--models-dir", metavar="DIR", help="with --local: the folder that holds MODEL")
+    parser.add_argument(
+        "--release",
+        action="store_true",
+        help="forget that a model is in quarantine, and try it again",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(parser)
     return parser
@@ -29,6 +34,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Describe and print."""
+    if options.release:
+        _release(options)
     if options.local or options.models_dir or is_model_path(options.model):
         description = _describe_local(options)
     else:
@@ -39,6 +46,17 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print_description(description)
     return 0
+
+
+def _release(options: argparse.Namespace) -> None:
+    """Forget the verdicts on a model's versions, here or in the running server, which loads it at once."""
+    if options.local or options.models_dir or is_model_path(options.model):
+        service, name = open_local(options.model, options.models_dir)
+        service.release(name)
+        service.close()
+        return
+    with connect(options) as client:
+        client.load(options.model, release=True)
 
 
 def _describe_local(options: argparse.Namespace) -> dict[str, Any]:

@@ -179,9 +179,7 @@ _UNKNOWN_CLASS = re.compile(
 _UNKNOWN_OPTION = re.compile(
     r"[Uu]nrecognized keyword arguments? passed to (\w+): (\{.*?\})|unexpected keyword argument '(\w+)'"
 )
-_UNSAFE = re.compile(
-    r"safe_mode|[Uu]nsafe|arbitrary code|potential risk|[Nn]ot allowed|disallowed|ExternalLink|external (?:link|storage)"
-)
+_UNSAFE = re.compile(r"safe_mode|[Uu]nsafe|arbitrary code|potential risk|[Nn]ot allowed|disallowed|ExternalLink")
 _OLD_CLASSES = frozenset({"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceProperty", "ModuleWrapper"})
 
 

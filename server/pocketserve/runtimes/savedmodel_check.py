@@ -68,6 +68,9 @@ _PLAIN_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _EXPERIMENTAL = "Experimental"
 """Older names of datasets: the same operator with this in front."""
 
+_Verdicts = dict[tuple[str, str], bool]
+"""Whether a tensor is an asset's path, by the function that it lies in (empty for the main graph) and its node."""
+
 Span = tuple[int, int]
 """Where a message lies in the file: start and end."""
 
@@ -160,8 +163,11 @@ def check_graphs(graphs: Iterable[MetaGraph]) -> None:
     Raises:
         ForbiddenError: names the operator.
     """
-    for graph in graphs:
-        _check_graph(graph)
+    try:
+        for graph in graphs:
+            _check_graph(graph)
+    except RecursionError:
+        raise ForbiddenError("the path of a file that it reads takes too many steps to follow") from None
 
 
 def check_files(folder: Path, graphs: Iterable[MetaGraph]) -> None:
@@ -445,7 +451,7 @@ def _check_op(graph: MetaGraph, scope: Function | None, node: Node, op: str, res
     place = _FROM_FILE.get(op)
     if place is not None:
         path = node.inputs[place] if place < len(node.inputs) else ""
-        if not _is_asset(graph, scope, path, set()):
+        if not _is_asset(graph, scope, path, {}):
             raise ForbiddenError(f"its graph has the operator {op}, which reads a file that is not one of its assets")
 
 
@@ -503,34 +509,42 @@ class _Reach:
         return self
 
 
-def _is_asset(graph: MetaGraph, scope: Function | None, tensor: str, seen: set[tuple[str, str]]) -> bool:
-    """Whether a path can only be that of one of the SavedModel's assets."""
+def _is_asset(graph: MetaGraph, scope: Function | None, tensor: str, known: _Verdicts) -> bool:
+    """Whether a path can only be that of one of the SavedModel's assets.
+
+    Args:
+        known: verdicts so far; each place is looked at once, however many ways lead to it.
+    """
     name = _base(tensor)
     place = (scope.name if scope else "", name)
-    if place in seen or tensor.startswith("^"):
-        return False
-    seen = seen | {place}
+    if place not in known:
+        known[place] = False  # what leads to itself comes from nowhere
+        known[place] = _comes_from_asset(graph, scope, name, known)
+    return known[place]
+
+
+def _comes_from_asset(graph: MetaGraph, scope: Function | None, name: str, known: _Verdicts) -> bool:
     if scope is not None and name in scope.arguments:
-        return _is_asset_argument(graph, scope, scope.arguments.index(name), seen)
+        return _is_asset_argument(graph, scope, scope.arguments.index(name), known)
     if scope is None and name in graph.assets:
         return True
     node = (scope.nodes if scope else graph.nodes).get(name)
     if node is None or not node.inputs:
         return False
     if node.ops == ["Identity"]:
-        return _is_asset(graph, scope, node.inputs[0], seen)
+        return _is_asset(graph, scope, node.inputs[0], known)
     if scope is None and node.ops == ["ReadVariableOp"]:
-        return _is_asset_variable(graph, node.inputs[0], seen)
+        return _is_asset_variable(graph, node.inputs[0], known)
     return False
 
 
-def _is_asset_variable(graph: MetaGraph, handle: str, seen: set[tuple[str, str]]) -> bool:
+def _is_asset_variable(graph: MetaGraph, handle: str, known: _Verdicts) -> bool:
     """TensorFlow 2 keeps an asset's path in a variable of the main graph."""
     written = [node for node in graph.nodes.values() if node.inputs[:1] == [handle] and "AssignVariableOp" in node.ops]
-    return bool(written) and all(_is_asset(graph, None, node.inputs[1], seen) for node in written if node.inputs[1:])
+    return bool(written) and all(_is_asset(graph, None, node.inputs[1], known) for node in written if node.inputs[1:])
 
 
-def _is_asset_argument(graph: MetaGraph, function: Function, index: int, seen: set[tuple[str, str]]) -> bool:
+def _is_asset_argument(graph: MetaGraph, function: Function, index: int, known: _Verdicts) -> bool:
     """Every caller must hand over an asset, and the loader must capture one."""
     verdicts = []
     scopes: list[tuple[Function | None, dict[str, Node]]] = [(None, graph.nodes)]
@@ -539,7 +553,7 @@ def _is_asset_argument(graph: MetaGraph, function: Function, index: int, seen: s
         for node in nodes.values():
             if function.name in (*node.calls, *node.ops):
                 plain = set(node.ops) <= _PLAIN_CALLS and index < len(node.inputs)
-                verdicts.append(plain and _is_asset(graph, scope, node.inputs[index], seen))
+                verdicts.append(plain and _is_asset(graph, scope, node.inputs[index], known))
     if function.name in graph.revived:
         captured = graph.revived[function.name]
         at = index - (len(function.arguments) - len(captured))

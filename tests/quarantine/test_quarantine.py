@@ -1,0 +1,200 @@
+"""The throw-away trial: harmful files are kept away from the server, good ones cost one trial, once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, ROOT, StartServer, find_hostile
+from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+from pocketserve.quarantine.verdicts import Verdict, VerdictStore
+from pocketserve.repository.files import content_digest, version_files
+from pocketserve.repository.scan import VersionEntry, scan
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve_client import Client, ServerError
+
+FIXTURES = ROOT / "tests" / "runtimes" / "data"
+
+CRASHES = "import os\nos.abort()\ndef build(): ...\n"
+HANGS = "import threading\nthreading.Event().wait()\ndef build(): ...\n"
+SWALLOWS = "import time\nhoard = bytearray(300 << 20)\ntime.sleep(30)\ndef build(): ...\n"
+
+
+def entry(folder: Path, name: str = "m") -> VersionEntry:
+    """The default version of a model in a folder."""
+    model = scan(folder)[name]
+    return model.versions[model.default_version]
+
+
+def check(quarantine: Quarantine, version: VersionEntry) -> None:
+    """Ask the quarantine as loading does."""
+    quarantine.check(version, ModelSource(version.path, options=version.options))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A models folder with one good model, m."""
+    models = tmp_path / "models"
+    models.mkdir()
+    shutil.copy(MODELS / "petals" / "petals.tflite", models / "m.tflite")
+    return models
+
+
+@pytest.fixture
+def quarantine(tmp_path: Path) -> Quarantine:
+    """A quarantine with a state folder of its own."""
+    return Quarantine(tmp_path / "state", TrialLimits(timeout=30))
+
+
+def test_a_good_file_is_tried_once(quarantine: Quarantine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second look costs no process, nor does one by another server with the same state folder."""
+    check(quarantine, entry(folder))
+    assert len(json.loads((folder.parent / "state" / "verdicts.json").read_text())) == 1
+    monkeypatch.setattr("subprocess.Popen", None)
+    check(quarantine, entry(folder))
+    check(Quarantine(folder.parent / "state", TrialLimits()), entry(folder))
+    assert [path.name for path in (folder.parent / "state").iterdir()] == ["verdicts.json"]
+
+
+def test_a_changed_file_is_tried_again(quarantine: Quarantine, folder: Path) -> None:
+    """The verdict belongs to the content, not to the name."""
+    check(quarantine, entry(folder))
+    before = quarantine.key(entry(folder))
+    shutil.copy(MODELS / "diabetes" / "diabetes.tflite", folder / "m.tflite")
+    assert quarantine.key(entry(folder)) != before
+    check(quarantine, entry(folder))
+
+
+@pytest.mark.parametrize(
+    "name", ["crash-litert-sig.tflite-68-SIGSEGV.tflite", "crash-litert-sig.tflite-1315-SIGSEGV.tflite"]
+)
+@pytest.mark.assets
+def test_a_crash_is_survived_and_remembered(quarantine: Quarantine, tmp_path: Path, name: str) -> None:
+    """A file that ends its loader's process gives a reason, at once the second time."""
+    hostile = find_hostile()
+    assert hostile is not None
+    (tmp_path / "models").mkdir()
+    shutil.copy(hostile / name, tmp_path / "models" / "m.tflite")
+    version = entry(tmp_path / "models")
+    with pytest.raises(ModelLoadError, match=r"crashed its framework \(SIG[A-Z]+\)|damaged|cannot load"):
+        check(quarantine, version)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (CRASHES, r"it crashed its framework \(SIGABRT\)"),
+        (HANGS, "it did not finish loading and running within 6 s"),
+        (SWALLOWS, "it took more than 400 MiB of memory"),
+    ],
+    ids=["crash", "hang", "memory"],
+)
+def test_what_harms_its_loader_is_kept_away(tmp_path: Path, code: str, reason: str) -> None:
+    """A crash, a hang and a blow-up of memory each give a readable reason that is remembered until it is released."""
+    model = tmp_path / "models" / "m"
+    model.mkdir(parents=True)
+    (model / "model.py").write_text(code)
+    (model / "model.toml").write_text('[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [1]\n')
+    quarantine = Quarantine(tmp_path / "state", TrialLimits(timeout=6, memory=400 << 20))
+    version = entry(tmp_path / "models")
+    for _ in range(2):
+        with pytest.raises(ModelLoadError, match=f"in quarantine: {reason}; .*inspect --release"):
+            check(quarantine, version)
+    assert quarantine.known_reason(version) is not None
+    assert quarantine.release(version) is True
+    assert quarantine.known_reason(version) is None
+
+
+def test_a_refusal_is_not_remembered(quarantine: Quarantine, folder: Path) -> None:
+    """A file that its framework refuses in good order has a reason, but no verdict: the next framework may take it."""
+    (folder / "m.tflite").write_bytes(b"\x1c\0\0\0TFL3" + bytes(100))
+    with pytest.raises(ModelLoadError, match=r"m\.tflite is damaged"):
+        check(quarantine, entry(folder))
+    assert not (folder.parent / "state" / "verdicts.json").exists()
+
+
+def test_sha256_is_enforced(quarantine: Quarantine, folder: Path) -> None:
+    """The manifest's digest must be the content's."""
+    model = folder / "signed"
+    model.mkdir()
+    shutil.move(folder / "m.tflite", model / "m.tflite")
+    right = hashlib.sha256((model / "m.tflite").read_bytes()).hexdigest()
+    toml = '[versions.v]\nfile = "m.tflite"\nsha256 = "{}"\n'
+    (model / "model.toml").write_text(toml.format(right.upper()))
+    check(quarantine, entry(folder, "signed"))
+    (model / "model.toml").write_text(toml.format("0" * 64))
+    with pytest.raises(ModelLoadError, match=f"its SHA-256 is {right}, but model.toml says 0000"):
+        check(quarantine, entry(folder, "signed"))
+
+
+def test_all_files_of_a_version_count(tmp_path: Path) -> None:
+    """Weights beside code, shards beside a model.json, external data beside an .onnx change the digest."""
+    for name, other in (("model.py", "w.pt"), ("m.onnx", "m.onnx.data"), ("model.json", "shard.bin")):
+        folder = tmp_path / name / "m"
+        folder.mkdir(parents=True)
+        (folder / name).write_text("x")
+        (folder / other).write_text("one")
+        if name == "model.py":
+            (folder / "model.toml").write_text('[versions.v]\nfile = "model.py"\nweights = "w.pt"\n')
+        version = entry(tmp_path / name)
+        before = content_digest(version)
+        (folder / other).write_text("two")
+        assert content_digest(version) != before, name
+        assert any(path.name == other for path in version_files(version))
+
+
+def test_verdicts_survive_damage(tmp_path: Path) -> None:
+    """A damaged store costs trials, never the service; another process's changes are seen."""
+    store = VerdictStore(tmp_path / "state" / "verdicts.json")
+    store.put("a", Verdict(True))
+    other = VerdictStore(tmp_path / "state" / "verdicts.json")
+    assert other.get("a") == Verdict(True)
+    assert other.remove("a") and store.get("a") is None
+    for text in ("", "[]", "{", '{"a": 1, "b": {"ok": "yes"}, "c": {"ok": false, "reason": 5}}'):
+        (tmp_path / "state" / "verdicts.json").write_text(text)
+        assert VerdictStore(tmp_path / "state" / "verdicts.json").get("a") is None
+
+
+@pytest.mark.live
+@pytest.mark.assets
+def test_hostile_files_do_no_harm(new_server: StartServer, tmp_path: Path) -> None:
+    """Every hostile file is refused with a reason, the index tells it, the others serve on, nothing else is written."""
+    hostile = find_hostile()
+    assert hostile is not None
+    models = tmp_path / "models"
+    shutil.copytree(hostile, models)
+    shutil.copytree(MODELS / "petals", models / "petals")
+    before = sorted(path.relative_to(models) for path in models.rglob("*"))
+    server = new_server(models, "--state-dir", str(tmp_path / "state"))
+    with Client(server.url, server.token) as client:
+        names = {item["name"] for item in client.index()} - {"petals"}
+        assert len(names) == sum(1 for path in hostile.iterdir() if path.suffix != ".md")
+        for name in sorted(names):
+            with pytest.raises(ServerError) as caught:
+                client.infer(name, {})
+            assert caught.value.status == 503 and caught.value.code in ("MODEL_FAILED", "RUNTIME_MISSING")
+            assert client.predict("petals", [5.1, 3.5, 1.4])["task"] == "tabular-regression"
+        states = {item["name"]: item for item in client.index()}
+        assert all(states[name]["state"] == "UNAVAILABLE" and states[name]["reason"] for name in names)
+    assert sorted(path.relative_to(models) for path in models.rglob("*")) == before
+    assert not list(Path.cwd().glob("PT2_CODE_RAN"))
+
+
+@pytest.mark.live
+def test_release_tries_again(new_server: StartServer, folder: Path, tmp_path: Path) -> None:
+    """A model in quarantine says so, also after a restart; releasing it loads it if it is good after all."""
+    state = tmp_path / "state"
+    store = VerdictStore(state / "verdicts.json")
+    store.put(Quarantine(state, TrialLimits()).key(entry(folder)), Verdict(False, "it crashed its framework (SIGSEGV)"))
+    server = new_server(folder, "--state-dir", str(state))
+    with Client(server.url, server.token) as client:
+        with pytest.raises(ServerError, match="in quarantine: it crashed"):
+            client.infer("m", {})
+        assert "in quarantine" in client.index()[0]["reason"]
+        client.load("m", release=True)
+        assert client.index()[0]["state"] == "READY"
