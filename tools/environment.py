@@ -27,6 +27,7 @@ class Environment:
         extras: extras of pyproject.toml that are installed with the project itself.
         constraints: file with the versions that were tested.
         also: packages beside them.
+        npm: Node packages, which are installed in the folder ``tfjs`` of the environment.
         satisfied_by: another environment in the same folder that holds all of this one.
     """
 
@@ -34,13 +35,19 @@ class Environment:
     extras: tuple[str, ...]
     constraints: str = "constraints.txt"
     also: tuple[str, ...] = ()
+    npm: tuple[str, ...] = ()
     satisfied_by: str | None = None
 
 
 ENVIRONMENTS = {
     "core": Environment(".venv", ("tflite", "image"), satisfied_by="dev"),
-    "dev": Environment(".venv", ("tflite", "image", "dev")),
-    "all": Environment(".venv-all", ("tflite", "image", "torch", "dev", "conformance")),
+    "dev": Environment(".venv", ("tflite", "onnx", "image", "dev")),
+    "all": Environment(
+        ".venv-all",
+        ("tflite", "image", "torch", "onnx", "executorch", "tensorflow", "dev", "conformance"),
+        also=("torch==2.13.0",),  # named here too, or executorch brings a build with gigabytes of CUDA
+        npm=("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0"),
+    ),
     # The older package needs NumPy 1, which nothing else here does.
     "tflite-runtime": Environment(
         ".venv-tflite-runtime",
@@ -86,6 +93,9 @@ def ensure(name: str) -> None:
     command += ["--constraint", str(ROOT / wanted.constraints), "--editable", requirement, *wanted.also]
     print(f"installing {', '.join(wanted.extras)} into {wanted.folder} …", flush=True)
     subprocess.run(command, check=True)
+    if wanted.npm:
+        npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder / "tfjs"), *wanted.npm]
+        subprocess.run(npm, check=True)
     stamp(name).write_text(fingerprint(name))
     print(f"{wanted.folder} is ready ({time.monotonic() - started:.0f} s)", flush=True)
 

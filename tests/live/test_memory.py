@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import MODELS, Server, StartServer
 
+from conftest import MODELS, Server, StartServer
 from pocketserve_client import Client
 
 pytestmark = [
