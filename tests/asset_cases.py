@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import find_assets, start_server
 
+from conftest import find_assets, start_server
 from pocketserve_client import Client
 
 FORMATS = ("tflite", "onnx", "torchscript", "ptl", "keras", "savedmodel", "tfjs")
