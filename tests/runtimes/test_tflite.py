@@ -49,7 +49,7 @@ def floats(*values: float) -> np.ndarray:
 
 def test_says_who_it_is():
     assert RUNTIME.platform == "tensorflow_lite"
-    assert RUNTIME.option_keys == {"xnnpack"}
+    assert RUNTIME.option_keys == {"xnnpack", "delegate", "delegate_options", "required"}
     title, _, version = opened("dynamic_batch").runtime.partition(" ")
     assert title in {package.title for package in PACKAGES}
     assert version[0].isdigit()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.engine.engine import Running
 from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes.base import Session
 from pocketserve.tensors import describe
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ def describe_model(entry: ModelEntry, running: Running) -> dict[str, Any]:
         "task": model.task.name,
         "labels": len(getattr(model.task, "labels", ())),
         "runtime": model.runtime,
+        "device": device_of(model.sessions),
         "file": version.path.name,
         "file_bytes": version.path.stat().st_size if version.path.is_file() else 0,
         "memory_bytes": model.memory_bytes,
@@ -47,6 +50,11 @@ def describe_model(entry: ModelEntry, running: Running) -> dict[str, Any]:
     }
     metadata = _file_metadata(version)
     return description | ({"metadata": metadata} if metadata else {})
+
+
+def device_of(sessions: Sequence[Session]) -> str:
+    """What really runs a loaded model: all that its instances name. Empty when it was closed meanwhile."""
+    return "; ".join(dict.fromkeys(session.device for session in sessions))
 
 
 def _file_metadata(version: VersionEntry) -> dict[str, Any]:

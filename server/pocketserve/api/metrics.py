@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pocketserve import __version__
+from pocketserve.api.describe import device_of
 from pocketserve.api.messages import ApiRequest, ApiResponse
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.service import Service
@@ -47,13 +48,23 @@ class _Collector:
             "pocketserve_model_loaded", "Whether a version is in memory", labels=["model", "version"]
         )
         waiting = GaugeMetricFamily("pocketserve_queue_length", "Requests in line", labels=["model", "version"])
+        devices = GaugeMetricFamily(
+            "pocketserve_model_device",
+            "1 for what really runs a version that is in memory",
+            labels=["model", "version", "device", "runtime"],
+        )
         used = list(self._used())
         for name, version, _ in used:
             running = engine.running(name, version)
             loaded.add_metric([name, version], float(running is not None))
             waiting.add_metric([name, version], float(running.lane.waiting if running is not None else 0))
+            # A model that is closed at this moment has none.
+            sessions = running.model.sessions if running is not None else ()
+            if sessions:
+                devices.add_metric([name, version, device_of(sessions), sessions[0].runtime], 1)
         yield loaded
         yield waiting
+        yield devices
         yield from _counters(used)
 
     def _used(self) -> Iterator[tuple[str, str, VersionStatistics]]:

@@ -5,6 +5,7 @@ A trial costs one extra process per new file, once. It is never on the path of a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -74,8 +75,8 @@ class Quarantine:
             ModelLoadError: the content is not the expected one, or is in quarantine; the text says why.
             RuntimeMissingError: the framework is missing.
         """
+        check_digest(version, self._content(version))
         key = self.key(version)
-        check_digest(version, key.partition(":")[2])
         verdict = self._store.get(key) or self._try(key, version, source)
         if not verdict.ok:
             raise ModelLoadError(_in_quarantine(verdict))
@@ -85,7 +86,7 @@ class Quarantine:
         known = self._digests.get(version.path.as_posix())
         if known is None:
             return None
-        verdict = self._store.get(f"{version.kind.name}:{known[1]}")
+        verdict = self._store.get(_key(version, known[1]))
         return None if verdict is None or verdict.ok else _in_quarantine(verdict)
 
     def release(self, version: VersionEntry) -> bool:
@@ -93,18 +94,21 @@ class Quarantine:
         return self._store.remove(self.key(version))
 
     def key(self, version: VersionEntry) -> str:
-        """The kind and the SHA-256 of the content. A file that has not changed is not hashed again.
+        """What a verdict is about: the kind, the content, and the options that decide how it is loaded.
 
         Raises:
             ModelLoadError: a file cannot be read.
         """
-        files = version_files(version)
-        now = stamp(files)
+        return _key(version, self._content(version))
+
+    def _content(self, version: VersionEntry) -> str:
+        """The SHA-256 of the content. A file that has not changed is not hashed again."""
+        now = stamp(version_files(version))
         name = version.path.as_posix()
         known = self._digests.get(name)
         if known is None or known[0] != now:
             known = self._digests[name] = (now, content_digest(version))
-        return f"{version.kind.name}:{known[1]}"
+        return known[1]
 
     def _try(self, key: str, version: VersionEntry, source: ModelSource) -> Verdict:
         with self._trial:
@@ -148,6 +152,17 @@ class Quarantine:
                 _end(process)
             answer.seek(0)
             return _judge(fault, process.returncode, answer.read(MAX_ANSWER_BYTES))
+
+
+def _key(version: VersionEntry, content: str) -> str:
+    """Options are part of it: a delegate, which is native code, must not profit from a trial without it."""
+    if not version.options:
+        return f"{version.kind.name}:{content}"
+    options = json.dumps(dict(version.options), sort_keys=True, default=str)
+    delegate = version.options.get("delegate")
+    library = version.path.parent / delegate if isinstance(delegate, str) else None
+    options += str(stamp([library])) if library is not None else ""
+    return f"{version.kind.name}:{content}:{hashlib.sha256(options.encode()).hexdigest()}"
 
 
 def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, memory: int) -> str:

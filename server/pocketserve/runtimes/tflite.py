@@ -11,16 +11,22 @@ What they have in common, found by running them, and what shapes the code below:
 * A free dimension shows as 1 until a caller resizes it. Some models cannot even be allocated at that size.
 * A string tensor forgets which of its dimensions are free as soon as it is written.
 * ``get_tensor`` gives a NumPy scalar for shape () and refuses some empty tensors.
+* A signature's runner holds the native interpreter for itself. If it goes last, the delegates go before it, and the
+  native interpreter then touches freed memory: the frames of an error that hold a runner are cleared first.
+
+External delegates are in ``tflite_delegates``.
 """
 
 from __future__ import annotations
 
 import importlib
 import itertools
+import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -34,6 +40,9 @@ from pocketserve_wire import DATATYPES
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from .flatbuffer import DamagedFileError
 from .tflite_check import check_model
+from .tflite_delegates import OPTION_KEYS, DelegateError, DelegateRequest, Share, one_line, read_options
+
+_log = logging.getLogger(__name__)
 
 # The frameworks have no type information; interpreters and signature runners are Any below.
 Details = Mapping[str, Any]
@@ -76,13 +85,86 @@ class _Framework:
     title: str
     module: Any
 
-    def open(self, path: Path, threads: int, xnnpack: bool) -> Any:
+    def open(self, path: Path, threads: int, xnnpack: bool, delegate: Any = None) -> Any:
         """A fresh interpreter, not yet allocated. Given a path, it maps the weights and copies nothing."""
         resolvers = self.module.OpResolverType
         resolver = resolvers.AUTO if xnnpack else resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES
         return self.module.Interpreter(
-            model_path=str(path), num_threads=threads, experimental_op_resolver_type=resolver
+            model_path=str(path),
+            num_threads=threads,
+            experimental_op_resolver_type=resolver,
+            experimental_delegates=None if delegate is None else [delegate],
         )
+
+
+class _Opener:
+    """Opens interpreters of one file, one at a time, each with a delegate of its own if there is to be one.
+
+    Args:
+        xnnpack: whether TFLite may use it.
+        wanted: the delegate; None for the CPU alone.
+
+    Attributes:
+        device: what runs the last interpreter, as far as it is known.
+    """
+
+    def __init__(self, framework: _Framework, source: ModelSource, xnnpack: bool, wanted: DelegateRequest | None):
+        self._framework = framework
+        self._source = source
+        self._identity = _identity(source.path)
+        self._xnnpack = xnnpack
+        self._alone = False  # whether the delegate goes without XNNPACK
+        self._share: Share | None = None
+        # An interpreter holds its delegate too, but lets go of it before its own end (see the module's text).
+        self._delegate: Any = None
+        self.wanted = wanted
+        self.device = "cpu"
+
+    def open(self, plain: bool = False) -> Any:
+        """A fresh interpreter, not yet allocated; the one before is no longer in use.
+
+        Args:
+            plain: leave the delegate out.
+
+        Raises:
+            ModelLoadError: the file is another one by now.
+            Exception: whatever the package or the delegate raises.
+        """
+        source, wanted = self._source, None if plain else self.wanted
+        if _identity(source.path) != self._identity:
+            raise ModelLoadError(f"{source.path.name} changed while it was loaded; load the model again")
+        # The last delegate goes before the next comes: an accelerator may serve one at a time.
+        self._delegate, self._share = None, None
+        if plain:
+            self._alone = False  # what was lost was not lost to XNNPACK
+        self._delegate = None if wanted is None else wanted.load(self._framework.module)
+        xnnpack = self._xnnpack and not self._alone
+        interpreter = self._framework.open(source.path, source.threads, xnnpack, self._delegate)
+        if wanted is not None:
+            self._share = Share.of(wanted.name, interpreter)
+        return interpreter
+
+    def looked_at(self, interpreter: Any) -> bool:
+        """Learn what runs an interpreter that was just allocated.
+
+        Returns:
+            False if the delegate was driven out, perhaps by XNNPACK. The delegate was asked for by name, so XNNPACK
+            gives way: the interpreter is to be opened again, and says by an error if the delegate itself is at fault.
+        """
+        self.device = "cpu" if self._share is None else self._share.device(interpreter)
+        if not self._xnnpack or self._alone or self._share is None:
+            return True
+        self._alone = self._share.is_lost(interpreter)
+        return not self._alone
+
+    def without_delegate(self) -> _Opener:
+        """One for the CPU alone."""
+        return _Opener(self._framework, self._source, self._xnnpack, None)
+
+    def warn(self, fault: str) -> None:
+        """Say that the delegate is not used."""
+        if self.wanted is not None:
+            _log.warning("%s runs without the delegate %s, which %s", self._source.path.name, self.wanted.name, fault)
 
 
 class TfliteRuntime:
@@ -93,7 +175,7 @@ class TfliteRuntime:
     """
 
     platform = "tensorflow_lite"
-    option_keys = frozenset({"xnnpack"})
+    option_keys = frozenset({"xnnpack"}) | OPTION_KEYS
 
     def __init__(self, packages: Sequence[Package] = PACKAGES) -> None:
         self._packages = packages
@@ -103,26 +185,75 @@ class TfliteRuntime:
 
         Raises:
             RuntimeMissingError: no package with an interpreter is installed, or none of them works.
-            ModelLoadError: the file is no TFLite model, is damaged, or needs what the package does not have.
+            ModelLoadError: an option is wrong, the file is no TFLite model, is damaged, or needs what the package does
+                not have, or a delegate that is required does not run.
         """
         xnnpack = source.options.get("xnnpack", True)
         if not isinstance(xnnpack, bool):
             raise ModelLoadError(f"the option xnnpack is true or false, not {xnnpack!r}")
+        wanted = read_options(source)
         size = _checked_size(source.path)
         framework = _import_first(self._packages)
-        identity = _identity(source.path)
-
-        def reopen() -> Any:
-            if _identity(source.path) != identity:
-                raise ModelLoadError(f"{source.path.name} changed while it was loaded; load the model again")
-            return framework.open(source.path, source.threads, xnnpack)
-
+        opener = _Opener(framework, source, xnnpack, wanted)
         try:
-            return TfliteSession(reopen, framework.title, size)
+            return _open_session(opener, framework.title, size)
         except ModelLoadError:
             raise
         except Exception as error:
             raise ModelLoadError(_explain(source.path.name, framework.title, str(error))) from error
+
+
+def _open_session(opener: _Opener, title: str, size: int) -> TfliteSession:
+    """A session with the delegate, else with the CPU alone.
+
+    A model that is at fault itself fails on the CPU too, and that error is the one to report.
+    """
+    try:
+        session = TfliteSession(opener, title, size)
+    except Exception as error:
+        if opener.wanted is None:
+            raise
+        fault = _fault(error)
+        _let_go(error)
+    else:
+        return _checked_device(opener, session)
+    session = TfliteSession(opener.without_delegate(), title, size)
+    if opener.wanted.required:
+        session.close()
+        raise opener.wanted.refusal(fault)
+    opener.warn(fault)
+    return session
+
+
+def _checked_device(opener: _Opener, session: TfliteSession) -> TfliteSession:
+    """The session, if what runs it is what was asked for.
+
+    Raises:
+        ModelLoadError: the delegate is required, and leaves all to the CPU.
+    """
+    if opener.wanted is None or session.device != "cpu":
+        return session
+    fault = "takes nothing of this model's main graph"
+    if opener.wanted.required:
+        session.close()
+        raise opener.wanted.refusal(fault)
+    opener.warn(fault)
+    return session
+
+
+def _fault(error: Exception) -> str:
+    """What a delegate did wrong, to go on from its name."""
+    return str(error) if isinstance(error, DelegateError) else f"does not take this model ({one_line(error)})"
+
+
+def _let_go(error: BaseException) -> None:
+    """Clear the frames that an error holds, and with them the runners and interpreters in there."""
+    # Not __context__: it may be an error that our caller is just handling.
+    errors = [error]
+    while (cause := errors[-1].__cause__) is not None and cause not in errors:
+        errors.append(cause)
+    for one in errors:
+        traceback.clear_frames(one.__traceback__)
 
 
 RUNTIME = TfliteRuntime()
@@ -160,7 +291,7 @@ class TfliteSession:
     """One interpreter with its model. Not thread-safe, but any thread may use it, one at a time.
 
     Args:
-        opener: gives a fresh interpreter of the same file; used again after a failed run.
+        opener: gives fresh interpreters of the same file; used again after a failed run.
         runtime: the framework with its version.
         file_bytes: size of the model file.
 
@@ -168,7 +299,9 @@ class TfliteSession:
         inputs, outputs: specs of the main graph. Their aliases are the names of its signature.
         signatures: specs by signature name.
         runtime: such as ``ai-edge-litert 2.3.0``.
-        device: ``cpu``; XNNPACK, which TFLite uses by itself, runs there.
+        device: ``cpu``, or the name of the delegate's library, with ``cpu`` if it left something of the main graph:
+            ``libdelegate.so, cpu``. XNNPACK, which TFLite uses by itself, is the CPU. It follows the last run, since a
+            delegate may take some sizes of free dimensions and not others.
         memory_bytes: the file (its weights are mapped, so this is their upper bound) plus one copy of every
             input and output of the main graph, free dimensions counted as 1. Intermediate results are not in
             it: no package tells their size.
@@ -178,10 +311,13 @@ class TfliteSession:
         Exception: whatever the interpreter raises for a file that it cannot load.
     """
 
-    def __init__(self, opener: Callable[[], Any], runtime: str, file_bytes: int) -> None:
-        self._opener: Callable[[], Any] | None = opener
+    def __init__(self, opener: _Opener, runtime: str, file_bytes: int) -> None:
+        self._opener: _Opener | None = opener
         self._shapes: list[tuple[int, ...]] | None = None
+        self._bypassing = False
+        self._warned = False
         self._interpreter: Any = _allocated(opener)
+        self.device = opener.device
         self._main = _main_entry(self._interpreter)
         if any(port.spec.shape == () for port in self._main.outputs):
             self._probe_outputs()
@@ -190,7 +326,6 @@ class TfliteSession:
         self.outputs: Sequence[TensorSpec] = [port.spec for port in self._main.outputs]
         self.signatures: Mapping[str, Signature] = {name: e.signature() for name, e in self._named.items()}
         self.runtime = runtime
-        self.device = "cpu"
         self.memory_bytes = file_bytes + sum(_byte_size(spec) for spec in (*self.inputs, *self.outputs))
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
@@ -213,7 +348,8 @@ class TfliteSession:
         _check_shapes(entry, arrays)
         try:
             return self._run_main(entry, arrays) if entry.runner is None else self._run_other(entry, arrays)
-        except Exception:
+        except Exception as error:
+            _let_go(error)
             self._discard()
             raise
 
@@ -232,21 +368,50 @@ class TfliteSession:
             raise ValueError(f"the model has no signature {signature!r}; it has: {names}") from None
 
     def _ready(self) -> Any:
-        """The interpreter, opened again if the last run failed."""
-        if self._interpreter is None:
-            if self._opener is None:
-                raise RuntimeError("the session is closed")
-            self._interpreter = self._opener()
+        """The interpreter, opened again if the last run failed: with the delegate, else without."""
+        if self._interpreter is not None:
+            return self._interpreter
+        if self._opener is None:
+            raise RuntimeError("the session is closed")
+        try:
+            self._interpreter = self._opener.open()
+        except Exception as error:
+            if not self._may_bypass():
+                raise
+            fault = self._bypass(error)
+            self._warn(fault)
         return self._interpreter
+
+    def _may_bypass(self) -> bool:
+        wanted = self._opener.wanted if self._opener is not None else None
+        return wanted is not None and not wanted.required and not self._bypassing
+
+    def _bypass(self, error: Exception) -> str:
+        """Open the model without its delegate, until other shapes come or a run fails; returns the delegate's fault."""
+        fault = _fault(error)
+        _let_go(error)
+        self._discard()
+        assert self._opener is not None
+        self._interpreter = self._opener.open(plain=True)
+        self._bypassing = True
+        self.device = "cpu"
+        return fault
+
+    def _warn(self, fault: str) -> None:
+        """Say that the delegate is passed by; once, since it may happen with every other request."""
+        if not self._warned and self._opener is not None:
+            self._opener.warn(fault)
+        self._warned = True
 
     def _discard(self) -> None:
         """Throw the interpreter away (see the module's text for why it is not repaired)."""
         self._shapes = None
         self._interpreter = None
+        self._bypassing = False
 
     def _run_main(self, entry: _Entry, arrays: Sequence[Array]) -> dict[str, Array]:
-        interpreter = self._ready()
         self._fit(entry, arrays)
+        interpreter = self._ready()
         for port, array in zip(entry.inputs, arrays, strict=True):
             interpreter.set_tensor(port.index, array)
         interpreter.invoke()
@@ -262,19 +427,49 @@ class TfliteSession:
         shapes = [wanted[port.index] for port in self._main.inputs]
         if shapes == self._shapes:
             return
-        interpreter = self._ready()
+        if self._bypassing:
+            # It was the last shapes that the delegate did not take.
+            self._discard()
+        self._ready()
         try:
-            for port, shape in zip(self._main.inputs, shapes, strict=True):
-                # Strict forbids changing fixed dimensions; once written, all of a string tensor's seem fixed.
-                strict = port.spec.datatype != "BYTES"
-                interpreter.resize_tensor_input(port.index, shape, strict=strict)
-            interpreter.allocate_tensors()
+            self._resize_or_bypass(shapes)
         except Exception as error:
             sizes = ", ".join(
                 f"{port.spec.name!r}: {list(a.shape)}" for port, a in zip(entry.inputs, arrays, strict=True)
             )
-            raise ValueError(f"the model cannot take inputs of these shapes: {sizes}") from error
+            raise ValueError(f"the model cannot take inputs of these shapes{self._with_delegate()}: {sizes}") from error
         self._shapes = shapes
+
+    def _resize_or_bypass(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Resize; where the delegate does not take these shapes, the CPU may."""
+        try:
+            self._resize(shapes)
+        except Exception as error:
+            if not self._may_bypass():
+                raise
+            fault = self._bypass(error)
+            self._resize(shapes)
+            self._warn(f"{fault} with inputs of some shapes, now {', '.join(map(str, map(list, shapes)))}")
+
+    def _with_delegate(self) -> str:
+        """Names the delegate where it may be the one to blame."""
+        wanted = self._opener.wanted if self._opener is not None else None
+        return f" with the delegate {wanted.name}" if wanted is not None and wanted.required else ""
+
+    def _resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        interpreter = self._ready()
+        for port, shape in zip(self._main.inputs, shapes, strict=True):
+            # Strict forbids changing fixed dimensions; once written, all of a string tensor's seem fixed.
+            strict = port.spec.datatype != "BYTES"
+            interpreter.resize_tensor_input(port.index, shape, strict=strict)
+        interpreter.allocate_tensors()
+        assert self._opener is not None
+        stays = self._opener.looked_at(interpreter)
+        self.device = self._opener.device
+        if not stays:
+            del interpreter
+            self._discard()
+            self._resize(shapes)
 
     def _run_other(self, entry: _Entry, arrays: Sequence[Array]) -> dict[str, Array]:
         """Run a signature of another graph of the file; its runner resizes and allocates by itself."""
@@ -421,24 +616,33 @@ def _named(what: str | None) -> str:
     return f" ({what})" if what else ""
 
 
-def _allocated(opener: Callable[[], Any]) -> Any:
+def _allocated(opener: _Opener) -> Any:
     """An interpreter that was seen to allocate and to take zeros.
 
-    That is where missing operators show, and inputs of types that pass for strings but are none.
+    That is where missing operators show, inputs of types that pass for strings but are none, and what a delegate takes.
     """
-    interpreter = opener()
+    interpreter: Any = opener.open()
     inputs = _ports(interpreter.get_input_details(), "input")
     try:
         interpreter.allocate_tensors()
+        if not opener.looked_at(interpreter):
+            interpreter = None
+            interpreter = opener.open()
+            interpreter.allocate_tensors()
+            opener.looked_at(interpreter)
         for port in inputs:
             interpreter.set_tensor(port.index, _zeros(port.spec))
     except Exception as error:
-        if not any(-1 in port.spec.shape for port in inputs) or _is_hopeless(str(error)):
+        free = any(-1 in port.spec.shape for port in inputs)
+        if not free or opener.wanted is not None or _is_hopeless(str(error)):
             raise
         # It only dislikes size 1 for its free dimensions; a request will bring better ones.
-        return opener()
-    # A written string tensor no longer tells its free dimensions.
-    return opener() if any(port.spec.datatype == "BYTES" for port in inputs) else interpreter
+        return opener.open()
+    if any(port.spec.datatype == "BYTES" for port in inputs):
+        # A written string tensor no longer tells its free dimensions.
+        interpreter = None
+        return opener.open()
+    return interpreter
 
 
 def _main_entry(interpreter: Any) -> _Entry:

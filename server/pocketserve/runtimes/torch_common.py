@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
+from pocketserve.runtimes.trust import check_trusted as check_trusted  # the PyTorch formats take it from here
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES
 
@@ -56,22 +55,6 @@ def import_torch() -> Any:
             f"{MINIMUM_TORCH[1]} or newer: pip install -U 'pocketserve[torch]'"
         )
     return torch
-
-
-def check_trusted(path: Path) -> None:
-    """Refuse code that somebody else could have written.
-
-    Raises:
-        ModelLoadError: the file or its folder can be written by others, or belongs to another user.
-    """
-    if os.name != "posix":
-        return
-    for item in (path, path.parent):
-        status = item.stat()
-        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            raise ModelLoadError(f"{item.name} can be written by every user, so its code is not run; chmod o-w it")
-        if status.st_uid not in (os.geteuid(), 0):
-            raise ModelLoadError(f"{item.name} belongs to another user, so its code is not run")
 
 
 def file_size(path: Path) -> int:
