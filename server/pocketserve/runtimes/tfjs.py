@@ -769,6 +769,9 @@ class _Child:
     def _ended(self) -> WorkerError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
+        with contextlib.suppress(OSError):  # its last words may still lie in the pipe
+            while data := os.read(self._err, 1 << 16):
+                self._complaints = (self._complaints + data)[-STDERR_BYTES:]
         code = self._process.returncode
         if code == 0:  # it only ends like this by itself, between two requests
             return _EndedError("the Node process had ended")
