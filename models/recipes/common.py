@@ -3,11 +3,13 @@
 Import this module before torch or TensorFlow: it sets environment variables that they read once, at import.
 """
 
-import importlib.util
 import json
 import os
+import re
+import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -20,7 +22,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 import torch
-from ai_edge_litert.interpreter import Interpreter
+from pocketserve.engine.bindings import bind
+from pocketserve.runtimes.base import ModelSource
+from pocketserve.runtimes.registry import kind_at, runtime_for
+from pocketserve.tensors import TensorSpec as Tensor
 from safetensors.torch import load_file, save
 
 MODELS = Path(__file__).resolve().parents[1]
@@ -39,6 +44,14 @@ def make_reproducible() -> None:
     tf.config.experimental.enable_op_determinism()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def training_asked() -> bool:
+    """With `--train` a recipe only trains; without it, it makes everything else from the weights that are there.
+
+    Not both in one process: names that frameworks number on would depend on what was built before.
+    """
+    return "--train" in sys.argv[1:]
 
 
 # --- Conversion and saving -------------------------------------------------------------------------------------
@@ -67,48 +80,79 @@ def save_torch(module: torch.nn.Module, path: Path) -> None:
 
 
 def save_keras(model: tf.keras.Model, path: Path) -> None:
-    """Saves a .keras file without the time of day in it, so that two runs give the same bytes."""
+    """Saves a .keras file without the time of day and memory addresses in it, so that two runs give the same bytes."""
     model.save(path)
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in sorted(archive.namelist())}
     metadata = json.loads(members["metadata.json"])
     metadata["date_saved"] = "1980-01-01@00:00:00"
     members["metadata.json"] = json.dumps(metadata).encode()
+    # What several layers share is marked with its address; any other number will do.
+    marks: dict[bytes, bytes] = {}
+    members["config.json"] = re.sub(
+        rb'(?<="shared_object_id": )\d+',
+        lambda found: marks.setdefault(found[0], str(len(marks) + 1).encode()),
+        members["config.json"],
+    )
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
             archive.writestr(zipfile.ZipInfo(name), content)
 
 
-# --- Every version measured from its file, with its own runtime ------------------------------------------------
+# --- Every version, measured from its file with its own runtime -------------------------------------------------
 
 
-def torch_predictor(folder: Path) -> Predict:
-    """Loads `model.py` and `weights.safetensors` the way the server does."""
-    spec = importlib.util.spec_from_file_location(f"{folder.name}_model", folder / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    source = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(source)
-    module = source.build()
-    module.load_state_dict(load_file(folder / "weights.safetensors"), strict=True)
-    module.eval()
+@dataclass(frozen=True)
+class Version:
+    """One version of a model.
 
-    def predict(x: np.ndarray) -> np.ndarray:
-        with torch.inference_mode():
-            return module(torch.from_numpy(x)).numpy()
+    Attributes:
+        file: of the model's folder, as the manifest names it.
+        tolerance: how far an answer may be from that of `tflite`; None for `tflite` itself.
+        options: the manifest's other keys.
+        weights: the file whose size the card tells, where it is another one.
+    """
 
-    return predict
+    name: str
+    file: str
+    tolerance: float | None
+    options: dict[str, Any] = field(default_factory=dict)
+    weights: str | None = None
 
 
-def tflite_predictor(path: Path) -> Predict:
-    """Runs the signature in LiteRT, and checks that single rows and a batch of five give the same answer."""
-    interpreter = Interpreter(model_content=path.read_bytes(), num_threads=1)
-    runner = interpreter.get_signature_runner("serving_default")
-    (source,) = runner.get_input_details()
-    (result,) = runner.get_output_details()
+def versions(model: str, tolerance: float) -> list[Version]:
+    """The versions that every model has."""
+    weights = "weights.safetensors"
+    return [
+        Version("tflite", f"{model}.tflite", None),
+        Version("torch", "model.py", tolerance, {"weights": weights, "function": "build"}, weights),
+        Version("torchscript", f"{model}.ts", tolerance),
+        Version("ptl", f"{model}.ptl", tolerance),
+        Version("pt2", f"{model}.pt2", tolerance, {"trust": True}),
+        Version("executorch", f"{model}.pte", tolerance),
+        Version("onnx", f"{model}.onnx", tolerance),
+        Version("keras", f"{model}.keras", tolerance),
+        Version("savedmodel", "savedmodel", tolerance),
+        Version("tfjs", "tfjs", tolerance),
+    ]
+
+
+def predictor(folder: Path, version: Version, takes: Tensor, gives: Tensor) -> Predict:
+    """Opens a version as the server does, and binds its tensors to the manifest's.
+
+    The predictor checks that single rows and a batch of five give the same answer.
+    """
+    path = (folder / version.file).resolve()
+    kind = kind_at(path)
+    assert kind is not None
+    source = ModelSource(path, threads=1, options=version.options, inputs=(takes,), outputs=(gives,))
+    session = runtime_for(kind).open(source)
+    for actual, declared in ((session.inputs, takes), (session.outputs, gives)):
+        (bound,) = bind(actual, (declared,), "tensor").specs
+        assert bound.shape == declared.shape, f"{version.name} has {bound}"
 
     def run(x: np.ndarray) -> np.ndarray:
-        return runner(**{source: x})[result].copy()  # the runner reuses its memory: a kept view blocks the next run
+        return session.run({session.inputs[0].name: x})[session.outputs[0].name].copy()
 
     def predict(x: np.ndarray) -> np.ndarray:
         answer = run(x)
@@ -120,16 +164,22 @@ def tflite_predictor(path: Path) -> Predict:
     return predict
 
 
-def keras_predictor(path: Path) -> Predict:
-    model = tf.keras.models.load_model(path)
-    return lambda x: model(x).numpy()
+def load_torch(module: torch.nn.Module, folder: Path) -> torch.nn.Module:
+    """Fills a module with the weights in the folder."""
+    module.load_state_dict(load_file(folder / "weights.safetensors"), strict=True)
+    return module.eval()
 
 
-def largest_difference(answer: np.ndarray, reference: np.ndarray, limit: float) -> str:
-    """A converted model that strays from the original is a failed conversion, whatever its accuracy."""
-    difference = float(np.abs(answer - reference).max())
-    assert difference <= limit, f"the converted model is off by {difference}"
-    return f"{difference:.1e}"
+def differences(answers: dict[str, np.ndarray], model_versions: list[Version]) -> dict[str, float]:
+    """The largest difference of each version to `tflite`.
+
+    A converted model that strays from the others is a failed conversion, whatever its accuracy.
+    """
+    found = {}
+    for version in model_versions:
+        found[version.name] = float(np.abs(answers[version.name] - answers["tflite"]).max())
+        assert found[version.name] <= (version.tolerance or 0), f"{version.name} is off by {found[version.name]}"
+    return found
 
 
 def accuracy(scores: np.ndarray, truth: np.ndarray) -> float:
@@ -148,6 +198,51 @@ def r_squared(answer: np.ndarray, truth: np.ndarray) -> float:
 # --- Manifest and card -----------------------------------------------------------------------------------------
 
 
+def version_tables(model_versions: list[Version], dataset: str, metric: str, values: dict[str, str]) -> str:
+    """The manifest's [versions]; `values` are the measured figures by version."""
+    return "\n\n".join(_version_table(version, dataset, metric, values[version.name]) for version in model_versions)
+
+
+def _version_table(version: Version, dataset: str, metric: str, value: str) -> str:
+    keys = {"file": version.file, **version.options}
+    lines = [f"[versions.{version.name}]", *(f"{key} = {json.dumps(item)}" for key, item in keys.items())]
+    lines += [f"[versions.{version.name}.evaluation]", f'dataset = "{dataset}"', f'metric = "{metric}"']
+    lines += [f"value = {value}"]
+    if version.tolerance is not None:
+        lines.append(f"tolerance = {version.tolerance:g}")
+    return "\n".join(lines)
+
+
+def card_rows(folder: Path, model_versions: list[Version], figures: dict[str, list[str]]) -> str:
+    """A row per version: its name, file and bytes, then the figures."""
+    lines = []
+    for version in model_versions:
+        shown = version.weights or version.file
+        cells = [f"`{version.name}`", f"`{shown}`", size(folder / shown), *figures[version.name]]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def regression_texts(
+    folder: Path, model_versions: list[Version], dataset: str, answers: dict[str, np.ndarray], truth: np.ndarray
+) -> dict[str, str]:
+    """The parts of manifest and card that list the versions of a regression."""
+    found = differences(answers, model_versions)
+    errors = {name: f"{mean_absolute_error(answer, truth):.4f}" for name, answer in answers.items()}
+    figures = {
+        version.name: [
+            f"**{errors[version.name]}**",
+            f"{found[version.name]:.1e}" if version.tolerance else "",
+            show_tolerance(version),
+        ]
+        for version in model_versions
+    }
+    return {
+        "versions": version_tables(model_versions, dataset, "mean_absolute_error", errors),
+        "rows": card_rows(folder, model_versions, figures),
+    }
+
+
 def write_texts(folder: Path, values: dict[str, Any]) -> None:
     """Fills in the model's two templates; a figure that a template lacks or misspells is an error."""
     for template, target in ((f"{folder.name}.toml", "model.toml"), (f"{folder.name}.md", "README.md")):
@@ -156,4 +251,10 @@ def write_texts(folder: Path, values: dict[str, Any]) -> None:
 
 
 def size(path: Path) -> str:
-    return f"{path.stat().st_size:,}"
+    """Bytes of a file, or of all files in a folder."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return f"{sum(file.stat().st_size for file in files):,}"
+
+
+def show_tolerance(version: Version) -> str:
+    return "" if version.tolerance is None else f"{version.tolerance:g}"

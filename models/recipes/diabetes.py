@@ -1,9 +1,10 @@
-"""Fits a linear regression on the diabetes data in PyTorch, converts it to TFLite, measures both, writes the folder.
+"""Fits a linear regression on the diabetes data in PyTorch, converts it to every other format, writes the folder.
 
-Run from the repository root: python -m models.recipes.diabetes
+Run from the repository root: python -m models.recipes.diabetes [--train]
 """
 
 from models.recipes import common  # first: it prepares the frameworks
+from models.recipes import formats
 from models.recipes.datasets import diabetes_split
 
 import numpy as np
@@ -15,6 +16,10 @@ from models.diabetes.model import build
 
 FOLDER = common.MODELS / "diabetes"
 LBFGS_STEPS = 20
+DATASET = "scikit-learn diabetes, held-out 25 % (seed 0)"
+TAKES = common.Tensor("features", "FP32", (-1, 10))
+GIVES = common.Tensor("progression", "FP32", (-1, 1))
+VERSIONS = common.versions("diabetes", 1e-3)
 
 
 def train(x: np.ndarray, y: np.ndarray) -> nn.Linear:
@@ -59,30 +64,38 @@ def distance_to_least_squares(module: nn.Linear, x: np.ndarray, y: np.ndarray) -
         return float(np.abs(module(torch.from_numpy(x)).numpy() - exact).max())
 
 
-def keras_twin(module: nn.Linear) -> tf.keras.Model:
-    features = tf.keras.Input((10,), name="features")
-    dense = tf.keras.layers.Dense(1, name="progression")
-    twin = tf.keras.Model(features, dense(features))
+def keras_twin(module: nn.Linear, name: str | None = None) -> tf.keras.Model:
+    features = tf.keras.Input((10,), name=TAKES.name)
+    dense = tf.keras.layers.Dense(1, name=GIVES.name)
+    twin = tf.keras.Model(features, dense(features), name=name)
     dense.set_weights([module.weight.detach().numpy().T, module.bias.detach().numpy()])
     return twin
 
 
-def main() -> None:
-    common.make_reproducible()
-    x_train, y_train, x_test, y_test = diabetes_split()
+def begin() -> None:
+    """Trains, and writes the weights and the TFLite files."""
+    x_train, y_train, _, _ = diabetes_split()
     module = train(x_train, y_train)
+    common.save_torch(module, FOLDER / "weights.safetensors")
+    (FOLDER / "diabetes.tflite").write_bytes(common.to_tflite(keras_twin(module), GIVES.name))
+
+
+def convert() -> None:
+    """Makes the other formats from the weights, measures all versions and writes manifest and card."""
+    x_train, y_train, x_test, y_test = diabetes_split()
+    module = common.load_torch(build(), FOLDER)
     distance = distance_to_least_squares(module, x_train, y_train)
     assert distance < 0.01, f"LBFGS has not converged: {distance}"
-    common.save_torch(module, FOLDER / "weights.safetensors")
-    (FOLDER / "diabetes.tflite").write_bytes(common.to_tflite(keras_twin(module), "progression"))
+    formats.write_torch_formats(module, FOLDER, TAKES, GIVES)
+    twin = keras_twin(module, "diabetes")
+    common.save_keras(twin, FOLDER / "diabetes.keras")
+    formats.write_keras_formats(twin, FOLDER, TAKES, GIVES)
 
-    predictors = {
-        "torch": common.torch_predictor(FOLDER),
-        "tflite": common.tflite_predictor(FOLDER / "diabetes.tflite"),
-    }
+    predictors = {version.name: common.predictor(FOLDER, version, TAKES, GIVES) for version in VERSIONS}
     answers = {name: predict(x_test) for name, predict in predictors.items()}
     guess = np.full_like(y_test, y_train.mean())
     values = {
+        **common.regression_texts(FOLDER, VERSIONS, DATASET, answers, y_test),
         "train_count": str(len(y_train)),
         "test_count": str(len(y_test)),
         "target_low": f"{y_train.min():.0f}",
@@ -91,18 +104,19 @@ def main() -> None:
         "error_train": f"{common.mean_absolute_error(predictors['torch'](x_train), y_train):.4f}",
         "share_far": f"{(np.abs(answers['torch'] - y_test) > 50).mean() * 100:.0f}",
         "r2": f"{common.r_squared(answers['torch'], y_test):.3f}",
-        "difference": common.largest_difference(answers["tflite"], answers["torch"], 1e-3),
         "example": " ".join(f"{value:g}" for value in x_test[0]),
         "example_answer": f"{answers['tflite'][0, 0]:.1f}",
         "example_truth": f"{y_test[0, 0]:.0f}",
-        "size_torch": common.size(FOLDER / "weights.safetensors"),
-        "size_tflite": common.size(FOLDER / "diabetes.tflite"),
+        "most_rows": str(formats.MOST_ROWS),
     }
-    values |= {f"error_{name}": f"{common.mean_absolute_error(a, y_test):.4f}" for name, a in answers.items()}
     common.write_texts(FOLDER, values)
     for name, value in {"distance to least squares": f"{distance:.1e}", **values}.items():
         print(f"{name:26} {value}")
 
 
 if __name__ == "__main__":
-    main()
+    common.make_reproducible()
+    if common.training_asked():
+        begin()
+    else:
+        convert()

@@ -1,9 +1,10 @@
-"""Trains the digits CNN in PyTorch, converts it to TFLite (float and int8), measures all three, writes the folder.
+"""Trains the digits CNN in PyTorch, converts it to every other format, measures all versions, writes the folder.
 
-Run from the repository root: python -m models.recipes.digits
+Run from the repository root: python -m models.recipes.digits [--train]
 """
 
 from models.recipes import common  # first: it prepares the frameworks
+from models.recipes import formats
 from models.recipes.datasets import digits_split
 
 import math
@@ -27,7 +28,12 @@ CALIBRATION_EXAMPLES = 300
 ROTATION, ZOOM, SHIFT = math.radians(10), 0.10, 1.0  # at most: angle, share of the size, pixels
 WARPED_SHARE, GAIN, NOISE = 0.8, 0.15, 0.04
 SAMPLE_SIDE = 64
-LIMITS = {"torch": 1e-6, "tflite": 1e-5, "int8": 0.2}  # how far a score may be from the trained module's
+DATASET = "scikit-learn digits, held-out 25 % (seed 0)"
+TAKES = common.Tensor("image", "FP32", (-1, 8, 8, 1))
+GIVES = common.Tensor("scores", "FP32", (-1, 10))
+INT8 = common.Version("tflite-int8", "digits.int8.tflite", 5e-2)
+VERSIONS = common.versions("digits", 1e-5)
+VERSIONS.insert(1, INT8)
 
 
 def augment(images: torch.Tensor, random: torch.Generator) -> torch.Tensor:
@@ -71,37 +77,36 @@ def train(x: np.ndarray, y: np.ndarray) -> Digits:
     return module.eval()
 
 
-def keras_twin(module: Digits) -> tf.keras.Model:
+def keras_twin(module: Digits, for_tflite: bool) -> tf.keras.Model:
     """The same network in Keras with the trained weights. Keras stores kernels as height, width, in, out."""
     layers = tf.keras.layers
-    image = tf.keras.Input((8, 8, 1), name="image")
+    last = "dense" if for_tflite else GIVES.name
+    image = tf.keras.Input((8, 8, 1), name=TAKES.name)
     x = layers.Conv2D(16, 3, padding="same", activation="relu", name="conv1")(image)
     x = layers.Conv2D(32, 3, padding="same", activation="relu", name="conv2")(x)
     x = layers.MaxPooling2D(2)(x)
     x = layers.Conv2D(64, 3, padding="same", activation="relu", name="conv3")(x)
     x = layers.MaxPooling2D(2)(x)
-    x = tf.keras.ops.reshape(x, (-1, 2 * 2 * 64))  # Flatten computes the shape in three more operators
-    x = layers.Dense(10, activation="softmax", name="dense")(x)
-    twin = tf.keras.Model(image, x)
+    # In TFLite, Flatten would compute the shape in three more operators. TensorFlow.js has it, but not this reshape.
+    x = tf.keras.ops.reshape(x, (-1, 2 * 2 * 64)) if for_tflite else layers.Flatten()(x)
+    x = layers.Dense(10, activation="softmax", name=last)(x)
+    twin = tf.keras.Model(image, x) if for_tflite else tf.keras.Model(image, x, name="digits")
     weights = {name: tensor.numpy() for name, tensor in module.state_dict().items()}
     for name in ("conv1", "conv2", "conv3"):
         kernel = weights[f"{name}.weight"].transpose(2, 3, 1, 0)
         twin.get_layer(name).set_weights([kernel, weights[f"{name}.bias"]])
-    twin.get_layer("dense").set_weights([weights["dense.weight"].T, weights["dense.bias"]])
+    twin.get_layer(last).set_weights([weights["dense.weight"].T, weights["dense.bias"]])
     return twin
 
 
-def write_samples(x_test: np.ndarray, y_test: np.ndarray) -> list[Path]:
+def write_samples(x_test: np.ndarray, y_test: np.ndarray) -> None:
     """The first test example of every digit, right or wrong, as a 64 x 64 grey PNG."""
     folder = FOLDER / "samples"
     folder.mkdir(exist_ok=True)
-    paths = []
     for digit in range(10):
         pixels = np.rint(x_test[np.argmax(y_test == digit), :, :, 0] * 255).astype(np.uint8)
         picture = Image.fromarray(pixels).resize((SAMPLE_SIDE, SAMPLE_SIDE), Image.Resampling.NEAREST)
-        paths.append(folder / f"{digit}.png")
-        picture.save(paths[-1], optimize=True)
-    return paths
+        picture.save(folder / f"{digit}.png", optimize=True)
 
 
 def read_sample(path: Path) -> np.ndarray:
@@ -136,25 +141,30 @@ def measure(predict: common.Predict, x_test: np.ndarray, y_test: np.ndarray) -> 
     }
 
 
-def report(predictors: dict[str, common.Predict], x_test: np.ndarray, y_test: np.ndarray) -> dict[str, str]:
-    """Every figure of the manifest and of the card, as text."""
-    values = {"test_count": str(len(y_test))}
-    reference = predictors["torch"](x_test)
-    for name, predict in predictors.items():
-        scores = predict(x_test)
-        for key, value in measure(predict, x_test, y_test).items():
-            values[f"{key}_{name}"] = f"{value:.4f}"
-        values[f"errors_{name}"] = str(int((scores.argmax(1) != y_test).sum()))
-        values[f"difference_{name}"] = common.largest_difference(scores, reference, LIMITS[name])
-        values[f"changed_{name}"] = str(int((scores.argmax(1) != reference.argmax(1)).sum()))
-    wrong = np.flatnonzero(reference.argmax(1) != y_test)
-    values["mistakes"] = ", ".join(f"{y_test[i]} read as {reference[i].argmax()}" for i in wrong) or "none"
-    return values
+def rows(predictors: dict[str, common.Predict], x_test: np.ndarray, y_test: np.ndarray) -> dict[str, list[str]]:
+    """Every version's figures for the card: first the accuracy, which the manifest states too."""
+    scores = {name: predict(x_test) for name, predict in predictors.items()}
+    reference = scores["tflite"].argmax(1)
+    differences = common.differences(scores, VERSIONS)
+    table = {}
+    for version in VERSIONS:
+        answers = scores[version.name].argmax(1)
+        measured = [f"{value:.4f}" for value in measure(predictors[version.name], x_test, y_test).values()]
+        changed = str(int((answers != reference).sum()))
+        mistakes = str(int((answers != y_test).sum()))
+        distance = f"{differences[version.name]:.1e}" if version.tolerance else ""
+        table[version.name] = [measured[0], mistakes, *measured[1:], changed, distance, common.show_tolerance(version)]
+    return table
 
 
-def describe_samples(predictors: dict[str, common.Predict], paths: list[Path]) -> str:
+def describe_mistakes(scores: np.ndarray, y_test: np.ndarray) -> str:
+    wrong = np.flatnonzero(scores.argmax(1) != y_test)
+    return ", ".join(f"{y_test[i]} read as {scores[i].argmax()}" for i in wrong) or "none"
+
+
+def describe_samples(predictors: dict[str, common.Predict]) -> str:
     """Says in one sentence which samples come out wrong."""
-    pictures = np.concatenate([read_sample(path) for path in paths])
+    pictures = np.concatenate([read_sample(FOLDER / "samples" / f"{digit}.png") for digit in range(10)])
     wrong = []
     for name, predict in predictors.items():
         answers = predict(pictures).argmax(axis=1)
@@ -164,40 +174,53 @@ def describe_samples(predictors: dict[str, common.Predict], paths: list[Path]) -
     return f"Not all of them are read correctly: {', '.join(wrong)}."
 
 
-def main() -> None:
-    common.make_reproducible()
+def begin() -> None:
+    """Trains, and writes the weights and the TFLite files."""
     x_train, y_train, x_test, y_test = digits_split()
     module = train(x_train, y_train)
     common.save_torch(module, FOLDER / "weights.safetensors")
-    twin = keras_twin(module)
-    calibration = x_train[:CALIBRATION_EXAMPLES]
-    (FOLDER / "digits.tflite").write_bytes(common.to_tflite(twin, "scores"))
-    (FOLDER / "digits.int8.tflite").write_bytes(common.to_tflite(twin, "scores", calibration))
+    twin = keras_twin(module, for_tflite=True)
+    (FOLDER / "digits.tflite").write_bytes(common.to_tflite(twin, GIVES.name))
+    (FOLDER / INT8.file).write_bytes(common.to_tflite(twin, GIVES.name, x_train[:CALIBRATION_EXAMPLES]))
     (FOLDER / "labels.txt").write_text("".join(f"{digit}\n" for digit in range(10)), encoding="utf-8")
-    samples = write_samples(x_test, y_test)
+    write_samples(x_test, y_test)
 
-    predictors = {
-        "torch": common.torch_predictor(FOLDER),
-        "tflite": common.tflite_predictor(FOLDER / "digits.tflite"),
-        "int8": common.tflite_predictor(FOLDER / "digits.int8.tflite"),
-    }
-    values = report(predictors, x_test, y_test)
-    values |= {
+
+def convert() -> None:
+    """Makes the other formats from the weights, measures all versions and writes manifest and card."""
+    module = common.load_torch(build(), FOLDER)
+    formats.write_torch_formats(module, FOLDER, TAKES, GIVES)
+    twin = keras_twin(module, for_tflite=False)
+    common.save_keras(twin, FOLDER / "digits.keras")
+    formats.write_keras_formats(twin, FOLDER, TAKES, GIVES)
+
+    _, y_train, x_test, y_test = digits_split()
+    predictors = {version.name: common.predictor(FOLDER, version, TAKES, GIVES) for version in VERSIONS}
+    scores = predictors["tflite"](x_test)
+    table = rows(predictors, x_test, y_test)
+    accuracies = {name: figures[0] for name, figures in table.items()}
+    values = {
+        "versions": common.version_tables(VERSIONS, DATASET, "accuracy", accuracies),
+        "rows": common.card_rows(FOLDER, VERSIONS, table),
+        "mistakes": describe_mistakes(scores, y_test),
+        "samples": describe_samples(predictors),
+        "test_count": str(len(y_test)),
         "train_count": str(len(y_train)),
         "parameters": f"{sum(p.numel() for p in module.parameters()):,}",
         "epochs": str(EPOCHS),
         "calibration": str(CALIBRATION_EXAMPLES),
         "score_empty": f"{predictors['tflite'](np.zeros_like(x_test)).max():.2f}",
-        "score_median": f"{np.median(predictors['tflite'](x_test).max(axis=1)):.2f}",
-        "samples": describe_samples(predictors, samples),
-        "size_torch": common.size(FOLDER / "weights.safetensors"),
-        "size_tflite": common.size(FOLDER / "digits.tflite"),
-        "size_int8": common.size(FOLDER / "digits.int8.tflite"),
+        "score_median": f"{np.median(scores.max(axis=1)):.2f}",
+        "most_rows": str(formats.MOST_ROWS),
     }
     common.write_texts(FOLDER, values)
     for name, value in values.items():
-        print(f"{name:20} {value}")
+        print(f"{name:14} {value}")
 
 
 if __name__ == "__main__":
-    main()
+    common.make_reproducible()
+    if common.training_asked():
+        begin()
+    else:
+        convert()
