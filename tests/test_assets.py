@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from asset_cases import Case, all_cases, run_case, serving
 from conftest import find_assets
-
 from pocketserve_client import Client
 
 pytestmark = [pytest.mark.assets, pytest.mark.live]

@@ -1,0 +1,155 @@
+"""The curl program, with the calls of the README and some that go wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from conftest import MODELS, Server
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl program"),
+]
+
+SAMPLES = MODELS / "digits" / "samples"
+
+
+def curl(
+    server: Server, path: str, *options: str, token: str | None = "", send: bytes | None = None
+) -> tuple[int, Any]:
+    """Run the program.
+
+    Args:
+        token: None sends none; empty sends the right one.
+        send: what is piped into the program.
+
+    Returns:
+        The HTTP status, and the body as read from JSON.
+    """
+    secret = server.token if token == "" else token
+    header = ["-H", f"Authorization: Bearer {secret}"] if secret else []
+    # -q: whatever the user's own .curlrc says does not count.
+    command = ["curl", "-q", "--silent", "--show-error", "--max-time", "30", "--noproxy", "*", *header, *options]
+    command += ["--write-out", "\n%{http_code}", server.url + path]
+    done = subprocess.run(command, input=send, capture_output=True, timeout=60, check=True)
+    body, _, status = done.stdout.rpartition(b"\n")
+    return int(status), json.loads(body)
+
+
+def test_picture_with_upload(server: Server) -> None:
+    for number in range(10):
+        status, answer = curl(server, "/predictions/digits", "-T", str(SAMPLES / f"{number}.png"))
+        assert status == 200
+        assert answer["predictions"][0]["label"] == str(number)
+        assert set(answer) == {"model", "version", "task", "predictions", "timing_ms"}
+
+
+def test_picture_with_data_binary(server: Server) -> None:
+    """Sent as application/x-www-form-urlencoded, which curl adds by itself and the server passes over."""
+    path = "/predictions/digits?top_k=1&version=tflite-int8"
+    status, answer = curl(server, path, "--data-binary", f"@{SAMPLES / '7.png'}")
+    assert (status, answer["version"]) == (200, "tflite-int8")
+    assert [item["label"] for item in answer["predictions"]] == ["7"]
+
+
+def test_picture_in_chunks(server: Server) -> None:
+    """From a pipe curl does not know the length, so it sends chunks."""
+    status, answer = curl(server, "/predictions/digits", "-T", "-", send=(SAMPLES / "3.png").read_bytes())
+    assert (status, answer["predictions"][0]["label"]) == (200, "3")
+
+
+def test_numbers(server: Server) -> None:
+    status, answer = curl(server, "/predictions/petals", "-d", "[5.1, 3.5, 1.4]")
+    assert (status, answer["task"]) == (200, "tabular-regression")
+    features = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
+    assert curl(server, "/predictions/petals", "-d", json.dumps(features))[1]["predictions"] == answer["predictions"]
+
+
+def test_array_file(server: Server, digit: npt.NDArray[np.float32]) -> None:
+    file = io.BytesIO()
+    np.save(file, digit)
+    status, answer = curl(server, "/predictions/digits", "-T", "-", send=file.getvalue())
+    assert (status, answer["predictions"][0]["label"]) == (200, "0")
+
+
+def test_protocols(server: Server, digit: npt.NDArray[np.float32]) -> None:
+    body = {"inputs": [{"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32", "data": digit.tolist()}]}
+    status, answer = curl(server, "/v2/models/digits/infer", "-d", json.dumps(body))
+    assert status == 200 and int(np.argmax(answer["outputs"][0]["data"])) == 0
+    status, answer = curl(server, "/v1/models/digits:predict", "-d", json.dumps({"instances": digit.tolist()}))
+    assert status == 200 and int(np.argmax(answer["predictions"][0])) == 0
+    command = ["curl", "-q", "-sS", "--max-time", "30", "--noproxy", "*", "-H", f"Authorization: Bearer {server.token}"]
+    command += ["-H", "Inference-Header-Content-Length: 0", "--data-binary", "@-", "--output", "-"]
+    command.append(f"{server.url}/v2/models/digits/infer")
+    done = subprocess.run(command, input=digit.tobytes(), capture_output=True, timeout=60, check=True)
+    assert int(np.argmax(np.frombuffer(done.stdout[-40:], "<f4"))) == 0
+    assert curl(server, "/v2/health/ready", token=None) == (200, {"live": True, "ready": True})
+    assert curl(server, "/v2/repository/index", "-X", "POST")[0] == 200
+
+
+def test_compressed_body_and_answer(server: Server, digit: npt.NDArray[np.float32]) -> None:
+    import gzip
+
+    body = gzip.compress(json.dumps({"instances": digit.tolist()}).encode())
+    options = ["-H", "Content-Encoding: gzip", "--data-binary", "@-", "--compressed"]
+    status, answer = curl(server, "/v1/models/digits:predict", *options, send=body)
+    assert status == 200 and int(np.argmax(answer["predictions"][0])) == 0
+
+
+def test_large_body_waits_for_the_continue(server: Server, tmp_path: Path) -> None:
+    """From a megabyte on, curl asks first (Expect: 100-continue)."""
+    file = tmp_path / "large.json"
+    rows = [[5.1, 3.5, 1.4]] * 100_000
+    file.write_text(json.dumps({"instances": rows}))
+    assert file.stat().st_size > 1_100_000
+    options = ["-H", "Expect: 100-continue", "--expect100-timeout", "20", "--data-binary", f"@{file}"]
+    status, answer = curl(server, "/v1/models/petals:predict", *options)
+    assert status == 200 and len(answer["predictions"]) == len(rows)
+
+
+def test_token(server: Server) -> None:
+    for token in (None, "no"):
+        status, answer = curl(server, "/v2/models/digits", token=token)
+        assert (status, answer["code"]) == (401, "UNAUTHORIZED")
+        assert "pocketserve token" in answer["error"]
+    assert curl(server, "/v2/models/digits", "-u", f"anybody:{server.token}", token=None)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "status", "code"),
+    [
+        ("/nowhere", (), 404, "NOT_FOUND"),
+        ("/v2/models/digits/infer", (), 405, "METHOD_NOT_ALLOWED"),
+        ("/predictions/nobody", ("-d", "[1]"), 404, "MODEL_NOT_FOUND"),
+        ("/predictions/digits?version=9", ("-d", "[1]"), 404, "VERSION_NOT_FOUND"),
+        ("/predictions/digits?top=3", ("-d", "[1]"), 400, "INVALID_PARAMETER"),
+        ("/predictions/digits", ("-d", "no picture"), 400, "INVALID_INPUT"),
+        ("/predictions/digits", ("-X", "POST"), 400, "INVALID_INPUT"),
+        ("/predictions/petals", ("-d", "[1, 2]"), 400, "INVALID_INPUT"),
+        ("/v2/models/digits/infer", ("-d", "{"), 400, "MALFORMED_JSON"),
+        ("/v2/models/digits/infer", ("-d", "{}"), 400, "INVALID_REQUEST"),
+        ("/v2/models/digits", ("-H", "Host: evil.example"), 403, "HOST_REFUSED"),
+        ("/v2/models/digits", ("-H", "Origin: http://evil.example"), 403, "ORIGIN_REFUSED"),
+        ("/v2/models/digits/infer", ("-d", "x", "-H", "Content-Encoding: br"), 415, "UNSUPPORTED_ENCODING"),
+    ],
+)
+def test_errors(server: Server, path: str, options: tuple[str, ...], status: int, code: str) -> None:
+    found, answer = curl(server, path, *options)
+    assert (found, answer["code"]) == (status, code), answer
+    assert set(answer) == {"error", "code"}
+    assert len(answer["error"]) > 10
+
+
+def test_a_file_that_cannot_be_served(odd_server: Server) -> None:
+    status, answer = curl(odd_server, "/v2/models/complex")
+    assert (status, answer["code"]) == (503, "MODEL_FAILED")
+    assert answer["error"].startswith("failed to load 'complex' version 'tflite': ")

@@ -1,0 +1,63 @@
+"""Schemathesis, unchanged, reads /openapi.json and sends what it makes of it to a live server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, StartServer
+from pocketserve.api.routes import ROUTES
+
+pytestmark = pytest.mark.conformance
+
+CONFIG = """
+seed = 7
+workers = 1
+request-timeout = 60.0
+continue-on-failure = true
+warnings = false
+
+[generation]
+deterministic = true
+no-shrink = true
+database = "none"
+max-examples = 60
+
+# Without names that exist, every answer would be "unknown model".
+[dictionaries]
+models = { values = ["digits", "diabetes", "petals"] }
+versions = { values = ["tflite", "tflite-int8", "0"] }
+
+[parameters]
+"path.model" = { dictionary = "models", probability = 0.8 }
+"path.version" = { dictionary = "versions", probability = 0.8 }
+
+[checks]
+# 501: configurations over the network. 503: models that were unloaded or have no runtime. 504: a timeout of nothing.
+not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 501, 503, 504]
+"""
+
+
+def test_schemathesis(new_server: StartServer, tmp_path: Path) -> None:
+    server = new_server(MODELS, "--log-level", "error")
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(CONFIG)
+    command = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config), "run"]
+    command += [f"{server.url}/openapi.json", "--header", f"Authorization: Bearer {server.token}", "--no-color"]
+    # Whether numbers fit a model is not in the schema: the server may refuse what the schema allows.
+    command += ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
+    command += ["--phases", "examples,coverage,fuzzing,stateful"]
+    environment = {**os.environ, "NO_PROXY": "*", "no_proxy": "*", "PYTHONUTF8": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120)
+    report = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, report + done.stderr.decode(errors="replace")
+    operations = {(route.method, route.pattern.rstrip("/")) for route in ROUTES}  # it takes /v2 and /v2/ for one
+    assert f"Tested: {len(operations)}" in report and "No issues found" in report
+    # Whatever was sent, the server is as it was, and nothing in it failed unexpectedly.
+    assert server.process.poll() is None
+    assert server.call("GET", "/v2/health/ready").status_code == 200
+    assert b"Traceback" not in server.log.read_bytes()

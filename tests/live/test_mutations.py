@@ -1,0 +1,132 @@
+"""Damaged files: hundreds of seeded mutations of small models of every kind are refused or served; the server lives."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, StartServer
+from pocketserve.repository.scan import VersionEntry, scan
+from pocketserve_client import Client, ServerError
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.soak,
+    pytest.mark.torch,
+    pytest.mark.tensorflow,
+    pytest.mark.tfjs,
+]
+
+COUNTS = {
+    "tflite": 210,
+    "onnx": 140,
+    "torchscript": 30,
+    "ptl": 25,
+    "torch": 15,
+    "pt2": 10,
+    "executorch": 20,
+    "keras": 20,
+    "savedmodel": 15,
+    "tfjs": 15,
+}
+"""Mutations by kind, 500 together: fewer where one trial takes seconds, because its framework does."""
+
+SEED = 20260101
+
+
+def smallest_versions() -> dict[str, VersionEntry]:
+    """Of each kind, the smallest of the embedded models."""
+    found: dict[str, VersionEntry] = {}
+    for entry in scan(MODELS).values():
+        for version in entry.versions.values():
+            known = found.get(version.kind.name)
+            if known is None or _size(version) < _size(known):
+                found[version.kind.name] = version
+    return found
+
+
+def _size(version: VersionEntry) -> int:
+    return sum(path.stat().st_size for path in _files(version))
+
+
+def _files(version: VersionEntry) -> list[Path]:
+    """The files that a mutation may hit: weights rather than code."""
+    weights = version.options.get("weights")
+    if isinstance(weights, str):
+        return [version.path.parent / weights]
+    if version.path.is_dir():
+        return sorted(path for path in version.path.rglob("*") if path.is_file())
+    return [version.path]
+
+
+def mutate(content: bytes, source: random.Random) -> bytes:
+    """Cut short, flip a bit, overwrite 16 bytes, zero a run, or change 4 bytes near an end."""
+    data = bytearray(content)
+    kind = source.randrange(5)
+    at = source.randrange(max(1, len(data)))
+    if kind == 0:
+        return bytes(data[:at])
+    if kind == 1:
+        data[at] ^= 1 << source.randrange(8)
+    elif kind == 2:
+        data[at : at + 16] = source.randbytes(16)
+    elif kind == 3:
+        data[at : at + 64] = bytes(len(data[at : at + 64]))
+    else:
+        at = source.randrange(64) if source.random() < 0.5 else max(0, len(data) - 64)
+        data[at : at + 4] = source.randbytes(4)
+    return bytes(data)
+
+
+def plant(models: Path, kind: str, version: VersionEntry, number: int, source: random.Random) -> str:
+    """Put a mutated copy of a model into the folder; returns its name."""
+    name = f"{kind}-{number}"
+    folder = models / name
+    shutil.copytree(version.path.parent, folder, ignore=shutil.ignore_patterns("samples", "README.md"))
+    copy = VersionEntry("v", version.kind, folder / version.path.name, version.options)
+    victim = source.choice(_files(copy))
+    victim.write_bytes(mutate(victim.read_bytes(), source))
+    return name
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> tuple[Path, dict[str, VersionEntry]]:
+    """A models folder with the mutations and one good model, and the versions they were made from."""
+    models = tmp_path / "models"
+    shutil.copytree(MODELS / "petals", models / "good")
+    versions = smallest_versions()
+    assert set(versions) == set(COUNTS)
+    source = random.Random(SEED)
+    for kind, count in COUNTS.items():
+        for number in range(count):
+            plant(models, kind, versions[kind], number, source)
+    return models, versions
+
+
+def test_damaged_files_do_no_harm(new_server: StartServer, damaged: tuple[Path, dict[str, VersionEntry]]) -> None:
+    """Each is refused with one sentence or served; the good model answers throughout, and nothing else is written."""
+    models, versions = damaged
+    assert sum(COUNTS.values()) == 500
+    before = {path for path in models.rglob("*") if "__pycache__" not in path.parts}
+    server = new_server(models, "--state-dir", str(models.parent / "state"), "--trial-timeout", "60")
+    served, refusals = 0, []
+    with Client(server.url, server.token, timeout=180) as client:
+        for kind, count in COUNTS.items():
+            for number in range(count):
+                name = f"{kind}-{number}"
+                try:
+                    client.model_metadata(name, versions[kind].name)
+                    served += 1
+                except ServerError as error:
+                    refusals.append((error.status, str(error)))
+                client.unload(name)
+                good = client.predict("good", [5.1, 3.5, 1.4])["predictions"][0]["value"]
+                assert abs(good - 0.2266) < 0.001
+    assert server.process.poll() is None
+    assert served + len(refusals) == 500 and len(refusals) > 100
+    assert {status for status, _ in refusals} == {503}
+    assert all(len(reason) > 40 and "\n" not in reason for _, reason in refusals)
+    assert {path for path in models.rglob("*") if "__pycache__" not in path.parts} == before
