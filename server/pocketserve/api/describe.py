@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.engine.engine import Running
+from pocketserve.repository.files import file_bytes
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import describe
@@ -31,7 +32,7 @@ def describe_model(entry: ModelEntry, running: Running) -> dict[str, Any]:
         "runtime": model.runtime,
         "device": device_of(model.sessions),
         "file": version.path.name,
-        "file_bytes": version.path.stat().st_size if version.path.is_file() else 0,
+        "file_bytes": file_bytes(version),
         "memory_bytes": model.memory_bytes,
         "signatures": ",".join(name for name in model.entry_points if name is not None),
         **{

@@ -44,14 +44,12 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
     if version is None:
         entry = service.entry(name)
         statuses = service.model_statuses(entry)
-        is_ready = any(status.ready for status in statuses)
         status = next((item for item in statuses if item.version == entry.default_version), statuses[0])
     else:
         status = service.status(name, version)
         # OpenVINO's client asks for the default version as 0 and wants a number back.
         statuses = [dataclasses.replace(status, version=version)]
-        is_ready = status.ready
-    if not is_ready:
+    if not status.ready:
         raise ApiError(ErrorCode.MODEL_NOT_READY, f"model {name!r} is not ready: {status.reason}")
     return json_response(
         {

@@ -18,6 +18,7 @@ from pocketserve.engine import cores, memory
 from pocketserve.engine.lane import Lane
 from pocketserve.engine.sequences import SequenceTable
 from pocketserve.engine.statistics import VersionStatistics
+from pocketserve.repository.files import file_bytes
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -244,7 +245,7 @@ class Engine:
     ) -> None:
         """Load outside the lock, then publish. The slot is LOADING and only this thread changes it."""
         # Imported with the first model: a server that has loaded none does not hold the code for it.
-        from pocketserve.engine.loading import file_bytes, load_model
+        from pocketserve.engine.loading import load_model
 
         try:
             self._make_room(entry, file_bytes(version) * entry.manifest.instances, keep=key)

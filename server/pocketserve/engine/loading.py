@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pocketserve.engine.bindings import Bindings, bind
 from pocketserve.quarantine.quarantine import Quarantine
-from pocketserve.repository.files import check_digest, stamp, version_files
+from pocketserve.repository.files import check_digest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import (
     ModelLoadError,
@@ -92,14 +92,6 @@ def load_model(
     except Exception as error:  # frameworks raise anything on a bad file: MemoryError, UnicodeDecodeError, ...
         reason = f"{type(error).__name__}: {str(error).strip()[:500]}"
         raise ApiError(ErrorCode.MODEL_FAILED, _failed(entry, version, reason)) from error
-
-
-def file_bytes(version: VersionEntry) -> int:
-    """Size of a version's files: the estimate of its memory before it is loaded. 0 if they cannot be read."""
-    try:
-        return sum(size for _, size, _, _ in stamp(version_files(version)))
-    except (ModelLoadError, OSError):
-        return 0  # opening it will say why
 
 
 def _load(

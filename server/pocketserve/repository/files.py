@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.registry import kind_of_name
 
 MAX_FILES = 4096
 
@@ -32,8 +33,9 @@ def version_files(version: VersionEntry) -> list[Path]:
         files.append(path.parent / weights)
     if version.kind.name == "tfjs":
         files += [other for other in _below(path.parent) if other != path]
-    elif version.kind.name == "onnx":
-        files += [other for other in sorted(path.parent.glob(f"{_literal(path.stem)}*")) if other.is_file()]
+    elif version.kind.name == "onnx":  # what begins like it and is no model itself: m.onnx.data, m_weights.bin
+        beside = sorted(path.parent.glob(f"{_literal(path.stem)}*"))
+        files += [other for other in beside if other.is_file() and kind_of_name(other.name) is None]
     return list(dict.fromkeys(files))
 
 
@@ -47,6 +49,14 @@ def stamp(files: Sequence[Path]) -> Stamp:
             continue
         found.append((str(path), status.st_size, status.st_mtime_ns, status.st_ino))
     return tuple(found)
+
+
+def file_bytes(version: VersionEntry) -> int:
+    """Size of a version's files: the estimate of its memory before it is loaded. 0 if they cannot be read."""
+    try:
+        return sum(size for _, size, _, _ in stamp(version_files(version)))
+    except (ModelLoadError, OSError):
+        return 0  # opening it will say why
 
 
 def digest(files: Sequence[Path], base: Path) -> str:

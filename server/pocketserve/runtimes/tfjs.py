@@ -523,6 +523,7 @@ def find_modules(modules: Path | None = None) -> Path:
     """
     named = os.environ.get(MODULES_VARIABLE)
     folder = modules or (Path(named).expanduser() if named else _default_modules())
+    folder = folder.absolute()  # Node takes a relative path for a package's name
     folder = folder if folder.name == "node_modules" else folder / "node_modules"
     missing = [name for name in PACKAGES if not (folder / name.rpartition("@")[0] / "package.json").is_file()]
     if missing:
