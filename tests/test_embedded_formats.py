@@ -149,11 +149,9 @@ def test_any_number_of_rows(service: Service, name: str, version: str) -> None:
 
 @pytest.mark.parametrize(("name", "version"), every_version())
 def test_the_metadata_has_the_names_and_sizes_of_the_manifest(service: Service, name: str, version: str) -> None:
-    _, running = service.running(name, version)
-    for bound, declared in (
-        (running.model.inputs, MANIFESTS[name]["inputs"]),
-        (running.model.outputs, MANIFESTS[name]["outputs"]),
-    ):
+    with service.running(name, version) as (_, running):
+        model = running.model
+    for bound, declared in ((model.inputs, MANIFESTS[name]["inputs"]), (model.outputs, MANIFESTS[name]["outputs"])):
         (spec,) = bound.specs
         (wanted,) = declared
         assert (spec.name, spec.datatype, list(spec.shape)) == (wanted["name"], wanted["datatype"], wanted["shape"])

@@ -73,7 +73,7 @@ def run_tensors(
     bound_in, bound_out = model.entry_points[signature]
     tensors = request.inputs if request.raw is None else [_raw_tensor(request.raw, bound_in)]
     wanted = _wanted(request.outputs, bound_out)
-    inputs = _collect(tensors, bound_in, row_by_row, model.feedback)
+    inputs = _collect(tensors, bound_in, row_by_row, model.feedback if signature is None else {})
     ready = time.perf_counter_ns()
     turn = _take_turn(running, signature, inputs, deadline, read_step(request.parameters))
     infer_end = time.perf_counter_ns()
@@ -194,10 +194,9 @@ def _take_turn(
         return _take_step(running, running.sequences, signature, inputs, deadline, step)
 
     def work(session: Session) -> dict[str, Array]:
-        if isinstance(session, ResettableSession):
-            session.reset()  # a request of no sequence must not hear what an earlier one said
         if inputs.row_by_row:
             return _run_rows(session, inputs, signature)
+        _forget(session)
         return _run(session, {**inputs.state, **inputs.arrays}, signature)
 
     return running.lane.run(work, deadline)
@@ -212,28 +211,41 @@ def _take_step(
     step: SequenceStep,
 ) -> Turn[dict[str, Array]]:
     """One step of a sequence: with the state of the step before, and kept for the one behind."""
+    begun = failed = False
 
     def work(session: Session) -> dict[str, Array]:
+        nonlocal begun
+        begun = True
         outputs = _run(session, {**inputs.state, **sequence.state, **inputs.arrays}, signature)
         sequence.state = {taken: outputs[given] for taken, given in running.model.feedback.items()}
         return outputs
 
-    sequence = table.enter(step)
-    failed = True
+    if signature is not None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "sequences work with the default signature only")
+    sequence, ticket = table.enter(step)
     try:
-        with sequence.hold(deadline):
-            turn = (sequence.lane or running.lane).run(work, deadline)
-        failed = False
-        return turn
+        with sequence.hold(ticket, deadline):
+            table.prepare(sequence)
+            return (sequence.lane or running.lane).run(work, deadline)
+    except BaseException:
+        failed = begun
+        raise
     finally:
         table.leave(step, sequence, failed=failed)
 
 
+def _forget(session: Session) -> None:
+    """A request of no sequence must not hear what an earlier one said."""
+    if isinstance(session, ResettableSession):
+        session.reset()
+
+
 def _run_rows(session: Session, inputs: _Inputs, signature: str | None) -> dict[str, Array]:
-    runs = [
-        _run(session, {name: array[row : row + 1] for name, array in inputs.arrays.items()}, signature)
-        for row in range(inputs.rows)
-    ]
+    runs = []
+    for row in range(inputs.rows):
+        _forget(session)
+        one = {name: array[row : row + 1] for name, array in inputs.arrays.items()}
+        runs.append(_run(session, {**inputs.state, **one}, signature))
     return {name: np.concatenate([np.atleast_1d(run[name]) for run in runs]) for name in runs[0]}
 
 

@@ -34,6 +34,7 @@ EXTENSIONS = (
     "parameters",
     "statistics",
 )
+FREE_THREADS = 4
 MAX_TIMEOUT_US = 86_400_000_000
 
 
@@ -70,6 +71,8 @@ class Service:
             quarantine=self.quarantine,
         )
         self._in_flight = 0
+        # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
+        self._most_in_flight = max(1, config.worker_threads - FREE_THREADS)
         self._draining = False
         self._idle = threading.Condition()
 
@@ -85,11 +88,17 @@ class Service:
         """Count a request, so that shutting down waits for it.
 
         Raises:
-            ApiError: SHUTTING_DOWN.
+            ApiError: SHUTTING_DOWN, or QUEUE_FULL when all models together have too many requests under way.
         """
         with self._idle:
             if self._draining:
                 raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+            if self._in_flight >= self._most_in_flight:
+                raise ApiError(
+                    ErrorCode.QUEUE_FULL,
+                    f"{self._in_flight} requests are under way on all models together; try again later",
+                    retry_after_s=0.5,
+                )
             self._in_flight += 1
         try:
             yield
@@ -106,7 +115,9 @@ class Service:
             return self._idle.wait_for(lambda: self._in_flight == 0, timeout)
 
     def close(self) -> None:
-        """Unload every model."""
+        """End a trial that is under way, and unload every model."""
+        if self.quarantine is not None:
+            self.quarantine.close()
         self.engine.close()
 
     # Descriptions
@@ -141,15 +152,16 @@ class Service:
         entry, found = self._resolve(name, version)
         return self._status(entry, found)
 
-    def running(self, name: str, version: str | None) -> tuple[ModelEntry, Running]:
-        """A version that is loaded, for describing it; loads it where needed.
+    @contextmanager
+    def running(self, name: str, version: str | None) -> Iterator[tuple[ModelEntry, Running]]:
+        """Hold a version for describing it; loads it where needed.
 
         Raises:
             ApiError: why it cannot be loaded.
         """
         entry, found = self._resolve(name, version)
-        with self.engine.use(entry, found, self._deadline({})) as running:
-            return entry, running
+        with self.in_flight(), self.engine.use(entry, found, self._deadline({})) as running:
+            yield entry, running
 
     def require(self, name: str, version: str | None) -> None:
         """Refuse a request for an unknown model before its body is looked at.
@@ -198,7 +210,12 @@ class Service:
                 raise
             detail = f"failed to load {name!r}: {error.message}"
             raise ApiError(error.code, detail) from None
-        others = [v for v in entry.versions.values() if v is not default]
+        with self.in_flight():
+            self._load(entry, default)
+
+    def _load(self, entry: ModelEntry, default: VersionEntry) -> None:
+        name = entry.name
+        others = [version for version in entry.versions.values() if version is not default]
         self.engine.load(entry, default, self._deadline({}))
         for version in others:
             if self.engine.state(name, version.name) is State.READY:
@@ -209,7 +226,9 @@ class Service:
     def unload(self, name: str) -> None:
         """Stop serving every version of a model. An unknown name is no fault, as in Triton."""
         entry = self.repository.models().get(name)
-        for version in entry.versions if entry is not None else ():
+        versions = list(entry.versions) if entry is not None else []
+        # Also what was loaded from files that are gone by now.
+        for version in dict.fromkeys([*versions, *self.engine.versions_of(name)]):
             self.engine.unload(name, version, self._deadline({}))
 
     # Inference

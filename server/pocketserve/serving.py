@@ -45,8 +45,10 @@ def serve(config: Config, on_ready: Callable[[HttpServer], None] | None = None) 
     """
     token = ensure_token(config.token_file) if config.auth else None
     service = _open_service(config)
-    server = HttpServer(create_app(service, Guard(token, config.allowed_hosts)), config)
-    restore = _install_signals(lambda: _drain(service, server, config.drain_timeout))
+    guard = Guard(token, config.allowed_hosts)
+    server = HttpServer(create_app(service, guard), config, guard)
+    unfinished = threading.Event()
+    restore = _install_signals(lambda: _drain(service, server, config.drain_timeout, unfinished))
     try:
         _preload(service)
         with _ready_file(config, server):
@@ -56,6 +58,10 @@ def serve(config: Config, on_ready: Callable[[HttpServer], None] | None = None) 
     finally:
         restore()
         service.close()
+    if unfinished.is_set():
+        # A thread still runs native code; ending the interpreter under it would abort the process.
+        logging.shutdown()
+        os._exit(0)
 
 
 @contextmanager
@@ -124,10 +130,11 @@ def _install_signals(drain: Callable[[], None]) -> Callable[[], None]:
     return restore
 
 
-def _drain(service: Service, server: HttpServer, timeout: float) -> None:
+def _drain(service: Service, server: HttpServer, timeout: float, unfinished: threading.Event) -> None:
     log.info("draining: no new requests, %.1f s for those under way", timeout)
     ends = time.monotonic() + timeout
     if not service.drain(max(0.0, timeout - FLUSH_SHARE_S)):
+        unfinished.set()
         log.warning("requests were still running when the drain time was over")
     flushed = threading.Event()  # never set: it only paces the wait for slow readers
     while server.pending_output() and time.monotonic() < ends:

@@ -10,6 +10,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_JSON_DEPTH = 100
 """Nesting of JSON arrays and objects, as in Triton. Deeper documents are attacks, not tensors."""
 
+MAX_JSON_CONTAINERS = 2_000_000
+"""Arrays and objects of one document, brackets in texts included: a nested picture of a megapixel has one million."""
+
 MAX_RANK = 32
 """Dimensions of one tensor. NumPy before 2.0 stops at 32."""
 

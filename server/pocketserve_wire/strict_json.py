@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from .errors import ApiError, ErrorCode
-from .limits import MAX_JSON_DEPTH
+from .limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
 
 
 def loads(document: bytes | memoryview) -> Any:
@@ -20,6 +20,9 @@ def loads(document: bytes | memoryview) -> Any:
         ApiError: MALFORMED_JSON, with the position or the offending key.
     """
     raw = bytes(document)
+    containers = raw.count(b"[") + raw.count(b"{")
+    if containers > MAX_JSON_CONTAINERS:  # each costs dozens of bytes once parsed, for two on the wire
+        raise _malformed(f"it has {containers} arrays and objects, the limit is {MAX_JSON_CONTAINERS}")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -37,7 +40,7 @@ def loads(document: bytes | memoryview) -> Any:
     except ValueError:  # an integer of more digits than Python converts
         raise _malformed("a number has too many digits") from None
     # Few brackets cannot nest deeply: the walk is only made for documents that might.
-    if raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH:
+    if containers > MAX_JSON_DEPTH:
         _check_depth(value)
     return value
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conftest import MODELS, ROOT, StartServer, find_hostile
@@ -15,6 +17,7 @@ from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import content_digest, version_files
 from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.registry import KINDS
 from pocketserve_client import Client, ServerError
 
 FIXTURES = ROOT / "tests" / "runtimes" / "data"
@@ -133,8 +136,8 @@ def test_sha256_is_enforced(quarantine: Quarantine, folder: Path) -> None:
 
 
 def test_all_files_of_a_version_count(tmp_path: Path) -> None:
-    """Weights beside code, shards beside a model.json, external data beside an .onnx change the digest."""
-    for name, other in (("model.py", "w.pt"), ("m.onnx", "m.onnx.data"), ("model.json", "shard.bin")):
+    """Weights beside code and shards beside a model.json change the digest."""
+    for name, other in (("model.py", "w.pt"), ("model.json", "shard.bin")):
         folder = tmp_path / name / "m"
         folder.mkdir(parents=True)
         (folder / name).write_text("x")
@@ -146,6 +149,52 @@ def test_all_files_of_a_version_count(tmp_path: Path) -> None:
         (folder / other).write_text("two")
         assert content_digest(version) != before, name
         assert any(path.name == other for path in version_files(version))
+
+
+def test_external_data_counts_and_siblings_do_not(tmp_path: Path) -> None:
+    """An ONNX file counts with the weights that it names, whatever they are called, and with nothing else."""
+    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    tensor = onnx.numpy_helper.from_array(np.ones((64,), np.float32), "w")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [64])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [64])],
+        [tensor],
+    )
+    folder = tmp_path / "m"
+    folder.mkdir()
+    onnx.save(
+        onnx.helper.make_model(graph),
+        folder / "m.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    (folder / "m.onnx.txt").write_text("beside it")
+    version = entry(tmp_path)
+    assert [path.name for path in version_files(version)] == ["m.onnx", "weights.bin"]
+    before = content_digest(version)
+    (folder / "m.onnx.txt").write_text("changed")
+    assert content_digest(version) == before
+    (folder / "weights.bin").write_bytes(bytes(256))
+    assert content_digest(version) != before
+
+
+@pytest.mark.parametrize("name", ["pipe", "link"])
+def test_what_is_no_plain_file_is_refused(quarantine: Quarantine, folder: Path, name: str) -> None:
+    """A named pipe is not waited for, and a link inside a model's folder is not followed."""
+    if name == "pipe":
+        (folder / "m.tflite").unlink()
+        os.mkfifo(folder / "m.tflite")
+        version = VersionEntry("tflite", KINDS[0], folder / "m.tflite")
+    else:
+        (folder / "s").mkdir()
+        (folder / "s" / "saved_model.pb").write_bytes(b"x")
+        (folder / "s" / "variables").symlink_to(folder)
+        version = entry(folder, "s")
+    with pytest.raises(ModelLoadError, match=r"is no regular file|holds links"):
+        check(quarantine, version)
 
 
 def test_verdicts_survive_damage(tmp_path: Path) -> None:

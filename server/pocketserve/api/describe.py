@@ -38,7 +38,7 @@ def describe_model(entry: ModelEntry, running: Running) -> dict[str, Any]:
         **{
             f"evaluation_{key}": value
             for key, value in version.evaluation.items()
-            if isinstance(value, str | int | float)
+            if isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 2**63)
         },
     }
     description: dict[str, Any] = {

@@ -6,7 +6,8 @@ from typing import Any
 
 from pocketserve.api.describe import describe_model
 from pocketserve.api.messages import OCTETS, ApiRequest, ApiResponse, json_response
-from pocketserve.engine.engine import State
+from pocketserve.engine.engine import Running, State
+from pocketserve.repository.scan import ModelEntry
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode, oip, strict_json
@@ -49,29 +50,31 @@ def model_ready(service: Service, request: ApiRequest) -> ApiResponse:
 
 def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     """Inputs, outputs, versions and what runs the model."""
-    entry, running = service.running(request.path["model"], request.path.get("version"))
-    return json_response(describe_model(entry, running))
+    with service.running(request.path["model"], request.path.get("version")) as (entry, running):
+        return json_response(describe_model(entry, running))
 
 
 def model_config(service: Service, request: ApiRequest) -> ApiResponse:
     """Triton's model configuration in its protobuf-JSON form, as far as it applies."""
-    entry, running = service.running(request.path["model"], request.path.get("version"))
+    with service.running(request.path["model"], request.path.get("version")) as (entry, running):
+        return json_response(_config(entry, running))
+
+
+def _config(entry: ModelEntry, running: Running) -> dict[str, Any]:
     model = running.model
-    return json_response(
-        {
-            "name": entry.name,
-            "platform": model.platform,
-            "backend": model.version.kind.name,
-            "version_policy": {"all": {}},
-            # Shapes already hold the batch dimension, so there is none for the server to add.
-            "max_batch_size": 0,
-            "input": [_config_tensor(spec) for spec in model.inputs.specs],
-            "output": [_config_tensor(spec) for spec in model.outputs.specs],
-            "instance_group": [{"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}],
-            "default_model_filename": model.version.path.name,
-            "parameters": {"runtime": {"string_value": model.runtime}},
-        }
-    )
+    return {
+        "name": entry.name,
+        "platform": model.platform,
+        "backend": model.version.kind.name,
+        "version_policy": {"all": {}},
+        # Shapes already hold the batch dimension, so there is none for the server to add.
+        "max_batch_size": 0,
+        "input": [_config_tensor(spec) for spec in model.inputs.specs],
+        "output": [_config_tensor(spec) for spec in model.outputs.specs],
+        "instance_group": [{"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}],
+        "default_model_filename": model.version.path.name,
+        "parameters": {"runtime": {"string_value": model.runtime}},
+    }
 
 
 def infer(service: Service, request: ApiRequest) -> ApiResponse:

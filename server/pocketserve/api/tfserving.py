@@ -62,14 +62,14 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
 
 def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     """The signature definitions."""
-    entry, running = service.running(request.path["model"], request.path.get("version"))
-    points = running.model.entry_points
+    with service.running(request.path["model"], request.path.get("version")) as (entry, running):
+        points, version = running.model.entry_points, running.model.version.name
     signatures = {name or DEFAULT_SIGNATURE: _signature_def(*points[name]) for name in points}
     # The default entry point shows the names that callers use, whatever the file's own default is called.
     signatures[DEFAULT_SIGNATURE] = _signature_def(*points[None])
     return json_response(
         {
-            "model_spec": {"name": entry.name, "signature_name": "", "version": running.model.version.name},
+            "model_spec": {"name": entry.name, "signature_name": "", "version": version},
             "metadata": {"signature_def": {"signature_def": signatures}},
         }
     )
@@ -80,8 +80,8 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
     service.require(request.path["model"], request.path.get("version"))
     document = strict_json.loads_object(request.body)
     signature = _signature_name(document)
-    _, running = service.running(request.path["model"], request.path.get("version"))
-    points = running.model.entry_points
+    with service.running(request.path["model"], request.path.get("version")) as (_, running):
+        points = running.model.entry_points
     key = None if signature == DEFAULT_SIGNATURE else signature
     if key not in points:
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"signature_name {signature!r:.80} is not one of the model's")

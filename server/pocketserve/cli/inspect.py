@@ -64,7 +64,8 @@ def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
 
     service, name = open_local(options.model, options.models_dir)
     try:
-        return describe_model(*service.running(name, options.model_version))
+        with service.running(name, options.model_version) as (entry, running):
+            return describe_model(entry, running)
     finally:
         service.close()
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,11 +62,12 @@ def read_input(words: Sequence[str]) -> bytes:
     text = ",".join(words).strip()
     if text.startswith(("[", "{")):
         return text.encode()
-    try:
-        numbers = [_number(word) for word in text.replace(",", " ").split()]
-    except ValueError:
-        raise CommandError(f"{words[0]!r} is neither a file nor a number") from None
-    return str(numbers).encode()
+    for word in words:
+        if os.path.lexists(word):
+            what = "is a folder; name a file" if os.path.isdir(word) else "is a file, but one is asked at a time"
+            raise CommandError(f"{word!r} {what}")
+    numbers = [_number(word) for word in text.replace(",", " ").split()]
+    return json.dumps(numbers).encode()
 
 
 def _is_file(word: str) -> bool:
@@ -74,10 +78,11 @@ def _is_file(word: str) -> bool:
 
 
 def _number(word: str) -> int | float:
-    try:
-        return int(word)
-    except ValueError:
-        return float(word)
+    for kind in (int, float):
+        if "_" not in word:  # Python's own spelling of numbers, nobody else's
+            with contextlib.suppress(ValueError):
+                return kind(word)
+    raise CommandError(f"{word!r} is neither a file nor a number")
 
 
 def _ask_server(options: argparse.Namespace, body: bytes) -> dict[str, Any]:

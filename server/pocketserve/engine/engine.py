@@ -18,8 +18,9 @@ from pocketserve.engine import cores, memory
 from pocketserve.engine.lane import Lane
 from pocketserve.engine.sequences import SequenceTable
 from pocketserve.engine.statistics import VersionStatistics
-from pocketserve.repository.files import file_bytes
+from pocketserve.repository.files import file_bytes, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes.base import ModelLoadError
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Engine:
             self._await_loading(slot, deadline)
             previous, before = slot.running, slot.state
             slot.state = State.LOADING
-        self._open(key, slot, entry, version, fallback=(before, previous))
+        self._open(key, slot, entry, version, fallback=(before, previous), deadline=deadline)
 
     def unload(self, name: str, version: str, deadline: float) -> None:
         """Stop serving a version until it is loaded again. Requests that hold it finish.
@@ -154,6 +155,11 @@ class Engine:
             slot = self._slot((name, version))
             if slot.state in (State.STOPPED, State.FAILED):
                 slot.state, slot.error = State.ON_DEMAND, None
+
+    def versions_of(self, name: str) -> list[str]:
+        """Versions of a model that were ever asked for, whether their files are still there or not."""
+        with self._changed:
+            return [version for model, version in self._slots if model == name]
 
     def state(self, name: str, version: str) -> State:
         """Where a version stands."""
@@ -214,7 +220,7 @@ class Engine:
                     return slot.running
                 self._refuse_unusable(slot, version, entry)
                 slot.state = State.LOADING
-            self._open(key, slot, entry, version, fallback=(State.ON_DEMAND, None))
+            self._open(key, slot, entry, version, fallback=(State.ON_DEMAND, None), deadline=deadline)
 
     def _refuse_unusable(self, slot: Slot, version: VersionEntry, entry: ModelEntry) -> None:
         if slot.state is State.STOPPED:
@@ -242,6 +248,7 @@ class Engine:
         entry: ModelEntry,
         version: VersionEntry,
         fallback: tuple[State, Running | None],
+        deadline: float,
     ) -> None:
         """Load outside the lock, then publish. The slot is LOADING and only this thread changes it."""
         # Imported with the first model: a server that has loaded none does not hold the code for it.
@@ -256,9 +263,14 @@ class Engine:
                 self._options.threads or cores.count_fast(cores.usable_cores()),
                 self._options.max_image_pixels,
                 self._quarantine,
+                deadline,
             )
         except ApiError as error:
             self._publish_failure(slot, version, error, fallback)
+            raise
+        except BaseException as error:  # a slot that stayed LOADING would answer nobody any more
+            fault = ApiError(ErrorCode.MODEL_FAILED, f"failed to load {key[0]!r}: {type(error).__name__}: {error}")
+            self._publish_failure(slot, version, fault, fallback)
             raise
         log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
         manifest = entry.manifest
@@ -343,7 +355,7 @@ class Engine:
     def _evict(self, key: object) -> Running | None:
         slot = self._slots[key]  # type: ignore[index]  # the policy hands back the keys it was given
         slot.state = State.ON_DEMAND
-        log.info("unloading %s/%s to free memory", *key)  # type: ignore[misc]
+        log.info("unloading %s/%s: idle for its keep-alive time, or to make room", *key)  # type: ignore[misc]
         return self._detach(slot)
 
     @staticmethod
@@ -381,15 +393,19 @@ class Engine:
                     return
                 # Computed under the lock that the wait gives up: a model that is loaded meanwhile wakes it.
                 upcoming = memory.next_expiry(self._residents(), self._clock())
-                self._changed.wait(None if upcoming is None else max(0.0, upcoming - self._clock()))
+                self._changed.wait(None if upcoming is None else _bounded(upcoming - self._clock()))
                 if self._closed:
                     return
 
 
+def _bounded(seconds: float) -> float:
+    """A wait that the operating system accepts."""
+    return min(max(0.0, seconds), threading.TIMEOUT_MAX)
+
+
 def _stamp(version: VersionEntry) -> object:
-    """What changes when a version's file is replaced."""
+    """What changes when one of a version's files is replaced."""
     try:
-        status = version.path.stat()
-    except OSError:
+        return stamp(version_files(version))
+    except (ModelLoadError, OSError):
         return None
-    return (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from pocketserve.engine.bindings import Bindings, bind
 from pocketserve.quarantine.quarantine import Quarantine
-from pocketserve.repository.files import check_digest
+from pocketserve.repository.files import Stamp, check_digest, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import (
     ModelLoadError,
     ModelSource,
     ResettableSession,
+    Runtime,
     RuntimeMissingError,
     Session,
 )
@@ -73,18 +74,26 @@ class LoadedModel:
 
 
 def load_model(
-    entry: ModelEntry, version: VersionEntry, threads: int, max_image_pixels: int, quarantine: Quarantine | None
+    entry: ModelEntry,
+    version: VersionEntry,
+    threads: int,
+    max_image_pixels: int,
+    quarantine: Quarantine | None,
+    deadline: float,
 ) -> LoadedModel:
     """Open a version's sessions and choose its task.
 
     Args:
         quarantine: asked before the file is opened; None trusts every file.
+        deadline: monotonic time by which a trial must have begun.
 
     Raises:
         ApiError: RUNTIME_MISSING or MODEL_FAILED, with the reason in words.
     """
     try:
-        return _load(entry, version, threads, max_image_pixels, quarantine)
+        return _load(entry, version, threads, max_image_pixels, quarantine, deadline)
+    except ApiError:
+        raise
     except RuntimeMissingError as error:
         raise ApiError(ErrorCode.RUNTIME_MISSING, _failed(entry, version, str(error))) from error
     except ModelLoadError as error:
@@ -95,7 +104,12 @@ def load_model(
 
 
 def _load(
-    entry: ModelEntry, version: VersionEntry, threads: int, max_image_pixels: int, quarantine: Quarantine | None
+    entry: ModelEntry,
+    version: VersionEntry,
+    threads: int,
+    max_image_pixels: int,
+    quarantine: Quarantine | None,
+    deadline: float,
 ) -> LoadedModel:
     if version.problem is not None:
         raise ModelLoadError(version.problem)
@@ -112,11 +126,13 @@ def _load(
         inputs=manifest.inputs,
         outputs=manifest.outputs,
     )
+    files = stamp(version_files(version))
     if quarantine is not None:
-        quarantine.check(version, source)
+        quarantine.check(version, source, deadline)
     elif version.sha256 is not None:
         check_digest(version)
     sessions = [runtime.open(source) for _ in range(manifest.instances)]
+    _refuse_changed(version, files)
     first = sessions[0]
     points: dict[str | None, tuple[Bindings, Bindings]] = {
         None: (bind(first.inputs, manifest.inputs, "input"), bind(first.outputs, manifest.outputs, "output"))
@@ -133,8 +149,29 @@ def _load(
         platform=runtime.platform,
         memory_bytes=sum(session.memory_bytes for session in sessions),
         feedback=_feedback(entry, *points[None]),
-        open_session=lambda: runtime.open(source),
+        open_session=lambda: _open_again(entry, version, runtime, source, files),
     )
+
+
+def _open_again(
+    entry: ModelEntry, version: VersionEntry, runtime: Runtime, source: ModelSource, files: Stamp
+) -> Session:
+    """One more session of what was loaded, and of nothing that lies there by now.
+
+    Raises:
+        ApiError: MODEL_FAILED.
+    """
+    try:
+        _refuse_changed(version, files)
+        return runtime.open(source)
+    except Exception as error:
+        raise ApiError(ErrorCode.MODEL_FAILED, _failed(entry, version, str(error).strip()[:500])) from error
+
+
+def _refuse_changed(version: VersionEntry, files: Stamp) -> None:
+    """What was tried, or loaded, must be what lies there now."""
+    if stamp(version_files(version)) != files:
+        raise ModelLoadError("its files changed meanwhile; load the model again")
 
 
 def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[str, str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,32 +43,40 @@ class Sequence:
         state: the arrays to feed back, by input name.
         session: a session of its own, for models that keep state inside; None for the others.
         lane: the line in front of that session.
-        turn: held by the request whose turn it is: the steps of a sequence run one after the other.
+        line: tickets of the steps that wait or run, in the order in which they came: they run one after the other.
     """
 
     last_used: float
     state: dict[str, Array] = field(default_factory=dict)
     session: Session | None = None
     lane: Lane | None = None
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    line: deque[object] = field(default_factory=deque)
+    changed: threading.Condition = field(default_factory=threading.Condition)
     users: int = 0
 
     @contextmanager
-    def hold(self, deadline: float) -> Iterator[None]:
-        """Wait for the step before to end.
+    def hold(self, ticket: object, deadline: float) -> Iterator[None]:
+        """Wait until it is this step's turn.
 
         Args:
+            ticket: what :meth:`SequenceTable.enter` put into the line.
             deadline: monotonic time in seconds.
 
         Raises:
             ApiError: DEADLINE_EXCEEDED.
         """
-        if not self.turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while its sequence was busy")
         try:
+            with self.changed:
+                while self.line[0] is not ticket:
+                    if not self.changed.wait(max(0.0, deadline - time.monotonic())):
+                        raise ApiError(
+                            ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while its sequence was busy"
+                        )
             yield
         finally:
-            self.turn.release()
+            with self.changed:
+                self.line.remove(ticket)
+                self.changed.notify_all()
 
 
 def read_step(parameters: Mapping[str, Any]) -> SequenceStep | None:
@@ -119,56 +127,75 @@ class SequenceTable:
     def __len__(self) -> int:
         return len(self._sequences)
 
-    def enter(self, step: SequenceStep) -> Sequence:
-        """The sequence of a request, fresh if it starts one.
+    def enter(self, step: SequenceStep) -> tuple[Sequence, object]:
+        """The sequence of a request, fresh if it starts one, and the request's ticket for its line.
 
         Raises:
-            ApiError: INVALID_REQUEST when it continues a sequence that is not open (any more).
+            ApiError: INVALID_REQUEST when it continues a sequence that is not open (any more); QUEUE_FULL when it
+                starts one anew that is still busy, or too many wait.
         """
         with self._lock:
             dropped = self._drop_idle()
-            sequence = self._sequences.pop(step.id, None)
-            if step.start and sequence is not None:
-                dropped.append(sequence)
-                sequence = None
-            if sequence is None and not step.start:
-                self._close_unused(dropped)
+            try:
+                sequence = self._find(step, dropped)
+                ticket = object()
+                sequence.line.append(ticket)
+                sequence.users += 1
+                sequence.last_used = self._clock()
+            finally:
+                self._close_all(dropped)
+        return sequence, ticket
+
+    def prepare(self, sequence: Sequence) -> None:
+        """Give a sequence its session, where it needs one of its own. Called by the step whose turn it is.
+
+        Raises:
+            ApiError: the model cannot be opened once more.
+        """
+        if self._open_session is not None and sequence.session is None:
+            sequence.session = self._open_session()
+            sequence.lane = Lane([sequence.session], self._queue_limit, self._clock)
+
+    def _find(self, step: SequenceStep, dropped: list[Sequence]) -> Sequence:
+        known = self._sequences.pop(step.id, None)
+        if known is not None and step.start and not known.users:
+            dropped.append(known)
+            known = None
+        if known is None:
+            if not step.start:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     f"sequence {str(step.id)[:64]!r} is not open (any more); start it with sequence_start",
                 )
-            if sequence is None:
-                dropped += self._make_room()
-                sequence = Sequence(self._clock())
-            self._sequences[step.id] = sequence
-            sequence.users += 1
-            sequence.last_used = self._clock()
-        self._close_unused(dropped)
-        self._give_session(sequence)
-        return sequence
+            dropped += self._make_room()
+            known = Sequence(self._clock())
+        elif step.start or len(known.line) > self._queue_limit:
+            self._sequences[step.id] = known
+            raise ApiError(
+                ErrorCode.QUEUE_FULL, f"sequence {str(step.id)[:64]!r} is busy; try again", retry_after_s=0.1
+            )
+        self._sequences[step.id] = known
+        return known
 
     def leave(self, step: SequenceStep, sequence: Sequence, *, failed: bool) -> None:
         """Note that a request has ended; the last one of a sequence closes it.
 
-        A request that failed leaves its sequence in a state nobody knows, so that is closed too.
+        Args:
+            failed: the model had begun on it and failed: nobody knows the state that is left, so that is closed too.
         """
         with self._lock:
             sequence.users -= 1
             sequence.last_used = self._clock()
             if (step.end or failed) and self._sequences.get(step.id) is sequence:
                 del self._sequences[step.id]
-            closing = [] if self._is_open(sequence) else [sequence]
-        self._close_unused(closing)
+            if not sequence.users and self._sequences.get(step.id) is not sequence:
+                self._close_all([sequence])
 
     def close(self) -> None:
-        """Give up every sequence."""
+        """Give up every sequence; those with a request under way are closed by it."""
         with self._lock:
-            dropped = list(self._sequences.values())
+            self._close_all([sequence for sequence in self._sequences.values() if not sequence.users])
             self._sequences.clear()
-        self._close_unused(dropped)
-
-    def _is_open(self, sequence: Sequence) -> bool:
-        return any(known is sequence for known in self._sequences.values())
 
     def _drop_idle(self) -> list[Sequence]:
         now = self._clock()
@@ -188,15 +215,9 @@ class SequenceTable:
             )
         return [self._sequences.pop(resting[0])]
 
-    def _give_session(self, sequence: Sequence) -> None:
-        if self._open_session is None or sequence.session is not None:
-            return
-        session = self._open_session()
-        sequence.session, sequence.lane = session, Lane([session], self._queue_limit, self._clock)
-
     @staticmethod
-    def _close_unused(sequences: list[Sequence]) -> None:
+    def _close_all(sequences: list[Sequence]) -> None:
         for sequence in sequences:
-            if not sequence.users and sequence.session is not None:
+            if sequence.session is not None:
                 sequence.session.close()
                 sequence.session = None

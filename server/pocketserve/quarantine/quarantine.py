@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import Stamp, check_digest, content_digest, stamp, version_files
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
+from pocketserve_wire import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ WATCH_INTERVAL_S = 0.05
 MAX_ANSWER_BYTES = 64 * 1024
 HEADROOM_BYTES = 2 << 30
 """Address space that frameworks reserve but do not use, on top of the limit, before the hard end of memory."""
+
+ALARM_MARGIN_S = 5
+"""After its time limit, a trial whose server has gone ends itself."""
 
 RELEASE_HINT = "`pocketserve inspect --release NAME` tries it again"
 
@@ -67,9 +72,13 @@ class Quarantine:
         self._digests: dict[str, tuple[Stamp, str]] = {}
         # One trial at a time: each may take as much memory as a whole framework.
         self._trial = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def check(self, version: VersionEntry, source: ModelSource) -> None:
+    def check(self, version: VersionEntry, source: ModelSource, deadline: float = math.inf) -> None:
         """Let a version pass, or say why not.
+
+        Args:
+            deadline: monotonic time by which a trial must have begun; one at a time runs.
 
         Raises:
             ModelLoadError: the content is not the expected one, or is in quarantine; the text says why.
@@ -77,7 +86,7 @@ class Quarantine:
         """
         check_digest(version, self._content(version))
         key = self.key(version)
-        verdict = self._store.get(key) or self._try(key, version, source)
+        verdict = self._store.get(key) or self._try(key, version, source, deadline)
         if not verdict.ok:
             raise ModelLoadError(_in_quarantine(verdict))
 
@@ -110,15 +119,27 @@ class Quarantine:
             known = self._digests[name] = (now, content_digest(version))
         return known[1]
 
-    def _try(self, key: str, version: VersionEntry, source: ModelSource) -> Verdict:
-        with self._trial:
+    def close(self) -> None:
+        """End a trial that is under way."""
+        process = self._process
+        if process is not None:
+            _end(process)
+
+    def _try(self, key: str, version: VersionEntry, source: ModelSource, deadline: float) -> Verdict:
+        if not self._trial.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
+            raise ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while another file was tried")
+        try:
             known = self._store.get(key)
             if known is not None:
                 return known
             started = time.monotonic()
             verdict = self._run(describe(version.kind.name, source))
             log.info("tried %s in %.2f s: %s", version.path.name, time.monotonic() - started, verdict.reason or "good")
+            if self.key(version) != key:
+                raise ModelLoadError("its files changed while they were tried; load the model again")
             self._store.put(key, verdict)
+        finally:
+            self._trial.release()
         return verdict
 
     def _run(self, request: dict[str, Any]) -> Verdict:
@@ -131,6 +152,7 @@ class Quarantine:
         """
         limit = self._limits.memory_bytes()
         request["data_limit"] = limit + HEADROOM_BYTES
+        request["alarm"] = math.ceil(self._limits.timeout) + ALARM_MARGIN_S
         self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (
             tempfile.TemporaryDirectory(prefix="trial-", dir=self._state_dir) as folder,
@@ -146,9 +168,11 @@ class Quarantine:
                 env={**os.environ, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
                 start_new_session=True,  # so that its own children end with it
             )
+            self._process = process
             try:
                 fault = _watch(process, json.dumps(request).encode(), self._limits.timeout, limit)
             finally:
+                self._process = None
                 _end(process)
             answer.seek(0)
             return _judge(fault, process.returncode, answer.read(MAX_ANSWER_BYTES))
@@ -188,6 +212,9 @@ def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, mem
 def _judge(fault: str, exit_code: int | None, answer: bytes) -> Verdict:
     if fault:
         return Verdict(False, fault)
+    if exit_code is not None and -exit_code in (signal.SIGKILL, signal.SIGTERM):
+        # Android ends child processes when it likes: that says nothing of the file.
+        raise ApiError(ErrorCode.MODEL_NOT_READY, "the system ended the file's trial; try again", retry_after_s=1)
     if exit_code is not None and exit_code < 0:
         return Verdict(False, f"it crashed its framework ({_signal_name(-exit_code)})")
     try:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ def main() -> int:
     answer_to = os.dup(1)
     os.dup2(2, 1)  # frameworks print to standard output
     _limit(int(request["data_limit"]))
+    signal.alarm(int(request["alarm"]))
     result = try_model(request)
     os.write(answer_to, json.dumps(result).encode())
     return 0

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from pocketserve.repository.manifest import is_contained_name
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.registry import kind_of_name
 
 MAX_FILES = 4096
 
-Stamp = tuple[tuple[str, int, int, int], ...]
+Stamp = tuple[tuple[str, int, int, int, int], ...]
 
 
 def version_files(version: VersionEntry) -> list[Path]:
     """Every file whose content decides what the version does, in a fixed order.
 
     A folder stands for all files in it; so does the folder of a TensorFlow.js ``model.json``, whose shards lie there,
-    and that of an ONNX file, which may keep its weights beside itself.
+    and an ONNX file counts with the weights that it names.
 
     Raises:
         ModelLoadError: more files than any model has.
@@ -30,12 +32,15 @@ def version_files(version: VersionEntry) -> list[Path]:
     files = [path]
     weights = version.options.get("weights")
     if isinstance(weights, str):
+        if not is_contained_name(weights):
+            raise ModelLoadError(f"weights must be a file in the model's folder, not {weights!r:.80}")
         files.append(path.parent / weights)
     if version.kind.name == "tfjs":
         files += [other for other in _below(path.parent) if other != path]
-    elif version.kind.name == "onnx":  # what begins like it and is no model itself: m.onnx.data, m_weights.bin
-        beside = sorted(path.parent.glob(f"{_literal(path.stem)}*"))
-        files += [other for other in beside if other.is_file() and kind_of_name(other.name) is None]
+    elif version.kind.name == "onnx":
+        from pocketserve.runtimes.onnx_check import check_model  # with the first such model, not at start
+
+        files += [path.parent / location for location in check_model(path.resolve()).locations]
     return list(dict.fromkeys(files))
 
 
@@ -47,14 +52,14 @@ def stamp(files: Sequence[Path]) -> Stamp:
             status = path.stat()
         except OSError:
             continue
-        found.append((str(path), status.st_size, status.st_mtime_ns, status.st_ino))
+        found.append((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
     return tuple(found)
 
 
 def file_bytes(version: VersionEntry) -> int:
     """Size of a version's files: the estimate of its memory before it is loaded. 0 if they cannot be read."""
     try:
-        return sum(size for _, size, _, _ in stamp(version_files(version)))
+        return sum(entry[1] for entry in stamp(version_files(version)))
     except (ModelLoadError, OSError):
         return 0  # opening it will say why
 
@@ -103,16 +108,19 @@ def check_digest(version: VersionEntry, found: str | None = None) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    # Not blocking: a named pipe must be refused, not waited for.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path.name} is no regular file")
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _below(folder: Path) -> list[Path]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    found = sorted(folder.rglob("*"))
+    if any(path.is_symlink() for path in found):
+        raise ModelLoadError(f"the folder {folder.name} holds links; copy the files themselves into it")
+    files = [path for path in found if path.is_file()]
     if len(files) > MAX_FILES:
         raise ModelLoadError(f"the folder {folder.name} holds {len(files)} files; a model has {MAX_FILES} at most")
     return files
-
-
-def _literal(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

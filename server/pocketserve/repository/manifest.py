@@ -128,7 +128,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         threads=table.integer("threads", 1, 256),
         instances=table.integer("instances", 1, 64) or 1,
         queue_limit=table.integer("queue_limit", 1, 1024),
-        keep_alive=table.number("keep_alive", 0),
+        keep_alive=table.number("keep_alive", 0, 1e9),
         image=ImageOptions(
             color=image.choice("color", ("rgb", "grayscale")),
             resize=image.choice("resize", ("stretch", "crop", "letterbox")) or "stretch",
@@ -190,8 +190,9 @@ class _Table:
         value: int | None = self.take(key, check, f"a whole number from {low} to {high}")
         return value
 
-    def number(self, key: str, low: float) -> float | None:
-        value: float | None = self.take(key, lambda value: _is_number(value) and value >= low, f"a number from {low}")
+    def number(self, key: str, low: float, high: float) -> float | None:
+        check = lambda value: _is_number(value) and low <= value <= high  # noqa: E731
+        value: float | None = self.take(key, check, f"a number from {low:g} to {high:g}")
         return value
 
     def numbers(self, key: str, *, nonzero: bool = False) -> tuple[float, ...] | None:
@@ -255,7 +256,9 @@ def _state(table: _Table) -> StateOptions:
     for taken, given in feedback.items():
         if not isinstance(given, str):
             raise table.fault(f"feedback.{taken}", "must name an output")
-    return StateOptions(feedback, table.integer("max_sequences", 1, 1024), table.number("max_idle", 0) or 60.0)
+    max_idle = table.number("max_idle", 0, 1e9)
+    most = table.integer("max_sequences", 1, 1024)
+    return StateOptions(feedback, most, StateOptions().max_idle if max_idle is None else max_idle)
 
 
 def _versions(table: _Table) -> dict[str, VersionOptions]:

@@ -79,12 +79,14 @@ class ModelFacts:
     Attributes:
         file_bytes: size of the model file.
         external_bytes: size of the weight files that it names, each counted once.
+        locations: those files, relative to the model file's folder.
         unranked: inputs and outputs whose shape the file does not tell. ONNX Runtime shows them as scalars.
     """
 
     file_bytes: int
     external_bytes: int
     unranked: frozenset[str]
+    locations: tuple[str, ...] = ()
 
 
 def check_model(path: Path) -> ModelFacts:
@@ -121,7 +123,7 @@ def _facts(reader: _Reader, size: int, files: _Files) -> ModelFacts:
             files.check(entries, _tensor_bytes(reader, start, end), reader)
     for start, end in graphs:
         unranked.update(_unranked(reader, start, end))
-    return ModelFacts(size, files.total_bytes(), frozenset(unranked))
+    return ModelFacts(size, files.total_bytes(), frozenset(unranked), files.locations())
 
 
 class _Reader:
@@ -297,6 +299,9 @@ class _Files:
         if needed > there:
             fault = f"which is cut short ({there} of at least {needed} bytes)"
             raise self._refused(location, fault, "copy that file again")
+
+    def locations(self) -> tuple[str, ...]:
+        return tuple(sorted(self._sizes))
 
     def total_bytes(self) -> int:
         return sum(self._found.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from http import HTTPStatus
 from typing import Any
 
 from flask import Flask
@@ -13,13 +14,18 @@ from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher
 
+from pocketserve.api.messages import error_response
 from pocketserve.config import Config
+from pocketserve.security import Guard
 from pocketserve_wire import ApiError, ErrorCode, limits
 
 LOOP_TIMEOUT_S = 30
 """How long the I/O loop sleeps when nothing happens. It is woken by any event; only dead connections wait for it."""
 
 IDLE_CONNECTION_S = 120
+
+MAX_STRANGERS_BODY = 64 * 1024
+"""Bytes of a body that are taken before it is known who sends them."""
 
 _WAITRESS_CODES = {
     400: ErrorCode.INVALID_REQUEST,
@@ -38,33 +44,64 @@ class _JsonErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
 
     def execute(self) -> None:
         fault = self.request.error
+        if self.request.refusal is not None:
+            self._answer(self.request.refusal, HTTPStatus(self.request.refusal.status).phrase)
+            return
         code = _WAITRESS_CODES.get(fault.code, ErrorCode.INVALID_REQUEST if fault.code < 500 else ErrorCode.INTERNAL)
         detail = str(fault.body).strip()
         if code is ErrorCode.BODY_TOO_LARGE:
             detail = f"the body exceeds {self.channel.adj.max_request_body_size - 1} bytes (max_body_bytes)"
-        body = ApiError(code, f"{fault.reason}: {detail}").body()
-        self.status = f"{fault.code} {fault.reason}"
-        self.response_headers = [("Content-Type", "application/json"), ("Connection", "close")]
+        self._answer(ApiError(code, f"{fault.reason}: {detail}"), fault.reason, fault.code)
+
+    def _answer(self, error: ApiError, reason: str, status: int | None = None) -> None:
+        answer = error_response(error)
+        body = error.body()
+        self.status = f"{status or error.status} {reason}"
+        headers = {"Content-Type": answer.content_type, "Connection": "close", **answer.headers}
+        self.response_headers = list(headers.items())
         self.content_length = len(body)
         self.set_close_on_finish()
         self.write(body)
 
 
 class _Parser(HTTPRequestParser):  # type: ignore[misc]
+    """Refuses strangers before it takes their bodies.
+
+    Small bodies are taken first and refused by the application, which keeps the connection: a client that is still
+    sending when the connection is closed may never see why.
+
+    Attributes:
+        guard: set for each server by a subclass.
+        refusal: why the request was refused.
+    """
+
+    guard: Guard
+    refusal: ApiError | None = None
+
     def parse_header(self, header_plus: bytes) -> None:
         try:
             super().parse_header(header_plus)
         except ValueError:  # waitress lets those of urlsplit("http://[") and int("9" * 5000) through
             raise ParsingError("the request line or the Content-Length is invalid") from None
+        if self.chunked or self.content_length > MAX_STRANGERS_BODY:
+            self._refuse_strangers()
+
+    def _refuse_strangers(self) -> None:
+        headers = self.headers
+        try:
+            self.guard.check_source(headers.get("HOST"), headers.get("ORIGIN"))
+            self.guard.check_token(headers.get("AUTHORIZATION"))
+        except ApiError as error:
+            self.refusal = error
+            self.expect_continue = False
+            raise ParsingError("refused") from None
 
 
-class _Channel(HTTPChannel):  # type: ignore[misc]
-    error_task_class = _JsonErrorTask
-    parser_class = _Parser
-
-
-class _Server(TcpWSGIServer):  # type: ignore[misc]
-    channel_class = _Channel
+def _server_class(guard: Guard) -> type[TcpWSGIServer]:
+    """waitress takes its parts from classes, so each guard needs classes of its own."""
+    parser = type("GuardedParser", (_Parser,), {"guard": guard})
+    channel = type("Channel", (HTTPChannel,), {"error_task_class": _JsonErrorTask, "parser_class": parser})
+    return type("Server", (TcpWSGIServer,), {"channel_class": channel})
 
 
 class _GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
@@ -90,12 +127,13 @@ class HttpServer:
     Args:
         app: the WSGI application.
         config: address, threads and limits.
+        guard: who may send large bodies.
 
     Raises:
         PortTakenError: the address cannot be bound.
     """
 
-    def __init__(self, app: Flask, config: Config) -> None:
+    def __init__(self, app: Flask, config: Config, guard: Guard) -> None:
         listener = _bind(config.host, config.http_port)
         self.port: int = listener.getsockname()[1]
         self.host = config.host
@@ -117,7 +155,7 @@ class HttpServer:
         )
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting is our queue's normal state
         self._map: dict[int, Any] = {}
-        self._server = _Server(
+        self._server = _server_class(guard)(
             app,
             map=self._map,
             _sock=listener,

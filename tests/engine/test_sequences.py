@@ -1,0 +1,196 @@
+"""The table of sequences: order, bounds, and what becomes of a sequence whose step failed or came too late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
+from pocketserve_wire import ApiError, ErrorCode
+
+WAIT_S = 10.0
+
+
+class Counted:
+    """A session that only knows whether it is open."""
+
+    opened = 0
+
+    def __init__(self) -> None:
+        type(self).opened += 1
+        self.is_open = True
+
+    def close(self) -> None:
+        assert self.is_open, "closed twice"
+        self.is_open = False
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def table(
+    most: int = 2, opener: Callable[[], object] | None = Counted, queue_limit: int = 4, clock: Clock | None = None
+) -> SequenceTable:
+    """A table of sequences with sessions of their own."""
+    return SequenceTable(most, 60.0, opener, queue_limit, clock or Clock())  # type: ignore[arg-type]
+
+
+def start(name: str, *, end: bool = False) -> SequenceStep:
+    return SequenceStep(name, start=True, end=end)
+
+
+def go_on(name: str, *, end: bool = False) -> SequenceStep:
+    return SequenceStep(name, start=False, end=end)
+
+
+def take(sequences: SequenceTable, step: SequenceStep) -> object:
+    """One whole step; returns the session that it ran on."""
+    sequence, ticket = sequences.enter(step)
+    with sequence.hold(ticket, time.monotonic() + WAIT_S):
+        sequences.prepare(sequence)
+        session = sequence.session
+    sequences.leave(step, sequence, failed=False)
+    return session
+
+
+def refusal(call: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(ApiError) as caught:
+        call()
+    return caught.value.code
+
+
+def test_steps_share_a_session_and_the_end_closes_it() -> None:
+    sequences = table()
+    first = take(sequences, start("a"))
+    assert take(sequences, go_on("a")) is first
+    assert take(sequences, go_on("a", end=True)) is first
+    assert not first.is_open and len(sequences) == 0  # type: ignore[attr-defined]
+    assert refusal(lambda: sequences.enter(go_on("a"))) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_new_start_is_a_fresh_session() -> None:
+    sequences = table()
+    first = take(sequences, start("a"))
+    second = take(sequences, start("a"))
+    assert second is not first and not first.is_open and len(sequences) == 1  # type: ignore[attr-defined]
+
+
+def test_a_busy_sequence_cannot_be_started_anew() -> None:
+    sequences = table()
+    sequence, _ = sequences.enter(start("a"))
+    assert refusal(lambda: sequences.enter(start("a"))) is ErrorCode.QUEUE_FULL
+    assert sequences.enter(go_on("a"))[0] is sequence
+
+
+def test_steps_run_in_the_order_in_which_they_came() -> None:
+    sequences = table(queue_limit=20)
+    first, ticket = sequences.enter(start("a"))
+    order: list[int] = []
+    entered = [sequences.enter(go_on("a")) for _ in range(8)]
+
+    def run(number: int) -> None:
+        sequence, mine = entered[number]
+        with sequence.hold(mine, time.monotonic() + WAIT_S):
+            order.append(number)
+        sequences.leave(go_on("a"), sequence, failed=False)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in reversed(range(8))]
+    with first.hold(ticket, time.monotonic() + WAIT_S):
+        for thread in threads:
+            thread.start()
+        assert order == []
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert order == list(range(8))
+
+
+def test_a_step_that_came_too_late_leaves_the_sequence_alone() -> None:
+    sequences = table()
+    sequence, ticket = sequences.enter(start("a"))
+    late, its_ticket = sequences.enter(go_on("a"))
+    with sequence.hold(ticket, time.monotonic() + WAIT_S):
+        sequences.prepare(sequence)
+        hold = late.hold(its_ticket, time.monotonic())
+        assert refusal(hold.__enter__) is ErrorCode.DEADLINE_EXCEEDED
+        sequences.leave(go_on("a"), late, failed=False)
+    sequences.leave(start("a"), sequence, failed=False)
+    assert take(sequences, go_on("a")) is sequence.session
+
+
+def test_a_failed_step_closes_its_sequence() -> None:
+    sequences = table()
+    sequence, ticket = sequences.enter(start("a"))
+    with sequence.hold(ticket, time.monotonic() + WAIT_S):
+        sequences.prepare(sequence)
+    session = sequence.session
+    sequences.leave(start("a"), sequence, failed=True)
+    assert session is not None and not session.is_open  # type: ignore[attr-defined]
+    assert refusal(lambda: sequences.enter(go_on("a"))) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_session_that_cannot_be_opened_blocks_nobody() -> None:
+    def fail() -> object:
+        raise ApiError(ErrorCode.MODEL_FAILED, "gone")
+
+    sequences = table(most=1, opener=fail)
+    for _ in range(3):
+        assert refusal(lambda: take_failing(sequences)) is ErrorCode.MODEL_FAILED
+
+
+def take_failing(sequences: SequenceTable) -> None:
+    step = start("a", end=True)
+    sequence, ticket = sequences.enter(step)
+    try:
+        with sequence.hold(ticket, time.monotonic() + WAIT_S):
+            sequences.prepare(sequence)
+    finally:
+        sequences.leave(step, sequence, failed=False)
+
+
+def test_bounds() -> None:
+    """The one that rested longest makes room; busy ones stay; waiting steps are bounded; idle ones expire."""
+    clock = Clock()
+    sequences = table(most=2, queue_limit=2, clock=clock)
+    first = take(sequences, start("a"))
+    take(sequences, start("b"))
+    take(sequences, start("c"))
+    assert not first.is_open and len(sequences) == 2  # type: ignore[attr-defined]
+    held = [sequences.enter(go_on("b")) for _ in range(3)]
+    assert refusal(lambda: sequences.enter(go_on("b"))) is ErrorCode.QUEUE_FULL
+    sequences.enter(go_on("c"))
+    assert refusal(lambda: sequences.enter(start("d"))) is ErrorCode.QUEUE_FULL
+    for sequence, _ in held:
+        sequences.leave(go_on("b"), sequence, failed=False)
+    clock.now = 61.0
+    assert refusal(lambda: sequences.enter(go_on("b"))) is ErrorCode.INVALID_REQUEST
+
+
+BAD: list[dict[str, object]] = [
+    {"sequence_id": -1},
+    {"sequence_id": 2**64},
+    {"sequence_id": 1.5},
+    {"sequence_id": True},
+    {"sequence_id": "x" * 257},
+    {"sequence_id": 1, "sequence_start": 1},
+    {"sequence_id": 1, "sequence_end": "yes"},
+]
+
+
+@pytest.mark.parametrize("parameters", BAD)
+def test_bad_parameters_are_refused(parameters: dict[str, object]) -> None:
+    assert refusal(lambda: read_step(parameters)) is ErrorCode.INVALID_PARAMETER
+
+
+def test_no_id_is_no_sequence() -> None:
+    assert read_step({}) is read_step({"sequence_id": 0}) is read_step({"sequence_id": ""}) is None
+    assert read_step({"sequence_id": "a", "sequence_start": True}) == start("a")
