@@ -56,7 +56,6 @@ KINDS: tuple[Kind, ...] = (
     _kind("torch", ".py", needs=_TORCH, module="torch_eager"),
     _kind("keras", ".keras", ".h5", ".hdf5", needs=_TENSORFLOW),
     _kind("savedmodel", needs=_TENSORFLOW, marker="saved_model.pb"),
-    # Its framework is Node's, not Python's: the runtime itself looks for it.
     _kind("tfjs", needs=((), ""), marker="model.json"),
     _kind("pt2", ".pt2", needs=_TORCH),
 )
@@ -111,8 +110,11 @@ def content_of(path: Path) -> str | None:
 
 @functools.cache
 def missing_framework(kind: Kind) -> str | None:
-    """How to install what a kind needs, if no package for it is there; nothing is imported."""
-    if not kind.packages or any(importlib.util.find_spec(package) is not None for package in kind.packages):
+    """How to install what a kind needs, if no package for it is there; no framework is imported."""
+    if not kind.packages:  # what it needs is not Python's: its module knows how to look
+        reason: str | None = importlib.import_module(kind.module).missing()
+        return reason
+    if any(importlib.util.find_spec(package) is not None for package in kind.packages):
         return None
     return f"no framework for {kind.name} models is installed: {kind.install}"
 

@@ -45,6 +45,8 @@ from pocketserve.tensors import Array, TensorSpec
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 
 MODULES_VARIABLE = "POCKETSERVE_TFJS_MODULES"
+NO_NODE = "Node.js is not installed; in Termux: pkg install nodejs (elsewhere: nodejs.org)"
+
 PACKAGES = ("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0")
 
 START_TIMEOUT_S = 30.0
@@ -515,6 +517,15 @@ def _arrays(described: Sequence[Mapping[str, Any]], data: bytearray) -> list[Arr
     return arrays
 
 
+def missing() -> str | None:
+    """How to install what is missing, for listings; nothing is started."""
+    try:
+        find_modules()
+    except RuntimeMissingError as error:
+        return str(error)
+    return None if shutil.which("node") else NO_NODE
+
+
 def find_modules(modules: Path | None = None) -> Path:
     """The folder with the npm packages: as given, else from the environment, else in the state folder.
 
@@ -634,7 +645,7 @@ class _Worker:
         modules = find_modules(self._modules)
         node = shutil.which(self._node)
         if node is None:
-            raise RuntimeMissingError("Node.js is not installed; in Termux: pkg install nodejs (elsewhere: nodejs.org)")
+            raise RuntimeMissingError(NO_NODE)
         script = Path(__file__).with_name("tfjs_worker.js")
         child = _Child([node, str(script), str(modules), str(threads), str(int(self._idle * 1000))])
         try:
