@@ -21,6 +21,7 @@ TRANSPARENT = ("sparrow.png",)
 """The expected answers ignore the alpha channel; the server puts such a picture on white, as a viewer does."""
 
 MARKS = {
+    "onnx": pytest.mark.onnx,
     "torchscript": pytest.mark.torch,
     "ptl": pytest.mark.torch,
     "keras": pytest.mark.tensorflow,

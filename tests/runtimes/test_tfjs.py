@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from pocketserve.runtimes import tfjs
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
+from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.tfjs import TfjsRuntime, TfjsSession, WorkerError, find_modules
 from pocketserve.tensors import TensorSpec
 
@@ -563,3 +563,17 @@ def test_handtrack(runtime: TfjsRuntime, assets: Path) -> None:
     results = opened.run({"input_tensor": pixels})
     opened.close()
     _compare(assets, case, results)
+
+
+@pytest.mark.parametrize("in_trial", [False, True])
+def test_a_trials_process_ends_with_its_group(folder: Path, monkeypatch: pytest.MonkeyPatch, in_trial: bool) -> None:
+    """A model that never ends must not outlive its trial, which is killed as a group; a server's child has its own."""
+    if in_trial:
+        monkeypatch.setenv(TRIAL_VARIABLE, "1")
+    runtime = TfjsRuntime()
+    session = runtime.open(ModelSource(folder))
+    try:
+        assert runtime.pid is not None
+        assert (os.getpgid(runtime.pid) == os.getpgrp()) is in_trial
+    finally:
+        session.close()

@@ -25,7 +25,7 @@ from pocketserve.quarantine.trial import describe
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import Stamp, check_digest, content_digest, stamp, version_files
 from pocketserve.repository.scan import VersionEntry
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
+from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve_wire import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -164,8 +164,7 @@ class Quarantine:
                 stdout=answer,
                 stderr=subprocess.DEVNULL,
                 cwd=folder,
-                # Relative entries of the path would mean something else in the trial's own folder.
-                env={**os.environ, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+                env=_environment(folder),
                 start_new_session=True,  # so that its own children end with it
             )
             self._process = process
@@ -187,6 +186,12 @@ def _key(version: VersionEntry, content: str) -> str:
     library = version.path.parent / delegate if isinstance(delegate, str) else None
     options += str(stamp([library])) if library is not None else ""
     return f"{version.kind.name}:{content}:{hashlib.sha256(options.encode()).hexdigest()}"
+
+
+def _environment(folder: str) -> dict[str, str]:
+    # Relative entries of the path would mean something else in the trial's own folder.
+    path = os.pathsep.join(map(os.path.abspath, sys.path))
+    return {**os.environ, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
 
 
 def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, memory: int) -> str:

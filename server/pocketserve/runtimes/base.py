@@ -9,6 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from pocketserve.tensors import Array, TensorSpec
 
+TRIAL_VARIABLE = "POCKETSERVE_IN_TRIAL"
+"""Set in the environment of a trial's process: whatever a runtime starts there must stay in its process group."""
+
 
 class RuntimeMissingError(Exception):
     """The framework that a model needs is not installed; the text holds the commands that install it."""

@@ -42,7 +42,7 @@ import platformdirs
 
 from pocketserve.tensors import Array, TensorSpec
 
-from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
+from .base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError, Signature
 
 MODULES_VARIABLE = "POCKETSERVE_TFJS_MODULES"
 NO_NODE = "Node.js is not installed; in Termux: pkg install nodejs (elsewhere: nodejs.org)"
@@ -671,14 +671,15 @@ class _Child:
     def __init__(self, command: Sequence[str]) -> None:
         # Not the server's own settings, and nothing that changes how Node runs.
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("NODE_", "POCKETSERVE_"))}
-        # A session of its own, so that Ctrl-C in the terminal lets running requests finish.
+        # A session of its own, so that Ctrl-C in the terminal lets running requests finish; but not in a trial, which
+        # is ended with all its processes.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
-            start_new_session=True,
+            start_new_session=TRIAL_VARIABLE not in os.environ,
             bufsize=0,
         )
         assert self._process.stdin and self._process.stdout and self._process.stderr
