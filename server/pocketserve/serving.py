@@ -48,7 +48,9 @@ def serve(config: Config, on_ready: Callable[[HttpServer], None] | None = None) 
     guard = Guard(token, config.allowed_hosts)
     server = HttpServer(create_app(service, guard), config, guard)
     unfinished = threading.Event()
-    restore = _install_signals(lambda: _drain(service, server, config.drain_timeout, unfinished))
+    restore = _install_signals(
+        lambda: _drain(service, server, config.drain_timeout, unfinished), server.wakeup_descriptor
+    )
     try:
         _preload(service)
         with _ready_file(config, server):
@@ -109,7 +111,7 @@ def _preload(service: Service) -> None:
             raise StartError(f"--load {name}: {error.message}") from None
 
 
-def _install_signals(drain: Callable[[], None]) -> Callable[[], None]:
+def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Callable[[], None]:
     """First signal: drain on a thread of its own. Second: end at once. Returns what restores the old handlers."""
     seen = 0
 
@@ -121,9 +123,12 @@ def _install_signals(drain: Callable[[], None]) -> Callable[[], None]:
             os._exit(1)
         threading.Thread(target=drain, name="pocketserve-drain", daemon=True).start()
 
+    # A signal that comes just before the I/O loop falls asleep would be noticed when it wakes; this wakes it.
+    signal.set_wakeup_fd(wakeup_descriptor, warn_on_full_buffer=False)
     previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def restore() -> None:
+        signal.set_wakeup_fd(-1)
         for number, handler in previous.items():
             signal.signal(number, handler)
 

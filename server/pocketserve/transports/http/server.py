@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from http import HTTPStatus
 from typing import Any
@@ -172,6 +173,13 @@ class HttpServer:
             asyncore.loop(timeout=LOOP_TIMEOUT_S, map=self._map, use_poll=True, count=1)
         self._server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
         self._server.close()
+
+    @property
+    def wakeup_descriptor(self) -> int:
+        """A descriptor that wakes the I/O loop when a byte is written to it; not blocking."""
+        descriptor: int = self._server.trigger.trigger
+        os.set_blocking(descriptor, False)
+        return descriptor
 
     def stop(self) -> None:
         """Make :meth:`run` return soon; callable from any thread."""
