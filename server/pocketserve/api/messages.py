@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pocketserve.engine.cancellation import Cancellation
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 JSON = "application/json"
@@ -21,12 +22,18 @@ class ApiRequest:
         query: query parameters; a repeated one is refused by the transport.
         body: the whole body, inflated.
         json_length: bytes of JSON at the body's start, see :mod:`pocketserve_wire.oip`.
+        content_type: what the caller says the body is; a hint, never believed over the bytes themselves.
+        deadline: the monotonic clock's time by which the work must have started; None when the transport has none.
+        cancellation: thrown when the caller gives the request up; None where the transport cannot tell.
     """
 
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: memoryview = field(default_factory=lambda: memoryview(b""))
     json_length: int | None = None
+    content_type: str = ""
+    deadline: float | None = None
+    cancellation: Cancellation | None = None
 
 
 @dataclass(slots=True)

@@ -92,6 +92,7 @@ def _read_request(route: Route, path: Mapping[str, str], max_body_bytes: int) ->
         query=_single_values(request.args),
         body=memoryview(body),
         json_length=parse_json_length(json_length, len(body)),
+        content_type=request.headers.get("Content-Type", ""),
     )
 
 

@@ -1,0 +1,60 @@
+"""How a waiting request learns that nobody wants its answer any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pocketserve_wire import ApiError, ErrorCode
+
+
+class Cancellation:
+    """One request's cancel switch: a transport throws it, whatever the request waits on hears of it.
+
+    Thread-safe. Throwing it twice, or after the request has ended, does nothing.
+    """
+
+    __slots__ = ("_cancelled", "_listener", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._listener: Callable[[], None] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has given the request up."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Throw the switch. Runs the listener on this thread; it must not block."""
+        with self._lock:
+            if self._cancelled:
+                return
+            self._cancelled = True
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener()
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Set what is called on cancelling, at once when it has already happened; None forgets the one before."""
+        with self._lock:
+            if not self._cancelled:
+                self._listener = listener
+                return
+        if listener is not None:
+            listener()
+
+    def check(self) -> None:
+        """Refuse to go on.
+
+        Raises:
+            ApiError: CANCELLED.
+        """
+        if self._cancelled:
+            raise cancelled()
+
+
+def cancelled() -> ApiError:
+    """The answer to a request that its caller gave up."""
+    return ApiError(ErrorCode.CANCELLED, "the request was cancelled by its caller; the model was not run")
