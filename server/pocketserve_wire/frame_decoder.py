@@ -1,0 +1,242 @@
+"""Bytes of a connection to frames, without touching the connection.
+
+The owner receives into :meth:`FrameDecoder.buffer`, says how much came, and takes the frames out. Large bodies are
+received where they stay: nothing is copied twice. Memory grows with what has come, never with what was announced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from .faults import ConnectionFault, ConnectionFaultError, HttpPeerError
+from .frames import (
+    FIRST_SKIPPED_TYPE,
+    HEADER_BYTES,
+    MARK,
+    MAX_HANDSHAKE_BYTES,
+    Frame,
+    FrameType,
+    Header,
+    parse_ext,
+    parse_header,
+)
+
+BUFFER_BYTES: Final = 65_536
+FIRST_BODY_BYTES: Final = 1024 * 1024
+"""A longer body is given memory in steps, each twice the one before."""
+
+_HTTP_METHODS = tuple(
+    f"{name} ".encode() for name in ("GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
+)
+
+HANDSHAKE_OF_CLIENT: Final = frozenset({FrameType.HELLO, FrameType.AUTH, FrameType.ERROR})
+FROM_CLIENT: Final = frozenset({FrameType.REQUEST, FrameType.CANCEL, FrameType.PING, FrameType.PONG, FrameType.ERROR})
+HANDSHAKE_OF_SERVER: Final = frozenset({FrameType.CHALLENGE, FrameType.READY, FrameType.ERROR})
+FROM_SERVER: Final = frozenset({FrameType.RESPONSE, FrameType.PING, FrameType.PONG, FrameType.GOAWAY, FrameType.ERROR})
+
+Admit = Callable[[Header], bool]
+
+
+class FrameDecoder:
+    """The reading half of one connection. Not thread-safe: one reader at a time.
+
+    Args:
+        allowed: frame types that may come now; change :attr:`allowed` as the connection goes on.
+        most_body: bytes that a REQUEST or RESPONSE may have, else FRAME_TOO_LARGE.
+        admit: whether the body of a REQUEST or RESPONSE is kept; called once its header is checked. One that is not
+            kept is read, thrown away, and its frame comes with ``discarded``.
+        listens: this side waits for the first bytes of a stranger, who may speak HTTP.
+    """
+
+    def __init__(
+        self,
+        allowed: frozenset[FrameType],
+        most_body: int,
+        admit: Admit | None = None,
+        *,
+        listens: bool = False,
+    ) -> None:
+        self.allowed = allowed
+        self.last_request_id = 0
+        self._most_body = most_body
+        self._admit = admit
+        self._listens = listens
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._header: Header | None = None
+        self._payload = bytearray()
+        self._filled = 0
+        self._discarding = 0
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a frame was begun and is not whole yet."""
+        return self._header is not None or self._start != self._end
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go; never empty. Valid until the next call of any method."""
+        if self._header is not None and not self._discarding:
+            self._grow(self._header.payload_length)
+            return memoryview(self._payload)[self._filled :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == BUFFER_BYTES:
+            rest = self._end - self._start
+            self._view[:rest] = bytes(self._view[self._start : self._end])
+            self._start, self._end = 0, rest
+        return self._view[self._end :]
+
+    def received(self, count: int) -> None:
+        """Say that ``count`` bytes were put into the buffer."""
+        if self._header is not None and not self._discarding:
+            self._filled += count
+        else:
+            self._end += count
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """Take bytes that are somewhere else already; returns the frames they complete.
+
+        Raises:
+            ConnectionFaultError: the peer broke the protocol.
+        """
+        frames = []
+        rest = memoryview(data)
+        while len(rest):
+            space = self.buffer()
+            count = min(len(space), len(rest))
+            space[:count] = rest[:count]
+            space.release()
+            self.received(count)
+            rest = rest[count:]
+            while (frame := self.next()) is not None:
+                frames.append(frame)
+        return frames
+
+    def next(self) -> Frame | None:
+        """The next whole frame, or None until more bytes come. Frames of unknown optional types are passed over.
+
+        Raises:
+            ConnectionFaultError: the peer broke the protocol; the decoder must not be used any more.
+        """
+        while True:
+            if self._discarding:
+                self._discard()
+                if self._discarding:
+                    return None
+            elif self._header is None:
+                if not self._begin():
+                    return None
+                continue
+            elif self._filled < self._header.payload_length:
+                return None
+            frame = self._finish()
+            if frame is not None:
+                return frame
+
+    def _begin(self) -> bool:
+        """Read a header, if it is whole, and take what is there of the payload."""
+        have = self._end - self._start
+        if have < HEADER_BYTES:
+            self._check_first_bytes(have)
+            return False
+        if not self._buffer.startswith(MARK, self._start):
+            self._check_first_bytes(have)
+        header = parse_header(self._view[self._start : self._start + HEADER_BYTES])
+        self._check_expected(header)
+        self._listens = False
+        self._start += HEADER_BYTES
+        self._header = header
+        if self._is_kept(header):
+            taken = min(header.payload_length, self._end - self._start)
+            self._payload = bytearray(self._view[self._start : self._start + taken])
+            self._filled = taken
+            self._start += taken
+        else:
+            self._discarding = header.payload_length
+            if not self._discarding:
+                self._payload, self._filled = bytearray(), 0
+        return True
+
+    def _check_first_bytes(self, have: int) -> None:
+        """Tell a peer of another protocol from one whose first bytes are still on their way."""
+        if not have:
+            return
+        first = bytes(self._view[self._start : self._start + min(have, 8)])
+        if MARK.startswith(first[:2]):
+            return
+        if self._listens:
+            if any(first.startswith(method) for method in _HTTP_METHODS):
+                raise HttpPeerError
+            if any(method.startswith(first) for method in _HTTP_METHODS):
+                return
+        raise ConnectionFaultError(ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49")
+
+    def _check_expected(self, header: Header) -> None:
+        kind = header.type
+        if kind >= FIRST_SKIPPED_TYPE:
+            if FrameType.HELLO in self.allowed or FrameType.CHALLENGE in self.allowed:
+                raise _unexpected(f"frame type 0x{kind:02x} may not come before READY")
+            return
+        if kind not in self.allowed:
+            raise _unexpected(f"{FrameType(kind).name} may not come here")
+        if kind == FrameType.REQUEST:
+            if header.request_id <= self.last_request_id:
+                raise ConnectionFaultError(
+                    ConnectionFault.BAD_REQUEST_ID,
+                    f"request_id {header.request_id} follows {self.last_request_id}; ids must increase",
+                )
+            self.last_request_id = header.request_id
+        if FrameType.HELLO in self.allowed and header.payload_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
+            raise _too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
+        if header.body_length > self._most_body:
+            raise _too_large(f"body_len {header.body_length} exceeds {self._most_body}")
+
+    def _is_kept(self, header: Header) -> bool:
+        if header.type >= FIRST_SKIPPED_TYPE:
+            return False
+        if self._admit is None or header.type not in (FrameType.REQUEST, FrameType.RESPONSE):
+            return True
+        return self._admit(header)
+
+    def _grow(self, wanted: int) -> None:
+        have = len(self._payload)
+        if have > self._filled:
+            return
+        target = wanted if wanted <= FIRST_BODY_BYTES else min(wanted, max(FIRST_BODY_BYTES, 2 * have))
+        self._payload.extend(bytes(target - have))
+
+    def _discard(self) -> None:
+        gone = min(self._discarding, self._end - self._start)
+        self._start += gone
+        self._discarding -= gone
+
+    def _finish(self) -> Frame | None:
+        header, self._header = self._header, None
+        assert header is not None
+        if header.type >= FIRST_SKIPPED_TYPE:
+            return None
+        payload, self._payload = memoryview(self._payload), bytearray()
+        kept = len(payload) == header.payload_length
+        if not kept:
+            return Frame(header.type, header.request_id, header.arg, json_length=header.json_length, discarded=True)
+        body_start = header.target_length + header.ext_length
+        ext = parse_ext(payload[header.target_length : body_start]) if header.ext_length else {}
+        return Frame(
+            header.type,
+            header.request_id,
+            header.arg,
+            bytes(payload[: header.target_length]) if header.target_length else b"",
+            ext,
+            header.json_length,
+            payload[body_start:],
+        )
+
+
+def _unexpected(message: str) -> ConnectionFaultError:
+    return ConnectionFaultError(ConnectionFault.UNEXPECTED_FRAME, message)
+
+
+def _too_large(message: str) -> ConnectionFaultError:
+    return ConnectionFaultError(ConnectionFault.FRAME_TOO_LARGE, message)

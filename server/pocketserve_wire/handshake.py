@@ -1,0 +1,258 @@
+"""The handshake of the socket protocol: each side proves that it knows the key, and neither sends it.
+
+Four frames: HELLO, CHALLENGE, AUTH, READY. Both proofs are HMAC-SHA256 over a hash of the first two frames as they
+went over the wire, so a proof is worth nothing on another connection and no offer can be changed on the way. The
+construction follows SCRAM (RFC 5802) without its password stretching, which a random 256-bit key does not need.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from . import strict_json
+from .errors import ApiError
+from .faults import ConnectionFault, ConnectionFaultError
+from .frames import Frame, FrameType, json_frame
+
+VERSION: Final = 1
+NONCE_BYTES: Final = 16
+AUTH_HMAC: Final = "hmac-sha256"
+AUTH_NONE: Final = "none"
+MAX_U32: Final = 2**32 - 1
+
+_CLIENT = b"OI1 client\0"
+_SERVER = b"OI1 server\0"
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_PROOF = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What a server tells its clients in READY.
+
+    Attributes:
+        max_frame: bytes of the largest body it takes.
+        max_inflight: requests that one connection may have under way.
+        max_bytes_inflight: bytes that their bodies may have together.
+        idle_ms: milliseconds without a frame after which it closes an idle connection.
+        server: its name and version.
+    """
+
+    max_frame: int
+    max_inflight: int
+    max_bytes_inflight: int
+    idle_ms: int
+    server: str
+
+
+def transcript(hello: bytes, challenge: bytes) -> bytes:
+    """What the proofs are about: SHA-256 of both frames, headers included."""
+    return hashlib.sha256(hello + challenge).digest()
+
+
+def client_proof(key: bytes, hashed: bytes) -> str:
+    """What AUTH carries: 64 hexadecimal digits."""
+    return hmac.new(key, _CLIENT + hashed, hashlib.sha256).hexdigest()
+
+
+def server_proof(key: bytes, hashed: bytes) -> str:
+    """What READY carries: 64 hexadecimal digits."""
+    return hmac.new(key, _SERVER + hashed, hashlib.sha256).hexdigest()
+
+
+class ServerHandshake:
+    """The server's half of one handshake.
+
+    Args:
+        key: the token's ASCII bytes; None on a server that asks for none.
+        nonce: 16 random bytes, never used before.
+
+    Attributes:
+        client_max_frame: bytes of the largest body that the client takes; set once HELLO was read.
+    """
+
+    def __init__(self, key: bytes | None, nonce: bytes, limits: ConnectionLimits) -> None:
+        self._key = key
+        self._nonce = nonce
+        self._limits = limits
+        self._hashed = b""
+        self.client_max_frame = 0
+
+    def answer_hello(self, frame: Frame) -> bytes:
+        """The CHALLENGE frame that answers a HELLO.
+
+        Raises:
+            ConnectionFaultError: BAD_HANDSHAKE or UNSUPPORTED_VERSION.
+        """
+        offer = _document(frame)
+        lowest, highest = _versions(offer)
+        if not lowest <= VERSION <= highest:
+            raise ConnectionFaultError(
+                ConnectionFault.UNSUPPORTED_VERSION,
+                f"this server speaks version {VERSION} only, not {lowest} to {highest}",
+                v=[VERSION, VERSION],
+            )
+        _text(offer, "nonce", _NONCE)
+        self.client_max_frame = _number(offer, "max_frame", 1)
+        auth = AUTH_HMAC if self._key is not None else AUTH_NONE
+        body = strict_json.dumps({"v": VERSION, "nonce": self._nonce.hex(), "auth": auth})
+        challenge = json_frame(FrameType.CHALLENGE, body)
+        hello = json_frame(FrameType.HELLO, bytes(frame.body))
+        self._hashed = transcript(hello, challenge)
+        return challenge
+
+    def answer_auth(self, frame: Frame) -> bytes:
+        """The READY frame that answers a good AUTH.
+
+        Raises:
+            ConnectionFaultError: BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.
+        """
+        content = _document(frame)
+        ready: dict[str, Any] = {}
+        if self._key is not None:
+            offered = content.get("proof")
+            presented = offered if isinstance(offered, str) and offered.isascii() else ""
+            if not hmac.compare_digest(presented, client_proof(self._key, self._hashed)):
+                raise ConnectionFaultError(
+                    ConnectionFault.UNAUTHORIZED,
+                    "the proof does not fit this server's token (pocketserve token prints it)",
+                )
+            ready["proof"] = server_proof(self._key, self._hashed)
+        limits = self._limits
+        ready |= {
+            "max_frame": limits.max_frame,
+            "max_inflight": limits.max_inflight,
+            "max_bytes_inflight": limits.max_bytes_inflight,
+            "idle_ms": limits.idle_ms,
+            "server": limits.server,
+        }
+        return json_frame(FrameType.READY, strict_json.dumps(ready))
+
+
+class ClientHandshake:
+    """The client's half of one handshake.
+
+    Args:
+        key: the token's ASCII bytes; None for a client that has none.
+        nonce: 16 random bytes, never used before.
+        max_frame: bytes of the largest body that this client takes.
+        name: the client's name and version, for the server's log.
+    """
+
+    def __init__(self, key: bytes | None, nonce: bytes, max_frame: int, name: str = "") -> None:
+        self._key = key
+        offer: dict[str, Any] = {"v": [VERSION, VERSION], "nonce": nonce.hex(), "max_frame": max_frame}
+        if name:
+            offer["client"] = name
+        self.hello = json_frame(FrameType.HELLO, strict_json.dumps(offer))
+        """The frame to send first."""
+        self._hashed = b""
+
+    def answer_challenge(self, frame: Frame) -> bytes:
+        """The AUTH frame that answers a CHALLENGE.
+
+        Raises:
+            ConnectionFaultError: BAD_HANDSHAKE; UNSUPPORTED_VERSION; UNAUTHORIZED when the server asks for a token
+                that this client lacks, or for none although this client has one: a stranger on the server's port
+                would do that.
+        """
+        content = _document(frame)
+        version = _number(content, "v", 0)
+        if version != VERSION:
+            raise ConnectionFaultError(
+                ConnectionFault.UNSUPPORTED_VERSION, f"the server chose version {version}, which was not offered"
+            )
+        _text(content, "nonce", _NONCE)
+        auth = content.get("auth")
+        self._check_auth(auth)
+        self._hashed = transcript(self.hello, json_frame(FrameType.CHALLENGE, bytes(frame.body)))
+        proof = {} if self._key is None else {"proof": client_proof(self._key, self._hashed)}
+        return json_frame(FrameType.AUTH, strict_json.dumps(proof))
+
+    def _check_auth(self, auth: object) -> None:
+        if auth not in (AUTH_HMAC, AUTH_NONE):
+            raise _broken(f"auth must be {AUTH_HMAC} or {AUTH_NONE}")
+        if auth == AUTH_HMAC and self._key is None:
+            raise ConnectionFaultError(
+                ConnectionFault.UNAUTHORIZED, "the server asks for a token (pocketserve token prints it)"
+            )
+        if auth == AUTH_NONE and self._key is not None:
+            raise ConnectionFaultError(
+                ConnectionFault.UNAUTHORIZED,
+                "what listens there does not ask for the token: it is not your server, or it runs with --no-auth; "
+                "nothing was sent to it",
+            )
+
+    def accept_ready(self, frame: Frame) -> ConnectionLimits:
+        """What the server allows, once it has proven that it knows the key.
+
+        Raises:
+            ConnectionFaultError: BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.
+        """
+        content = _document(frame)
+        if self._key is not None:
+            proof = _text(content, "proof", _PROOF, missing=ConnectionFault.UNAUTHORIZED)
+            if not hmac.compare_digest(proof, server_proof(self._key, self._hashed)):
+                raise _not_the_server()
+        server = content.get("server")
+        return ConnectionLimits(
+            max_frame=_number(content, "max_frame", 1),
+            max_inflight=_number(content, "max_inflight", 1),
+            max_bytes_inflight=_number(content, "max_bytes_inflight", 1),
+            idle_ms=_number(content, "idle_ms", 1),
+            server=server if isinstance(server, str) else "",
+        )
+
+
+def _document(frame: Frame) -> dict[str, Any]:
+    try:
+        return strict_json.loads_object(bytes(frame.body))
+    except ApiError as error:
+        raise _broken(error.message) from None
+
+
+def _versions(offer: dict[str, Any]) -> tuple[int, int]:
+    versions = offer.get("v")
+    if not isinstance(versions, list) or len(versions) != 2 or not all(type(item) is int for item in versions):
+        raise _broken("v must be [lowest, highest]")
+    lowest, highest = versions
+    if not 0 <= lowest <= highest <= MAX_U32:
+        raise _broken("v must be [lowest, highest]")
+    return lowest, highest
+
+
+def _number(content: dict[str, Any], name: str, least: int) -> int:
+    value = content.get(name)
+    if type(value) is not int or not least <= value <= MAX_U32:
+        raise _broken(f"{name} must be a whole number from {least} to {MAX_U32}")
+    return value
+
+
+def _text(
+    content: dict[str, Any],
+    name: str,
+    form: re.Pattern[str],
+    missing: ConnectionFault = ConnectionFault.BAD_HANDSHAKE,
+) -> str:
+    value = content.get(name)
+    if not isinstance(value, str) or not form.fullmatch(value):
+        if missing is ConnectionFault.UNAUTHORIZED:
+            raise _not_the_server()
+        raise _broken(f"{name} must be lower-case hexadecimal digits")
+    return value
+
+
+def _not_the_server() -> ConnectionFaultError:
+    return ConnectionFaultError(
+        ConnectionFault.UNAUTHORIZED,
+        "what listens there could not prove that it knows the token: it is not your server, or it has another token; "
+        "nothing was sent to it",
+    )
+
+
+def _broken(message: str) -> ConnectionFaultError:
+    return ConnectionFaultError(ConnectionFault.BAD_HANDSHAKE, f"the handshake is broken: {message}")
