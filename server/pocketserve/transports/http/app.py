@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 
 from flask import Blueprint, Flask, Response, request
-from werkzeug.datastructures import Headers, MultiDict
-from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from werkzeug.datastructures import Headers
+from werkzeug.exceptions import HTTPException
 from werkzeug.routing import BaseConverter
 
+from pocketserve.api import dispatch
 from pocketserve.api.messages import ApiRequest, ApiResponse, error_response
 from pocketserve.api.routes import ROUTES, Route
 from pocketserve.security import Guard
@@ -18,12 +18,8 @@ from pocketserve.transports.http import compression
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import parse_json_length
 
-log = logging.getLogger(__name__)
-
 _FRAMEWORK_CODES = {
     400: ErrorCode.INVALID_REQUEST,
-    404: ErrorCode.NOT_FOUND,
-    405: ErrorCode.METHOD_NOT_ALLOWED,
     413: ErrorCode.BODY_TOO_LARGE,
 }
 
@@ -72,10 +68,8 @@ def _register_routes(app: Flask, service: Service) -> None:
 
 def _view(route: Route, service: Service) -> Callable[..., Response]:
     def view(**path: str) -> Response:
-        try:
-            answer = route.handler(service, _read_request(route, path, service.config.max_body_bytes))
-        except ApiError as error:
-            answer = error_response(error)
+        # A fault in reading is raised to the handlers below; the framework's own are among them.
+        answer = dispatch.answer(service, route, _read_request(route, path, service.config.max_body_bytes))
         return _write_response(answer)
 
     return view
@@ -89,18 +83,11 @@ def _read_request(route: Route, path: Mapping[str, str], max_body_bytes: int) ->
     json_length = request.headers.get("Inference-Header-Content-Length") if route.answer == "infer" else None
     return ApiRequest(
         path=path,
-        query=_single_values(request.args),
+        query=dispatch.parse_query(request.query_string.decode(errors="replace")),
         body=memoryview(body),
         json_length=parse_json_length(json_length, len(body)),
         content_type=request.headers.get("Content-Type", ""),
     )
-
-
-def _single_values(args: MultiDict[str, str]) -> dict[str, str]:
-    for name, values in args.lists():
-        if len(values) > 1:
-            raise ApiError(ErrorCode.INVALID_PARAMETER, f"query parameter {name[:64]!r} is given twice")
-    return args.to_dict()
 
 
 def _write_response(answer: ApiResponse) -> Response:
@@ -121,29 +108,21 @@ def _write_response(answer: ApiResponse) -> Response:
 
 
 def _register_errors(app: Flask) -> None:
-    @app.errorhandler(ApiError)
-    def api_error(error: ApiError) -> Response:
-        return _write_response(error_response(error))
-
     @app.errorhandler(HTTPException)
     def framework_error(error: HTTPException) -> Response:
         return _write_response(_translate(error))
 
     @app.errorhandler(Exception)
-    def unexpected(error: Exception) -> Response:
-        log.exception("unexpected error in %s", request.endpoint)
-        message = f"the server failed unexpectedly ({type(error).__name__}); its log says where"
-        return _write_response(error_response(ApiError(ErrorCode.INTERNAL, message)))
+    def fault(error: Exception) -> Response:
+        return _write_response(dispatch.failure(error, f"{request.method} {request.path}"))
 
 
 def _translate(error: HTTPException) -> ApiResponse:
     status = error.code or 500
+    if status in (404, 405):
+        try:
+            dispatch.match(request.method, request.path)
+        except ApiError as refusal:
+            return dispatch.failure(refusal, "")
     code = _FRAMEWORK_CODES.get(status, ErrorCode.INVALID_REQUEST if status < 500 else ErrorCode.INTERNAL)
-    texts = {
-        404: "Not Found: no such path; GET /openapi.json lists all of them",
-        405: f"Method Not Allowed: {request.method} is not possible on this path",
-    }
-    answer = error_response(ApiError(code, texts.get(status) or f"{error.name}: {error.description}"))
-    if isinstance(error, MethodNotAllowed) and error.valid_methods:
-        answer.headers["Allow"] = ", ".join(sorted(error.valid_methods))
-    return answer
+    return error_response(ApiError(code, f"{error.name}: {error.description}"))

@@ -1,0 +1,169 @@
+"""From a method and a path to an answer, for both transports: what they share, so that they cannot differ.
+
+Flask registers the same table and routes by itself; ``tests/transports`` holds that it finds the same routes.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from pocketserve.api.messages import ApiRequest, ApiResponse, error_response
+from pocketserve.api.routes import ROUTES, Route
+from pocketserve.service import Service
+from pocketserve_wire import ApiError, ErrorCode
+
+log = logging.getLogger(__name__)
+
+REMEMBERED = 256
+"""Paths whose route is kept at hand: apps ask the same few again and again."""
+
+_METHOD = re.compile(r"[A-Z]{1,16}")
+
+
+class MethodNotAllowedError(ApiError):
+    """The path exists, but not with this method.
+
+    Attributes:
+        allowed: what is possible there, sorted; the ``Allow`` header.
+    """
+
+    def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
+        text = f"Method Not Allowed: {method[:16]} is not possible on this path"
+        super().__init__(ErrorCode.METHOD_NOT_ALLOWED, text)
+        self.allowed = allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request is for.
+
+    Attributes:
+        path: values of the route's placeholders, percent-decoded; not to be changed, it is shared.
+        head: HEAD was asked: the route is GET's, and the transport leaves the body out.
+    """
+
+    route: Route
+    path: dict[str, str]
+    head: bool = False
+
+
+def decode_path(raw: str) -> str:
+    """A path's text from its percent-encoded form. What is no UTF-8 becomes U+FFFD, as in WSGI frameworks."""
+    return unquote_to_bytes(raw).decode("utf-8", errors="replace")
+
+
+@lru_cache(REMEMBERED)
+def match(method: str, path: str) -> Target:
+    """Find the route.
+
+    Args:
+        path: already percent-decoded, see :func:`decode_path`; without the query. Slashes too many at its start,
+            and one at its end, are passed over as in Flask.
+
+    Raises:
+        ApiError: NOT_FOUND.
+        MethodNotAllowedError: the path is known, but not with this method.
+    """
+    path = f"/{path.lstrip('/')}"
+    found = _candidates(path)
+    if not found and path.endswith("/"):
+        found = _candidates(path[:-1])
+    if not found:
+        raise ApiError(ErrorCode.NOT_FOUND, "Not Found: no such path; GET /openapi.json lists all of them")
+    wanted = "GET" if method == "HEAD" else method
+    for route, values in found:
+        if route.method == wanted:
+            return Target(route, values, head=method == "HEAD")
+    allowed = {route.method for route, _ in found}
+    raise MethodNotAllowedError(method, tuple(sorted(allowed | ({"HEAD"} if "GET" in allowed else set()))))
+
+
+def _candidates(path: str) -> list[tuple[Route, dict[str, str]]]:
+    literal = _LITERAL.get(path)
+    if literal is not None:
+        return [(route, {}) for route in literal]
+    matches = ((route, pattern.fullmatch(path)) for route, pattern in _PATTERNS)
+    return [(route, found.groupdict()) for route, found in matches if found]
+
+
+def _literals() -> dict[str, list[Route]]:
+    table: dict[str, list[Route]] = {}
+    for route in ROUTES:
+        if "{" not in route.pattern:
+            table.setdefault(route.pattern, []).append(route)
+    return table
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    parts = re.split(r"\{(\w+)\}", pattern)
+    # A colon ends a segment, because TF Serving's verbs follow one.
+    named = (f"(?P<{part}>[^/:]+)" if index % 2 else re.escape(part) for index, part in enumerate(parts))
+    return re.compile("".join(named))
+
+
+_LITERAL = _literals()
+_PATTERNS = [(route, _compile(route.pattern)) for route in ROUTES if "{" in route.pattern]
+
+
+def parse_query(query: str) -> dict[str, str]:
+    """The parameters of a query string, percent-decoded; a name without ``=`` has an empty value.
+
+    Raises:
+        ApiError: INVALID_PARAMETER for one that comes twice.
+    """
+    if not query:
+        return {}
+    values: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in values:
+            raise ApiError(ErrorCode.INVALID_PARAMETER, f"query parameter {name[:64]!r} is given twice")
+        values[name] = value
+    return values
+
+
+def split_target(target: bytes) -> tuple[str, str, str]:
+    """Method, decoded path and query string of a target such as ``b"POST /predictions/digits?top_k=3"``.
+
+    Raises:
+        ApiError: INVALID_REQUEST unless it is a method, one space, and an ASCII path that begins with a slash.
+    """
+    method, space, rest = target.decode("latin-1").partition(" ")
+    printable = rest.isascii() and rest.isprintable() and " " not in rest and "#" not in rest
+    if not (space and _METHOD.fullmatch(method) and rest.startswith("/") and printable):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "the target must be a method, one space and a percent-encoded path, such as 'GET /v2/models'",
+        )
+    path, _, query = rest.partition("?")
+    return method, decode_path(path), query
+
+
+def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
+    """Run a route's handler; every fault becomes an answer, nothing is raised."""
+    try:
+        if request.cancellation is not None:
+            request.cancellation.check()
+        return route.handler(service, request)
+    except Exception as error:
+        return failure(error, f"{route.method} {route.pattern}")
+
+
+def failure(error: Exception, where: str) -> ApiResponse:
+    """The answer to a request that failed; what nobody foresaw is logged and is INTERNAL.
+
+    Args:
+        where: what was being done, for the log.
+    """
+    if isinstance(error, MethodNotAllowedError):
+        refusal = error_response(error)
+        refusal.headers["Allow"] = ", ".join(error.allowed)
+        return refusal
+    if isinstance(error, ApiError):
+        return error_response(error)
+    log.error("unexpected error in %s", where, exc_info=error)
+    text = f"the server failed unexpectedly ({type(error).__name__}); its log says where"
+    return error_response(ApiError(ErrorCode.INTERNAL, text))
