@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from pocketserve.engine.lane import Turn
 from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
 from pocketserve.engine.statistics import Timing
 from pocketserve.runtimes.base import ResettableSession, Session
-from pocketserve.tasks.base import Answer, AnswerOptions
+from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Hints
 from pocketserve.tasks.labels import label_of
 from pocketserve.tensors import Array, TensorSpec, check_against, dequantize, quantize, to_array, to_tensor, zeros
 from pocketserve_wire import ApiError, ErrorCode, Tensor
@@ -28,13 +29,18 @@ Bound = tuple[TensorSpec, str]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """An answer to raw input. The task's own steps count as input and output in the timing."""
+    """An answer to raw input. The task's own steps count as input and output in the timing.
+
+    Attributes:
+        picture: the input with the answer drawn on it, a PNG file; None unless it was asked for.
+    """
 
     model: str
     version: str
     task: str
     predictions: Answer
     timing: Timing
+    picture: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +86,13 @@ def run_tensors(
     labels = getattr(model.task, "labels", ())
     batched = bool(bound_in.specs) and bound_in.specs[0].shape[:1] == (-1,)
     outputs = [_output(asked, spec, turn.result[own], inputs.reals, labels, batched) for asked, (spec, own) in wanted]
-    timing = _timing(turn, began, ready, infer_end, inputs)
+    timing = _timing(turn, began, ready, infer_end, [inputs])
     return InferResponse(model.entry.name, model.version.name, outputs, id=request.id), timing
 
 
-def run_raw_input(running: Running, body: memoryview, options: AnswerOptions, deadline: float) -> Prediction:
+def run_raw_input(
+    running: Running, body: memoryview, options: AnswerOptions, deadline: float, hints: Hints = NO_HINTS
+) -> Prediction:
     """Answer raw input through the model's task.
 
     Raises:
@@ -92,19 +100,59 @@ def run_raw_input(running: Running, body: memoryview, options: AnswerOptions, de
     """
     began = time.perf_counter_ns()
     model = running.model
-    prepared = model.task.prepare(body)
-    tensors = [to_tensor(name, array, _kept_datatype(model.inputs, name, array)) for name, array in prepared.items()]
-    inputs = _collect(tensors, model.inputs, row_by_row=True, feedback=model.feedback)
+    wants_picture = "annotate" in options.values
+    if wants_picture and not isinstance(model.task, Annotator):
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {model.task.name} has no picture to draw on")
+    prepared = model.task.prepare(body, hints)
+    steps = [_collect_run(running, arrays) for arrays in prepared.runs]
     ready = time.perf_counter_ns()
-    turn = _take_turn(running, None, inputs, deadline, step=None)
+    turn = _take_runs(running, steps, prepared.chained, deadline)
     infer_end = time.perf_counter_ns()
+    runs = [_task_outputs(running, outputs, step.reals) for outputs, step in zip(turn.result, steps, strict=True)]
+    answer = model.task.answer(runs, options, prepared.context)
+    picture = None
+    if wants_picture and isinstance(model.task, Annotator):
+        picture = model.task.annotate(body, hints, runs, answer, prepared.context)
+    timing = _timing(turn, began, ready, infer_end, steps)
+    return Prediction(model.entry.name, model.version.name, model.task.name, answer, timing, picture)
+
+
+def _collect_run(running: Running, arrays: Arrays) -> _Inputs:
+    model = running.model
+    tensors = [to_tensor(name, array, _kept_datatype(model.inputs, name, array)) for name, array in arrays.items()]
+    return _collect(tensors, model.inputs, row_by_row=True, feedback=model.feedback)
+
+
+def _take_runs(
+    running: Running, steps: Sequence[_Inputs], chained: bool, deadline: float
+) -> Turn[list[dict[str, Array]]]:
+    """All runs of one raw input in one turn; chained ones hand the model's state on."""
+    feedback = running.model.feedback
+
+    def work(session: Session) -> list[dict[str, Array]]:
+        results: list[dict[str, Array]] = []
+        state: dict[str, Array] = {}
+        for index, step in enumerate(steps):
+            if step.row_by_row:
+                results.append(_run_rows(session, step, None))
+                continue
+            if index == 0 or not chained:
+                _forget(session)
+            results.append(_run(session, {**step.state, **state, **step.arrays}, None))
+            if chained:
+                state = {taken: results[-1][given] for taken, given in feedback.items()}
+        return results
+
+    return running.lane.run(work, deadline)
+
+
+def _task_outputs(running: Running, result: Mapping[str, Array], reals: bool) -> dict[str, Array]:
+    """One run's outputs by the names that callers see; real numbers where real numbers were sent."""
     outputs = {}
-    for spec in model.outputs.specs:
-        array = turn.result[model.outputs.by_name[spec.name][1]]
-        outputs[spec.name] = dequantize(array, spec) if inputs.reals and spec.quantization else array
-    answer = model.task.answer(outputs, options)
-    timing = _timing(turn, began, ready, infer_end, inputs)
-    return Prediction(model.entry.name, model.version.name, model.task.name, answer, timing)
+    for spec in running.model.outputs.specs:
+        array = result[running.model.outputs.by_name[spec.name][1]]
+        outputs[spec.name] = dequantize(array, spec) if reals and spec.quantization else array
+    return outputs
 
 
 def _signature(request: InferRequest, running: Running) -> str | None:
@@ -301,12 +349,12 @@ def _kept_datatype(bound: Bindings, name: str, array: Array) -> str | None:
     return "BF16" if spec.datatype == "BF16" and array.dtype == np.uint16 else None
 
 
-def _timing(turn: Turn[dict[str, Array]], began: int, ready: int, infer_end: int, inputs: _Inputs) -> Timing:
+def _timing(turn: Turn[Any], began: int, ready: int, infer_end: int, steps: Sequence[_Inputs]) -> Timing:
     return Timing(
         queue_ns=turn.queue_ns,
         input_ns=ready - began,
         infer_ns=turn.run_ns,
         output_ns=time.perf_counter_ns() - infer_end,
-        rows=inputs.rows,
-        executions=inputs.rows if inputs.row_by_row else 1,
+        rows=sum(step.rows for step in steps),
+        executions=sum(step.rows if step.row_by_row else 1 for step in steps),
     )

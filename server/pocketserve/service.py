@@ -22,7 +22,7 @@ from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
-from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import InferRequest, InferResponse
 
@@ -251,7 +251,13 @@ class Service:
         return response
 
     def predict(
-        self, name: str, version: str | None, body: memoryview, options: AnswerOptions, timeout_us: int = 0
+        self,
+        name: str,
+        version: str | None,
+        body: memoryview,
+        options: AnswerOptions,
+        timeout_us: int = 0,
+        hints: Hints = NO_HINTS,
     ) -> Prediction:
         """Run a model on raw input and label its answer.
 
@@ -260,7 +266,7 @@ class Service:
         """
         deadline = self._deadline({"timeout": timeout_us})
         with self._counted(name, version, deadline) as (running, timings):
-            prediction = run_raw_input(running, body, options, deadline)
+            prediction = run_raw_input(running, body, options, deadline, hints)
             timings.append(prediction.timing)
         return prediction
 

@@ -218,7 +218,7 @@ def test_without_a_server(run, tmp_path):
         (["digits", MODELS / "digits" / "README.md"], "not a picture"),
         (["nothing", "1"], "unknown model"),
         (["petals", *FLOWER, "--version", "9"], "version '9' is not found"),
-        (["digits", SEVEN, "--top-k", "0"], "top_k must be a number from 1"),
+        (["digits", SEVEN, "--top-k", "0"], "top_k must be a whole number from 1"),
     ],
 )
 @pytest.mark.parametrize("local", [False, True])

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 
 from pocketserve.repository.manifest import (
     MAX_MANIFEST_BYTES,
-    ImageOptions,
     Manifest,
-    ManifestError,
     StateOptions,
     VersionOptions,
-    is_contained_name,
     is_valid_name,
     parse_manifest,
     read_manifest,
 )
+from pocketserve.repository.sections import ImageOptions
+from pocketserve.repository.toml_table import ManifestError, is_contained_name
 from pocketserve.tensors import TensorSpec
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)
@@ -78,7 +77,7 @@ evaluation = { metric = "accuracy", value = 0.9 }
         queue_limit=8,
         keep_alive=0.5,
         state=StateOptions({"h_in": "h_out"}, 3, 5),
-        image=ImageOptions("rgb", "letterbox", (1.0, 2.5, 3.0), (127.5,), "auto"),
+        sections={ImageOptions: ImageOptions("rgb", "letterbox", (1.0, 2.5, 3.0), (127.5,), "auto")},
         feature_names=("a", "b"),
         feature_units=("m", "s"),
         target_name="t",
@@ -108,7 +107,7 @@ WRONG: dict[str, list[Any]] = {
     "queue_limit": [0, 1025, 1.5, True, "64"],
     "keep_alive": [-1, -0.5, "60", True, float("nan"), float("inf"), 10**400],
     "image": NOT_TABLE,
-    "image.color": ["RGB", "bgr", 3, ["rgb"]],
+    "image.color": ["RGB", "hsv", 3, ["rgb"]],
     "image.resize": ["fill", "", 1, ["crop"]],
     "image.mean": NOT_NUMBERS,
     "image.std": [*NOT_NUMBERS, 0, [1, 0], -0.0],
@@ -174,7 +173,7 @@ def test_every_key_is_in_the_table_of_wrong_values() -> None:
 UNKNOWN = {
     "labls": ({"labls": "a.txt"}, "unknown key labls; did you mean 'labels'?"),
     "lables": ({"lables": "a.txt"}, "unknown key lables; did you mean 'labels'?"),
-    "zzz": ({"zzz": 1}, "unknown key zzz; known keys are image, features, "),
+    "zzz": ({"zzz": 1}, "unknown key zzz; known keys are features, target, "),
     "image.colour": ({"image": {"colour": "rgb"}}, "unknown key image.colour; did you mean 'color'?"),
     "features.name": ({"features": {"name": []}}, "unknown key features.name; did you mean 'names'?"),
     "target.units": ({"target": {"units": ""}}, "unknown key target.units; did you mean 'unit'?"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketserve.repository.manifest import ImageOptions
+from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.image_classification import ImageClassification, picture_shape
 from pocketserve.tensors import Array, Quantization, TensorSpec
@@ -44,7 +44,7 @@ def picture() -> memoryview:
 
 def prepared(**options: Any) -> Array:
     """The input tensor that a model gets for PIXELS."""
-    (array,) = task(**options).prepare(picture()).values()
+    (array,) = task(**options).prepare(picture()).runs[0].values()
     assert array.flags.c_contiguous
     return array
 
@@ -106,7 +106,7 @@ def test_numbers_instead_of_a_picture() -> None:
     file = io.BytesIO()
     np.save(file, numbers)
     for body in (json.dumps(numbers.tolist()).encode(), file.getvalue()):
-        assert (task().prepare(memoryview(body))["image"] == numbers).all()
+        assert (task().prepare(memoryview(body)).runs[0]["image"] == numbers).all()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_too_many_pixels() -> None:
 def answer(scores: Any, top_k: int = 5, threshold: float = 0.0, **options: Any) -> list[tuple[str, int, float]]:
     """What a caller gets for one row of scores."""
     outputs = {"scores": scores if isinstance(scores, np.ndarray) else np.array([scores], np.float32)}
-    entries = task(**options).answer(outputs, AnswerOptions(top_k, threshold))
+    entries = task(**options).answer([outputs], AnswerOptions(top_k, threshold))
     json.dumps(entries, allow_nan=False)
     return [(entry["label"], entry["index"], entry["score"]) for entry in entries]
 

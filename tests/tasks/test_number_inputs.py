@@ -52,7 +52,7 @@ ROWS: TabularRegression = TabularRegression(spec(), FEATURES, "progression", "po
 def rows(body: Any, task: TabularRegression = ROWS) -> list[Any]:
     """The rows that the model gets."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    (array,) = task.prepare(memoryview(text)).values()
+    (array,) = task.prepare(memoryview(text)).runs[0].values()
     assert array.dtype == np.float32 and array.ndim == 2
     result: list[Any] = array.tolist()
     return result
@@ -139,11 +139,11 @@ def test_a_model_for_one_row() -> None:
 def test_predictions(shape: tuple[int, ...]) -> None:
     """One entry per row, with the target's name and unit where it has one."""
     outputs = {"out": np.array([1.5, -2], np.float32).reshape(shape)}
-    assert ROWS.answer(outputs, OPTIONS) == [
+    assert ROWS.answer([outputs], OPTIONS) == [
         {"name": "progression", "value": 1.5, "unit": "points"},
         {"name": "progression", "value": -2.0, "unit": "points"},
     ]
-    assert TabularRegression(spec(), (), "y", "").answer(outputs, OPTIONS)[0] == {"name": "y", "value": 1.5}
+    assert TabularRegression(spec(), (), "y", "").answer([outputs], OPTIONS)[0] == {"name": "y", "value": 1.5}
 
 
 # Plain tensors
@@ -165,13 +165,13 @@ TWO = Tensors([TensorSpec("a", "FP32", (2,)), TensorSpec("b", "INT32", (-1,))])
 )
 def test_a_single_tensor(body: bytes) -> None:
     """One input may be sent bare, by its name, or as a file."""
-    prepared = ONE.prepare(memoryview(body))
+    prepared = ONE.prepare(memoryview(body)).runs[0]
     assert {name: array.tolist() for name, array in prepared.items()} == {"x": [[1, 2], [3, 4]]}
 
 
 def test_tensors_by_name() -> None:
     """Several inputs are sent by name; each has its own datatype, and a number is a list of one."""
-    prepared = TWO.prepare(memoryview(b'{"b": 7, "a": [0.5, 1]}'))
+    prepared = TWO.prepare(memoryview(b'{"b": 7, "a": [0.5, 1]}')).runs[0]
     assert {name: array.tolist() for name, array in prepared.items()} == {"a": [0.5, 1], "b": [7]}
     assert [array.dtype for array in prepared.values()] == [np.float32, np.int32]
 
@@ -202,7 +202,7 @@ def test_tensors_that_are_refused(case: str) -> None:
 def test_outputs_are_answered_whole() -> None:
     """Every output with its name, datatype and shape; the options for classes do not apply."""
     outputs = {"y": np.array([[0.5], [2]], np.float32), "t": np.array([b"a", b"\xc3\xa9"], object)}
-    assert ONE.answer(outputs, AnswerOptions(top_k=1, threshold=9)) == [
+    assert ONE.answer([outputs], AnswerOptions(top_k=1, threshold=9)) == [
         {"name": "y", "datatype": "FP32", "shape": [2, 1], "data": [0.5, 2.0]},
         {"name": "t", "datatype": "BYTES", "shape": [2], "data": ["a", "é"]},
     ]
@@ -211,7 +211,7 @@ def test_outputs_are_answered_whole() -> None:
 def test_outputs_without_a_json_form() -> None:
     """Half precision cannot be answered as JSON, and the error says so."""
     with pytest.raises(ApiError, match="FP16"):
-        ONE.answer({"y": np.zeros(1, np.float16)}, OPTIONS)
+        ONE.answer([{"y": np.zeros(1, np.float16)}], OPTIONS)
 
 
 # .npy files

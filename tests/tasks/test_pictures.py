@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketserve.repository.manifest import ImageOptions
+from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks.pictures import PictureShape, read_picture
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode

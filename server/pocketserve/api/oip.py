@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from pocketserve.api import tasks
 from pocketserve.api.describe import describe_model
 from pocketserve.api.messages import OCTETS, ApiRequest, ApiResponse, json_response
 from pocketserve.engine.engine import Running, State
@@ -78,10 +80,11 @@ def _config(entry: ModelEntry, running: Running) -> dict[str, Any]:
 
 
 def infer(service: Service, request: ApiRequest) -> ApiResponse:
-    """Tensors in, tensors out."""
+    """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out."""
     service.require(request.path["model"], request.path.get("version"))
     decoded = oip.decode_infer_request(request.body, request.json_length)
-    response = service.infer(request.path["model"], request.path.get("version"), decoded)
+    run = partial(tasks.infer, service) if tasks.asks_for_task(decoded) else service.infer
+    response = run(request.path["model"], request.path.get("version"), decoded)
     if decoded.outputs:
         binary = {output.name: output.binary for output in decoded.outputs}
     else:

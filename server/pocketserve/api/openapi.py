@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve import __version__
 from pocketserve.api.messages import ApiResponse, json_response
+from pocketserve.tasks import parameters
 from pocketserve_wire import DATATYPES, ErrorCode
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ REQUEST_BODIES: dict[str, Schema] = {
     },
     "raw": {
         "required": True,
-        "description": "The raw input: a picture, a JSON document or a .npy file. Its first bytes tell which.",
+        "description": "The raw input: a picture, a JSON document, a .npy file or what else the model's task takes. "
+        "Its first bytes tell which; bytes without a header need the parameter format.",
         "content": {"*/*": {"schema": _BINARY}},
     },
 }
@@ -170,8 +172,7 @@ ANSWERS: dict[str, tuple[str, Schema]] = {
 
 _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
     "prediction": (
-        ("top_k", {"type": "integer", "minimum": 1, "maximum": 10000}, "Entries of the answer at most."),
-        ("threshold", {"type": "number"}, "Lowest score that is answered."),
+        *((parameter.name, parameter.schema(), parameter.text) for parameter in parameters.PARAMETERS),
         ("version", TEXT, "The version to ask; else the model's default."),
         ("timeout_ms", {"type": "number", "minimum": 0, "maximum": 86_400_000}, "Longest wait for a turn."),
     )
@@ -214,6 +215,8 @@ def _operation(route: Route) -> dict[str, Any]:
     content = {content_type: {"schema": schema}}
     if route.answer == "infer":
         content["application/octet-stream"] = {"schema": _BINARY}
+    if route.answer == "prediction":
+        content["image/png"] = {"schema": _BINARY}
     summary = (route.handler.__doc__ or "").strip().splitlines()[0]
     operation: dict[str, Any] = {
         "operationId": f"{route.group}_{route.name}_{route.method.lower()}",

@@ -4,43 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from pocketserve.api.messages import (
-    ApiRequest,
-    ApiResponse,
-    json_response,
-    query_number,
-    refuse_unknown_query,
-)
+from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, query_number, refuse_unknown_query
 from pocketserve.engine.statistics import Timing
+from pocketserve.inference import Prediction
 from pocketserve.service import Service
-from pocketserve.tasks.base import AnswerOptions
-from pocketserve_wire import ApiError, ErrorCode
+from pocketserve.tasks import parameters
 
-MAX_TOP_K = 10_000
+PNG = "image/png"
 
 
 def predict(service: Service, request: ApiRequest) -> ApiResponse:
-    """Answer a picture, a JSON document or a ``.npy`` file; what it is, is told from its first bytes."""
-    return json_response(answer(service, request))
+    """Answer raw input: a picture, a JSON document, a ``.npy`` file, or what else the model's task takes."""
+    prediction = ask(service, request)
+    if prediction.picture is not None:
+        return ApiResponse(content_type=PNG, chunks=[prediction.picture])
+    return json_response(document(prediction))
 
 
-def answer(service: Service, request: ApiRequest) -> dict[str, Any]:
-    """The answer's content, before it is encoded.
+def ask(service: Service, request: ApiRequest) -> Prediction:
+    """Put a request of this interface to the model's task.
 
     Raises:
         ApiError: for every fault of the request, the model or the server.
     """
-    refuse_unknown_query(request, "top_k", "threshold", "version", "timeout_ms")
-    top_k = query_number(request, "top_k", 1, MAX_TOP_K, default=5)
-    if top_k != int(top_k):
-        raise ApiError(ErrorCode.INVALID_PARAMETER, "query parameter top_k must be a whole number")
-    options = AnswerOptions(
-        top_k=int(top_k),
-        threshold=query_number(request, "threshold", float("-inf"), float("inf"), float("-inf")),
-    )
+    refuse_unknown_query(request, *parameters.NAMES, "version", "timeout_ms")
+    hints, options = parameters.hints_and_options(request.query, request.content_type)
     timeout_us = int(1000 * query_number(request, "timeout_ms", 0, 86_400_000, default=0))
     version = request.query.get("version")
-    prediction = service.predict(request.path["model"], version, request.body, options, timeout_us)
+    return service.predict(request.path["model"], version, request.body, options, timeout_us, hints)
+
+
+def document(prediction: Prediction) -> dict[str, Any]:
+    """The answer's content, before it is encoded."""
     return {
         "model": prediction.model,
         "version": prediction.version,

@@ -104,7 +104,8 @@ def _ask_local(options: argparse.Namespace, body: bytes) -> dict[str, Any]:
     query = {name: str(value) for name, value in given.items() if value is not None}
     service, name = open_local(options.model, options.models_dir)
     try:
-        return predictions.answer(service, ApiRequest(path={"model": name}, query=query, body=memoryview(body)))
+        prediction = predictions.ask(service, ApiRequest(path={"model": name}, query=query, body=memoryview(body)))
+        return predictions.document(prediction)
     finally:
         service.close()
 

@@ -20,6 +20,7 @@ from pocketserve.runtimes.base import (
 )
 from pocketserve.runtimes.registry import missing_framework, runtime_for
 from pocketserve.tasks.base import Task
+from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.selection import select_task
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -139,7 +140,9 @@ def _load(
     }
     for name, signature in first.signatures.items():
         points[name] = (bind(signature.inputs, (), "input"), bind(signature.outputs, (), "output"))
-    task = select_task(entry, version, points[None][0].specs, points[None][1].specs, max_image_pixels)
+    inputs, outputs = points[None][0].specs, points[None][1].specs
+    properties = getattr(first, "properties", {})
+    task = select_task(ModelFacts(entry, version, inputs, outputs, properties, max_image_pixels))
     return LoadedModel(
         entry=entry,
         version=version,

@@ -8,8 +8,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from pocketserve.repository.manifest import is_contained_name
 from pocketserve.repository.scan import VersionEntry
+from pocketserve.repository.toml_table import is_contained_name
 from pocketserve.runtimes.base import ModelLoadError
 
 MAX_FILES = 4096

@@ -11,11 +11,11 @@ from typing import Any
 from pocketserve.repository.manifest import (
     FILE_NAME,
     Manifest,
-    ManifestError,
     VersionOptions,
     is_valid_name,
     read_manifest,
 )
+from pocketserve.repository.toml_table import ManifestError
 from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind, content_of, kind_at, kind_of_name
 
 EMPTY_MANIFEST = Manifest()

@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 
 Answer = list[dict[str, Any]]
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the caller says of the raw input. The bytes themselves are believed first.
+
+    Attributes:
+        content_type: as sent, such as ``audio/wav``; often nothing or ``application/octet-stream``.
+        values: the request's parameters of :mod:`pocketserve.tasks.parameters`, checked, by name.
+    """
+
+    content_type: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """What a caller wants of the answer: at most ``top_k`` entries, none with a score below ``threshold``."""
+    """What a caller wants of the answer.
 
-    top_k: int = 5
-    threshold: float = float("-inf")
+    Attributes:
+        top_k: entries at most; None leaves it to the task.
+        threshold: lowest score that is answered; None leaves it to the model.
+        language: of the labels, such as ``de`` or ``en-US``; None leaves it to the model.
+        values: all of the request's parameters, as in :class:`Hints`.
+    """
+
+    top_k: int | None = None
+    threshold: float | None = None
+    language: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What goes into the model.
+
+    Attributes:
+        runs: the input arrays of each run by the names that callers see. Most tasks need one run; a recording that is
+            longer than the model's window needs one per window. All runs of a request happen in one turn.
+        context: what :meth:`Task.answer` needs to know of the input, such as a picture's size.
+        chained: the runs are steps of one sequence: a stateful model keeps its state from one to the next.
+    """
+
+    runs: Sequence[Arrays]
+    context: Any = None
+    chained: bool = False
+
+
+NO_HINTS = Hints()
 
 
 class Task(Protocol):
@@ -31,19 +73,56 @@ class Task(Protocol):
 
     name: str
 
-    def prepare(self, body: memoryview) -> dict[str, Array]:
-        """Input arrays by the name that callers see.
+    def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
+        """The input arrays.
 
         Raises:
-            ApiError: INVALID_INPUT with one sentence that says what is wrong with the input.
+            ApiError: INVALID_INPUT with one sentence that says what is wrong with the input; INVALID_PARAMETER.
         """
         ...
 
-    def answer(self, outputs: Mapping[str, Array], options: AnswerOptions) -> Answer:
-        """The labelled answer to the model's outputs, best first where there is an order."""
+    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+        """The labelled answer to the model's outputs, best first where there is an order.
+
+        Args:
+            runs: the outputs of each run, in the order of :attr:`Prepared.runs`; real numbers where the input was real.
+            context: that of :class:`Prepared`.
+        """
         ...
+
+
+@runtime_checkable
+class Annotator(Protocol):
+    """A task that can draw its answer: ``?annotate=png``."""
+
+    def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
+        """The input with the answer drawn on it, as a PNG file.
+
+        Raises:
+            ApiError: INVALID_INPUT where the input is nothing to draw on.
+        """
+        ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A task that can tell in words what it does with the input, for model cards."""
+
+    def describe(self) -> Mapping[str, str]:
+        """Facts by name: ``input``, ``preprocessing``, ``answer``, each one sentence."""
+        ...
+
+
+def single_run(arrays: Arrays, context: Any = None) -> Prepared:
+    """What most tasks prepare: one run."""
+    return Prepared((arrays,), context)
 
 
 def invalid_input(message: str) -> ApiError:
     """An error about the raw input."""
     return ApiError(ErrorCode.INVALID_INPUT, message)
+
+
+def invalid_parameter(message: str) -> ApiError:
+    """An error about a request parameter."""
+    return ApiError(ErrorCode.INVALID_PARAMETER, message)

@@ -2,17 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.manifest import ImageOptions
+from pocketserve.repository.sections import ImageOptions
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.tflite_metadata import ModelMetadata
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import Answer, AnswerOptions, invalid_input
-from pocketserve.tasks.labels import label_of
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input, single_run
+from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.labels import label_of, labels_of
 from pocketserve.tasks.pictures import PictureShape, read_picture
 from pocketserve.tensors import Array, TensorSpec, dequantize, quantize
 from pocketserve_wire import DATATYPES
+
+TOP_K = 5
+
+
+def fits(facts: ModelFacts) -> bool:
+    """A picture in and one labelled row of scores out; anything less certain is not guessed."""
+    metadata = facts.metadata
+    if metadata is None or len(facts.inputs) != 1 or len(facts.outputs) != 1 or len(metadata.inputs) != 1:
+        return False
+    content = metadata.inputs[0].content
+    is_picture = content is not None and content.kind == "image"
+    return (
+        is_picture
+        and len(facts.outputs[0].shape) == 2
+        and bool(metadata.outputs)
+        and bool(metadata.outputs[0].associated_files)
+    )
+
+
+def create(facts: ModelFacts) -> ImageClassification:
+    """Set up with the manifest's ``[image]`` and labels, completed by what the file says.
+
+    Raises:
+        ModelLoadError: the input is no picture, or the manifest's numbers do not fit its channels.
+    """
+    spec, output = facts.only_input("image-classification"), facts.outputs[0]
+    try:
+        shape, _ = picture_shape(spec)
+    except ValueError as error:
+        raise ModelLoadError(f"model.toml: task image-classification does not fit: {error}") from None
+    options = _image_options(facts.manifest.section(ImageOptions), facts.metadata)
+    for numbers, key in ((options.mean, "mean"), (options.std, "std")):
+        if numbers is not None and len(numbers) not in (1, shape.channels):
+            raise ModelLoadError(f"image.{key} has {len(numbers)} numbers, the picture has {shape.channels} channels")
+    wanted = {"rgb": 3, "grayscale": 1}.get(options.color or "", shape.channels)
+    if wanted != shape.channels:
+        raise ModelLoadError(f"model.toml: image.color is {options.color}, but the input has {shape.channels} channels")
+    return ImageClassification(spec, output, labels_of(facts, 0), options, facts.max_image_pixels)
+
+
+def _image_options(declared: ImageOptions, metadata: ModelMetadata | None) -> ImageOptions:
+    """The manifest's options, completed by the file's own normalisation."""
+    normalization = metadata.inputs[0].normalization if metadata is not None and metadata.inputs else None
+    if normalization is None:
+        return declared
+    return dataclasses.replace(
+        declared, mean=declared.mean or normalization.mean, std=declared.std or normalization.std
+    )
 
 
 class ImageClassification:
@@ -43,26 +96,27 @@ class ImageClassification:
         self._max_pixels = max_pixels
         self._shape, self._channels_first = picture_shape(spec)
 
-    def prepare(self, body: memoryview) -> dict[str, Array]:
+    def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`."""
         if not len(body):
             raise invalid_input("the body is empty; send a picture")
         if arrays.is_npy(body) or arrays.looks_like_json(body):
-            return {self._spec.name: arrays.read_values(body, self._spec)}
+            return single_run({self._spec.name: arrays.read_values(body, self._spec)})
         pixels = read_picture(body, self._shape, self._options, self._max_pixels)
-        return {self._spec.name: self._normalise(pixels)}
+        return single_run({self._spec.name: self._normalise(pixels)})
 
-    def answer(self, outputs: Mapping[str, Array], options: AnswerOptions) -> Answer:
+    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """The best classes of the first row: ``{"label", "index", "score"}``, ties in order of the class."""
-        scores = outputs[self._output.name]
+        scores = runs[0][self._output.name]
         if self._output.quantization is not None and scores.dtype.kind in "iu":
             scores = dequantize(scores, self._output)
         row = (scores[0] if scores.ndim > 1 else scores).reshape(-1).astype(np.float64)
-        best = np.argsort(-row, kind="stable")[: options.top_k]
+        lowest = -np.inf if options.threshold is None else options.threshold  # NaN is below every threshold
+        best = np.argsort(-row, kind="stable")[: TOP_K if options.top_k is None else options.top_k]
         return [
             {"label": label_of(self.labels, int(index)), "index": int(index), "score": float(row[index])}
             for index in best
-            if row[index] >= options.threshold
+            if row[index] >= lowest
         ]
 
     def _normalise(self, pixels: Array) -> Array:

@@ -6,7 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from pocketserve.runtimes import tflite_metadata
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.tasks.facts import ModelFacts
 
 MAX_LABELS_BYTES = 8 * 2**20
 
@@ -26,6 +29,23 @@ def read_labels(folder: Path, name: str) -> list[str]:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ModelLoadError(f"model.toml: labels names {name}, which cannot be read: {error}") from None
+
+
+def labels_of(facts: ModelFacts, output: int, language: str | None = None) -> list[str]:
+    """The class names of an output: the manifest's file, else the TFLite file's own; empty where there are none.
+
+    Raises:
+        ModelLoadError: the manifest's file cannot be read.
+    """
+    if facts.manifest.labels is not None:
+        return read_labels(facts.entry.folder, facts.manifest.labels)
+    metadata = facts.metadata
+    if metadata is None or output >= len(metadata.outputs):
+        return []
+    try:
+        return tflite_metadata.labels_of(facts.version.path, metadata.outputs[output], language) or []
+    except DamagedFileError:
+        return []
 
 
 def label_of(labels: Sequence[str], index: int) -> str:

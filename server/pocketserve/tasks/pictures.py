@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pocketserve.repository.manifest import ImageOptions
+from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
@@ -51,7 +51,7 @@ def read_picture(body: memoryview, shape: PictureShape, options: ImageOptions, m
             )
         upright = _upright(image)
         coloured = _convert(upright, "L" if shape.channels == 1 else "RGB")
-        sized = _resize(coloured, shape.width, shape.height, options.resize)
+        sized = _resize(coloured, shape.width, shape.height, options.resize or "stretch")
         pixels = np.asarray(sized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
     return _invert(pixels, options.invert)
 

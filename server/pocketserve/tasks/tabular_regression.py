@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import Answer, AnswerOptions, invalid_input
-from pocketserve.tensors import Array, TensorSpec
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input, single_run
+from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tensors import TensorSpec
 from pocketserve_wire import strict_json
+
+
+def fits(facts: ModelFacts) -> bool:
+    """Never: what the numbers mean is for the owner to say."""
+    return False
+
+
+def create(facts: ModelFacts) -> TabularRegression:
+    """Set up with the manifest's ``[features]`` and ``[target]``.
+
+    Raises:
+        ModelLoadError: the model is not one input of rows and one output.
+    """
+    manifest, inputs, outputs = facts.manifest, facts.inputs, facts.outputs
+    if len(inputs) != 1 or len(outputs) != 1 or len(inputs[0].shape) != 2:
+        raise ModelLoadError(
+            "model.toml: task tabular-regression needs one input of shape [rows, features], one output"
+        )
+    width = inputs[0].shape[1]
+    if manifest.feature_names and width not in (-1, len(manifest.feature_names)):
+        raise ModelLoadError(f"model.toml: features.names has {len(manifest.feature_names)}, the model takes {width}")
+    return TabularRegression(
+        inputs[0], manifest.feature_names, manifest.target_name or outputs[0].name, manifest.target_unit
+    )
 
 
 class TabularRegression:
@@ -28,10 +54,10 @@ class TabularRegression:
         self._target = target
         self._unit = unit
 
-    def prepare(self, body: memoryview) -> dict[str, Array]:
+    def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`."""
         if arrays.is_npy(body):
-            return {self._spec.name: arrays.fit_array(arrays.read_npy(body), self._spec)}
+            return single_run({self._spec.name: arrays.fit_array(arrays.read_npy(body), self._spec)})
         if not arrays.looks_like_json(body):
             raise invalid_input("this model takes numbers: send a JSON array of features or an object by feature name")
         values = strict_json.loads(body)
@@ -41,11 +67,11 @@ class TabularRegression:
             values = [self._row(row, index) for index, row in enumerate(values)]
         elif isinstance(values, list):
             self._check_widths(values)
-        return {self._spec.name: arrays.fit_values(values, self._spec)}
+        return single_run({self._spec.name: arrays.fit_values(values, self._spec)})
 
-    def answer(self, outputs: Mapping[str, Array], options: AnswerOptions) -> Answer:
+    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """One entry per row: ``{"name", "value", "unit"}``; ``top_k`` and ``threshold`` do not apply."""
-        (output,) = outputs.values()
+        (output,) = runs[0].values()
         unit = {"unit": self._unit} if self._unit else {}
         return [{"name": self._target, "value": float(value), **unit} for value in output.reshape(-1)]
 

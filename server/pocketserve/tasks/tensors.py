@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import Answer, AnswerOptions, invalid_input
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input, single_run
 from pocketserve.tensors import Array, TensorSpec, to_tensor
 from pocketserve_wire import strict_json
 from pocketserve_wire.tensor import to_json_values
@@ -19,11 +20,11 @@ class Tensors:
     def __init__(self, inputs: Sequence[TensorSpec]) -> None:
         self._inputs = inputs
 
-    def prepare(self, body: memoryview) -> dict[str, Array]:
+    def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`."""
         if arrays.is_npy(body):
             spec = self._single()
-            return {spec.name: arrays.fit_array(arrays.read_npy(body), spec)}
+            return single_run({spec.name: arrays.fit_array(arrays.read_npy(body), spec)})
         if not arrays.looks_like_json(body):
             raise invalid_input(
                 "this model takes numbers: send a JSON array, an object of arrays by input name, or a .npy file; "
@@ -32,12 +33,12 @@ class Tensors:
         values = strict_json.loads(body)
         if not isinstance(values, dict):
             spec = self._single()
-            return {spec.name: arrays.fit_values(values, spec)}
-        return self._by_name(values)
+            return single_run({spec.name: arrays.fit_values(values, spec)})
+        return single_run(self._by_name(values))
 
-    def answer(self, outputs: Mapping[str, Array], options: AnswerOptions) -> Answer:
+    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """Every output whole; ``top_k`` and ``threshold`` do not apply."""
-        tensors = [to_tensor(name, array) for name, array in outputs.items()]
+        tensors = [to_tensor(name, array) for outputs in runs for name, array in outputs.items()]
         return [
             {"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "data": to_json_values(t)} for t in tensors
         ]

@@ -1,0 +1,116 @@
+"""One table of a TOML file, taken apart key by key with errors that name the file, the key and the fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class ManifestError(Exception):
+    """A manifest that cannot be used; the text names the file, the key and the fix."""
+
+
+class Table:
+    """One TOML table that is taken apart key by key; what is left over at the end is a spelling mistake."""
+
+    def __init__(self, values: Mapping[str, Any], file_name: str, prefix: str) -> None:
+        self._left = dict(values)
+        self._known: list[str] = []
+        self._file = file_name
+        self._prefix = prefix
+
+    def fault(self, key: str, detail: str) -> ManifestError:
+        return ManifestError(f"{self._file}: {self._prefix}{key} {detail}")
+
+    def take(self, key: str, check: Callable[[Any], bool], expected: str) -> Any:
+        self._known.append(key)
+        value = self._left.pop(key, None)
+        if value is not None and not check(value):
+            raise self.fault(key, f"must be {expected}, not {_show(value)}")
+        return value
+
+    def text(self, key: str) -> str:
+        return self.take(key, lambda value: isinstance(value, str), "text") or ""
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        check = lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)  # noqa: E731
+        return tuple(self.take(key, check, "a list of texts") or ())
+
+    def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
+        value: str | None = self.take(key, lambda value: value in choices, f"one of {', '.join(choices)}")
+        return value
+
+    def integer(self, key: str, low: int, high: int) -> int | None:
+        check = lambda value: type(value) is int and low <= value <= high  # noqa: E731
+        value: int | None = self.take(key, check, f"a whole number from {low} to {high}")
+        return value
+
+    def number(self, key: str, low: float, high: float) -> float | None:
+        check = lambda value: _is_number(value) and low <= value <= high  # noqa: E731
+        value: float | None = self.take(key, check, f"a number from {low:g} to {high:g}")
+        return value
+
+    def numbers(self, key: str, *, nonzero: bool = False) -> tuple[float, ...] | None:
+        def check(value: Any) -> bool:
+            items = value if isinstance(value, list) else [value]
+            return bool(items) and all(_is_number(item) and (item or not nonzero) for item in items)
+
+        value = self.take(key, check, "numbers, one per colour channel" + (" and none of them 0" if nonzero else ""))
+        if value is None:
+            return None
+        return tuple(float(item) for item in (value if isinstance(value, list) else [value]))
+
+    def flag(self, key: str) -> bool | None:
+        value: bool | None = self.take(key, lambda value: isinstance(value, bool), "true or false")
+        return value
+
+    def relative_path(self, key: str) -> str | None:
+        value: str | None = self.take(key, is_contained_name, "a path inside the model's folder")
+        return value
+
+    def table(self, key: str) -> Table:
+        value = self.take(key, lambda value: isinstance(value, dict), "a table")
+        return Table(value or {}, self._file, f"{self._prefix}{key}.")
+
+    def optional_table(self, key: str) -> Table | None:
+        value = self.take(key, lambda value: isinstance(value, dict), "a table")
+        return None if value is None else Table(value, self._file, f"{self._prefix}{key}.")
+
+    def tables(self, key: str) -> list[Table]:
+        check = lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value)  # noqa: E731
+        values = self.take(key, check, f"a list of tables ([[{key}]])") or []
+        return [Table(value, self._file, f"{self._prefix}{key}[{index}].") for index, value in enumerate(values)]
+
+    def named_tables(self, key: str) -> dict[str, Table]:
+        inner = self.table(key)
+        return {name: inner.table(name) for name in list(inner._left)}
+
+    def rest(self) -> dict[str, Any]:
+        rest, self._left = self._left, {}
+        return rest
+
+    def refuse_rest(self) -> None:
+        for key in self._left:
+            close = difflib.get_close_matches(key, self._known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(self._known)}"
+            raise ManifestError(f"{self._file}: unknown key {self._prefix}{key}; {hint}")
+
+
+def is_contained_name(value: object) -> bool:
+    """Whether a manifest's path is relative and stays below its folder as written (links are checked later)."""
+    if not isinstance(value, str) or not value or "\0" in value or "\\" in value or value.startswith("/"):
+        return False
+    return ".." not in value.split("/")
+
+
+def _is_number(value: Any) -> bool:
+    # Bounded so that it fits a float32; NaN and infinities fail the comparison.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e30 <= value <= 1e30
+
+
+def _show(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # TOML reads hexadecimal integers of any length; Python prints 4300 digits at most
+        return "a number of over 4300 digits"

@@ -1,0 +1,137 @@
+"""A task of the model's owner: ``task.py`` beside the model. It is code, under the same rule as ``model.py``.
+
+It defines one or both of
+
+    def prepare(body: bytes, hints) -> dict        # input arrays by name; or Prepared, for context or several runs
+    def answer(outputs: dict, options, context) -> list[dict]
+
+and optionally ``labels``. What is left out works as in the task ``tensors``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.trust import check_trusted
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input
+from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.tensors import Tensors
+from pocketserve_wire import ApiError, ErrorCode
+
+FILE_NAME = "task.py"
+
+
+def fits(facts: ModelFacts) -> bool:
+    """Whether there is such a file."""
+    return facts.beside(FILE_NAME) is not None
+
+
+def create(facts: ModelFacts) -> Custom:
+    """Run the file and take its functions.
+
+    Raises:
+        ModelLoadError: it is missing, not to be trusted, fails or defines neither function.
+    """
+    path = facts.beside(FILE_NAME)
+    if path is None:
+        raise ModelLoadError(f"model.toml: task custom needs a file {FILE_NAME} beside the model")
+    check_trusted(path)
+    module = _import_file(path)
+    functions = {name: getattr(module, name, None) for name in ("prepare", "answer")}
+    if not any(callable(function) for function in functions.values()):
+        raise ModelLoadError(f"{FILE_NAME} defines neither prepare(body, hints) nor answer(outputs, options, context)")
+    labels = getattr(module, "labels", ())
+    return Custom(Tensors(facts.inputs), functions["prepare"], functions["answer"], labels)
+
+
+class Custom:
+    """Calls the owner's functions; a ValueError of theirs is the input's fault, anything else their own."""
+
+    name = "custom"
+
+    def __init__(
+        self,
+        plain: Tensors,
+        prepare: Callable[..., Any] | None,
+        answer: Callable[..., Any] | None,
+        labels: Sequence[str],
+    ) -> None:
+        self.labels = [str(label) for label in labels]
+        self._plain = plain
+        self._prepare = prepare
+        self._answer = answer
+
+    def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
+        """See :class:`~pocketserve.tasks.base.Task`."""
+        if self._prepare is None:
+            return self._plain.prepare(body, hints)
+        made = _call(self._prepare, bytes(body), hints)
+        if isinstance(made, Prepared):
+            return made
+        if not isinstance(made, dict):
+            raise _fault("prepare", f"returned {type(made).__name__}, not a dict of arrays by input name")
+        return Prepared(({str(name): np.asarray(array) for name, array in made.items()},))
+
+    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+        """See :class:`~pocketserve.tasks.base.Task`. One run's outputs are given bare, several as a list."""
+        if self._answer is None:
+            return self._plain.answer(runs, options, context)
+        given = dict(runs[0]) if len(runs) == 1 else [dict(run) for run in runs]
+        entries = _call(self._answer, given, options, context)
+        if isinstance(entries, dict):
+            entries = [entries]
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise _fault("answer", "must return a list of dicts")
+        return [{str(key): _plain_value(value) for key, value in entry.items()} for entry in entries]
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except ApiError:
+        raise
+    except ValueError as error:
+        raise invalid_input(f"{FILE_NAME} refused this input: {str(error)[:300]}") from error
+    except Exception as error:
+        raise _fault(function.__name__, f"failed: {type(error).__name__}: {str(error)[:300]}") from error
+
+
+def _fault(function: str, detail: str) -> ApiError:
+    return ApiError(ErrorCode.INFERENCE_FAILED, f"{function}() in {FILE_NAME} {detail}")
+
+
+def _plain_value(value: Any) -> Any:
+    """NumPy's numbers and arrays as JSON's; the rest is for the encoder to judge."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {str(key): _plain_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_value(item) for item in value]
+    return value
+
+
+def _import_file(path: Path) -> Any:
+    # Never cached, so that a changed file counts when the model is loaded again.
+    name = f"pocketserve_task_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise ModelLoadError(f"{FILE_NAME} failed when it was run: {type(error).__name__}: {error!s:.300}") from error
+    return module

@@ -1,0 +1,103 @@
+"""What is known of a model when its task is chosen: tensors, manifest, and what its files say of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pocketserve.repository.manifest import Manifest
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes import tflite_metadata
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.runtimes.tflite_metadata import ModelMetadata
+from pocketserve.tensors import TensorSpec
+
+MAX_JSON_BYTES = 4 * 2**20
+"""Of a configuration beside a model. 21,000 class names are about 1 MB."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """All that a task may look at.
+
+    Attributes:
+        inputs, outputs: specs of the default entry point, as callers see them, in the model's order.
+        properties: what the file says of itself as texts by name (ONNX metadata), empty elsewhere.
+        max_image_pixels: a setting: decoded size above which pictures are refused.
+    """
+
+    entry: ModelEntry
+    version: VersionEntry
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    properties: Mapping[str, str] = field(default_factory=dict)
+    max_image_pixels: int = 64_000_000
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the owner says; its task table is ``manifest.section(Options)``."""
+        return self.entry.manifest
+
+    @functools.cached_property
+    def metadata(self) -> ModelMetadata | None:
+        """The TFLite metadata; None for other formats and where there is none."""
+        if self.version.kind.name != "tflite":
+            return None
+        try:
+            return tflite_metadata.read_metadata(self.version.path)
+        except DamagedFileError:
+            return None  # the model runs without it; `inspect` says what is wrong with it
+
+    @property
+    def own_folder(self) -> Path | None:
+        """The folder that is this model's alone; None for a bare file, whose neighbours are other models."""
+        path = self.version.path
+        if path.is_dir():
+            return path
+        return self.entry.folder if self.entry.folder.name == self.entry.name else None
+
+    def beside(self, name: str) -> Path | None:
+        """A file next to the model in a folder of its own, with no link out of it; None where there is none."""
+        folders = [self.version.path.parent, self.own_folder] if self.own_folder is not None else []
+        for folder in folders:
+            path = folder / name if folder is not None else None
+            if path is not None and path.is_file():
+                real = Path(os.path.realpath(path))
+                if real.is_relative_to(os.path.realpath(self.entry.folder)):
+                    return path
+        return None
+
+    def json_beside(self, name: str) -> dict[str, Any]:
+        """A JSON object next to the model, such as ``config.json``; empty where there is none.
+
+        Raises:
+            ModelLoadError: it is there and cannot be read.
+        """
+        path = self.beside(name)
+        if path is None:
+            return {}
+        try:
+            if path.stat().st_size > MAX_JSON_BYTES:
+                raise ModelLoadError(f"{name} beside the model is larger than {MAX_JSON_BYTES} bytes")
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ModelLoadError(f"{name} beside the model cannot be read: {str(error)[:200]}") from None
+        if not isinstance(content, dict):
+            raise ModelLoadError(f"{name} beside the model holds no JSON object")
+        return content
+
+    def only_input(self, task: str) -> TensorSpec:
+        """The input of a model that has one.
+
+        Raises:
+            ModelLoadError: it has more.
+        """
+        if len(self.inputs) != 1:
+            raise ModelLoadError(f"model.toml: task {task} needs one input, the model has {len(self.inputs)}")
+        return self.inputs[0]

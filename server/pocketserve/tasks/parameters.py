@@ -1,0 +1,125 @@
+"""The request parameters that tasks read, in one table: the query of ``/predictions``, and ``parameters`` in OIP.
+
+A parameter that a model's task has no use for is passed over; one that no task knows is refused by the interface.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pocketserve.tasks.base import AnswerOptions, Hints, invalid_parameter
+
+MAX_TEXT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter.
+
+    Attributes:
+        kind: ``integer``, ``number`` or ``string``, as in JSON Schema.
+        low, high: the range of a number.
+        choices: all values that there are; empty where any text or number in the range will do.
+        text: one sentence for the interface's description.
+    """
+
+    name: str
+    kind: str
+    text: str
+    low: float = -math.inf
+    high: float = math.inf
+    choices: tuple[Any, ...] = ()
+
+    def read(self, value: Any) -> Any:
+        """A value from a query (text) or from JSON, as its own type.
+
+        Raises:
+            ApiError: INVALID_PARAMETER.
+        """
+        if self.kind == "string":
+            fits = isinstance(value, str) and len(value) <= MAX_TEXT
+            found: Any = value
+        else:
+            found = _number(value)
+            fits = self.low <= found <= self.high and (self.kind == "number" or found == int(found))
+            found = int(found) if fits and self.kind == "integer" else found
+        if not fits or (self.choices and found not in self.choices):
+            raise invalid_parameter(f"parameter {self.name} must be {self._expected()}")
+        return found
+
+    def schema(self) -> dict[str, Any]:
+        """The parameter's JSON Schema."""
+        schema: dict[str, Any] = {"type": self.kind}
+        if self.choices:
+            schema["enum"] = list(self.choices)
+        if math.isfinite(self.low):
+            schema["minimum"] = int(self.low) if self.low == int(self.low) else self.low
+        if math.isfinite(self.high):
+            schema["maximum"] = int(self.high) if self.high == int(self.high) else self.high
+        return schema
+
+    def _expected(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(map(str, self.choices))}"
+        if self.kind == "string":
+            return f"a text of at most {MAX_TEXT} characters"
+        what = "a whole number" if self.kind == "integer" else "a number"
+        return f"{what} from {self.low:g} to {self.high:g}" if math.isfinite(self.high) else what
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    Parameter("top_k", "integer", "Entries of the answer at most.", 1, 10_000),
+    Parameter("threshold", "number", "Lowest score that is answered."),
+    Parameter("language", "string", "Of the labels or of the text, such as de or en-US."),
+    Parameter("annotate", "string", "Answer a picture with the answer drawn on it.", choices=("png",)),
+    Parameter("mask", "string", "Segmentation: also answer the mask as a PNG in base64.", choices=("png",)),
+    Parameter("iou", "number", "Detection: overlap above which the weaker of two boxes is dropped.", 0, 1),
+    Parameter("region", "string", "Use this part of the picture only: x,y,width,height in pixels."),
+    Parameter("format", "string", "What raw bytes without a header are: nv21, yuv420, rgba, rgb, gray for pictures."),
+    Parameter("width", "integer", "Of a raw camera frame, in pixels.", 1, 1 << 16),
+    Parameter("height", "integer", "Of a raw camera frame, in pixels.", 1, 1 << 16),
+    Parameter("rotation", "integer", "Degrees clockwise that turn a raw frame upright.", choices=(0, 90, 180, 270)),
+    Parameter("row_stride", "integer", "Bytes from row to row of a raw frame's first plane.", 1, 1 << 18),
+    Parameter("uv_row_stride", "integer", "yuv420: bytes from row to row of the colour planes.", 1, 1 << 18),
+    Parameter("pixel_stride", "integer", "yuv420: bytes from value to value in the colour planes.", 1, 4),
+)
+
+_BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
+NAMES = tuple(_BY_NAME)
+
+
+def read_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The task parameters among the given ones, checked; others are left to the caller.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    return {name: _BY_NAME[name].read(value) for name, value in given.items() if name in _BY_NAME}
+
+
+def hints_and_options(given: Mapping[str, Any], content_type: str) -> tuple[Hints, AnswerOptions]:
+    """What a request says of its input and wants of its answer.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    values = read_parameters(given)
+    options = AnswerOptions(values.get("top_k"), values.get("threshold"), values.get("language"), values)
+    return Hints(content_type, values), options
+
+
+def unknown_names(given: Iterable[str], *others: str) -> list[str]:
+    """The names that neither a task nor the interface itself (``others``) knows."""
+    return [name for name in given if name not in _BY_NAME and name not in others]
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan

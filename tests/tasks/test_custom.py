@@ -1,0 +1,164 @@
+"""A task of the model's owner, ``task.py``, behind a real server: what it may do, and what its faults become."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import ROOT, StartServer
+from pocketserve_wire import Tensor, oip
+
+pytestmark = pytest.mark.live
+
+MODEL = ROOT / "tests" / "runtimes" / "data" / "dynamic_batch.tflite"
+WORDS = """
+import numpy as np
+
+labels = ["low", "high"]
+
+def prepare(body, hints):
+    text = body.decode()
+    if "!" in text:
+        raise ValueError("no shouting")
+    if "?" in text:
+        raise KeyError("what")
+    count = hints.values.get("width", 1)
+    return {NAME: np.full(SHAPE, len(text) * count, np.float32)}
+
+def answer(outputs, options, context):
+    (value,) = outputs.values()
+    return {"sum": value.sum(), "first": value.reshape(-1)[:2], "top_k": options.top_k}
+"""
+
+
+def model_with(folder: Path, code: str, manifest: str = "") -> Path:
+    """A models folder whose one model has this task."""
+    from pocketserve.repository.scan import scan
+    from pocketserve.runtimes.base import ModelSource
+    from pocketserve.runtimes.registry import runtime_for
+
+    own = folder / "models" / "mine"
+    own.mkdir(parents=True)
+    shutil.copy(MODEL, own / "mine.tflite")
+    version = scan(folder / "models")["mine"].versions["tflite"]
+    spec = runtime_for(version.kind).open(ModelSource(version.path)).inputs[0]
+    shape = tuple(1 if dim < 0 else dim for dim in spec.shape)
+    (own / "task.py").write_text(code.replace("NAME", repr(spec.name)).replace("SHAPE", repr(shape)))
+    if manifest:
+        (own / "model.toml").write_text(manifest)
+    return folder / "models"
+
+
+def test_its_functions_are_called(new_server: StartServer, tmp_path: Path) -> None:
+    """Input and answer go through the file, and numbers of NumPy become JSON."""
+    server = new_server(model_with(tmp_path, WORDS))
+    answer = server.call("POST", "/predictions/mine?top_k=2&width=3", data=b"four").json()
+    assert answer["task"] == "custom"
+    (entry,) = answer["predictions"]
+    assert entry["top_k"] == 2 and isinstance(entry["sum"], float) and isinstance(entry["first"], list)
+    once = server.call("POST", "/predictions/mine", data=b"twelve chars").json()["predictions"][0]
+    assert once["sum"] == entry["sum"] and once["top_k"] is None
+
+
+def test_its_faults_are_told(new_server: StartServer, tmp_path: Path) -> None:
+    """A ValueError is the input's fault; anything else is told as the file's."""
+    server = new_server(model_with(tmp_path, WORDS, 'task = "custom"\n'))
+    refused = server.call("POST", "/predictions/mine", data=b"hey!")
+    assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_INPUT")
+    assert "no shouting" in refused.json()["error"]
+    failed = server.call("POST", "/predictions/mine", data=b"hey?")
+    assert (failed.status_code, failed.json()["code"]) == (500, "INFERENCE_FAILED")
+    assert "prepare() in task.py failed: KeyError" in failed.json()["error"]
+    picture = server.call("POST", "/predictions/mine?annotate=png", data=b"hey")
+    assert picture.json()["code"] == "INVALID_PARAMETER" and "custom" in picture.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [("x = 1", "neither prepare"), ("1 / 0", "ZeroDivisionError"), ("def prepare(", "SyntaxError")],
+)
+def test_files_that_are_refused(new_server: StartServer, tmp_path: Path, code: str, part: str) -> None:
+    """A file that fails, or defines nothing, makes the model unavailable with the reason."""
+    answer = new_server(model_with(tmp_path, code)).call("POST", "/predictions/mine", data=b"x")
+    assert answer.status_code == 503 and part in answer.json()["error"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX modes")
+def test_code_that_others_may_write_is_not_run(new_server: StartServer, tmp_path: Path) -> None:
+    """The rule of model.py."""
+    models = model_with(tmp_path, WORDS)
+    (models / "mine" / "task.py").chmod(0o666)
+    answer = new_server(models).call("POST", "/predictions/mine", data=b"x")
+    assert answer.status_code == 503 and "can be written by every user" in answer.json()["error"]
+
+
+def test_a_missing_file(new_server: StartServer, tmp_path: Path) -> None:
+    """A manifest that promises it and a folder without it."""
+    models = model_with(tmp_path, WORDS, 'task = "custom"\n')
+    (models / "mine" / "task.py").unlink()
+    answer = new_server(models).call("POST", "/predictions/mine", data=b"x")
+    assert answer.status_code == 503 and "needs a file task.py" in answer.json()["error"]
+
+
+# The same over the Open Inference Protocol
+
+
+def over_oip(server: Any, model: str, body: bytes, **parameters: Any) -> Any:
+    """The answer to raw bytes that travel as one binary BYTES tensor, as tritonclient sends them."""
+    request = oip.InferRequest(
+        inputs=[Tensor("input", "BYTES", (1,), [body])], parameters={"task": True, **parameters}, binary_output=True
+    )
+    encoded = oip.encode_infer_request(request)
+    headers = {"Inference-Header-Content-Length": str(encoded.json_length)}
+    answer = server.call("POST", f"/v2/models/{model}/infer", data=b"".join(encoded.chunks), headers=headers)
+    length = int(answer.headers["Inference-Header-Content-Length"])
+    return json.loads(oip.decode_infer_response(answer.content, length).outputs[0].data[0])
+
+
+def test_raw_input_over_the_open_inference_protocol(server: Any) -> None:
+    """With parameters.task, one BYTES element gives what /predictions gives."""
+    body = (ROOT / "models" / "digits" / "samples" / "7.png").read_bytes()
+    answer = over_oip(server, "digits", body, top_k=2)
+    plain = server.call("POST", "/predictions/digits?top_k=2", data=body).json()
+    assert answer["predictions"] == plain["predictions"] and answer["task"] == plain["task"]
+    text = json.dumps(np.arange(64).tolist())
+    document = {
+        "parameters": {"task": True},
+        "inputs": [{"name": "any", "datatype": "BYTES", "shape": [1], "data": [text]}],
+    }
+    response = server.call("POST", "/v2/models/digits/infer", json=document).json()
+    (output,) = response["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("answer", "BYTES", [1])
+    assert json.loads(output["data"][0])["model"] == "digits"
+
+
+BYTES = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["[1]"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"parameters": {"task": 1}}, "INVALID_PARAMETER"),
+        ({"parameters": {"task": True, "tpo_k": 1}}, "INVALID_PARAMETER"),
+        ({"parameters": {"task": True, "top_k": 0}}, "INVALID_PARAMETER"),
+        ({"parameters": {"task": True, "content_type": 3}}, "INVALID_PARAMETER"),
+        ({"parameters": {"task": True, "timeout": -1}}, "INVALID_PARAMETER"),
+        ({"inputs": []}, "INVALID_REQUEST"),
+        ({"inputs": [BYTES, BYTES | {"name": "y"}]}, "INVALID_REQUEST"),
+        ({"inputs": [BYTES | {"shape": [2], "data": ["a", "b"]}]}, "INVALID_TENSOR"),
+        ({"inputs": [BYTES | {"datatype": "UINT8", "data": [1]}]}, "INVALID_REQUEST"),
+        ({"outputs": [{"name": "scores"}]}, "INVALID_REQUEST"),
+        ({}, "INVALID_INPUT"),
+    ],
+)
+def test_task_requests_that_are_refused(server: Any, change: dict[str, Any], code: str) -> None:
+    """Each fault has the code that it has elsewhere."""
+    document = {"parameters": {"task": True}, "inputs": [BYTES], **change}
+    answer = server.call("POST", "/v2/models/digits/infer", json=document)
+    assert (answer.status_code, answer.json()["code"]) == (400, code), answer.text

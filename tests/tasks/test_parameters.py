@@ -1,0 +1,77 @@
+"""The parameters that tasks read: the same from a query, where all is text, and from JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from pocketserve.tasks.parameters import NAMES, PARAMETERS, hints_and_options, read_parameters, unknown_names
+from pocketserve_wire import ApiError, ErrorCode
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("top_k", "3", 3),
+        ("top_k", 3.0, 3),
+        ("threshold", "-0.5", -0.5),
+        ("threshold", 1, 1.0),
+        ("threshold", "-inf", -math.inf),
+        ("language", "de", "de"),
+        ("annotate", "png", "png"),
+        ("rotation", "90", 90),
+        ("iou", "0", 0.0),
+    ],
+)
+def test_values(name: str, given: Any, value: Any) -> None:
+    """A value arrives in the parameter's own type."""
+    found = read_parameters({name: given})[name]
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("top_k", "0"),
+        ("top_k", "10001"),
+        ("top_k", "1.5"),
+        ("top_k", True),
+        ("top_k", None),
+        ("top_k", [1]),
+        ("threshold", "nan"),
+        ("threshold", math.nan),
+        ("threshold", "high"),
+        ("threshold", 10**400),
+        ("language", 3),
+        ("language", "x" * 257),
+        ("annotate", "jpeg"),
+        ("annotate", True),
+        ("rotation", "45"),
+        ("width", "0"),
+        ("width", str(2**40)),
+        ("iou", "1.1"),
+    ],
+)
+def test_values_that_are_refused(name: str, given: Any) -> None:
+    """A value of another type or out of range is named with what was expected."""
+    with pytest.raises(ApiError, match=f"parameter {name} must be") as caught:
+        read_parameters({name: given})
+    assert caught.value.code is ErrorCode.INVALID_PARAMETER
+
+
+def test_what_they_become() -> None:
+    """Both directions of a task see all values; names of the interface are left to it."""
+    hints, options = hints_and_options({"top_k": "2", "width": "7", "version": "x"}, "image/png")
+    assert hints.content_type == "image/png" and hints.values == options.values == {"top_k": 2, "width": 7}
+    assert (options.top_k, options.threshold, options.language) == (2, None, None)
+    assert unknown_names(["top_k", "tpo_k", "version"], "version") == ["tpo_k"]
+
+
+def test_the_table() -> None:
+    """Names are unique, and each parameter has a schema and a sentence."""
+    assert len(set(NAMES)) == len(PARAMETERS)
+    assert all(
+        parameter.schema()["type"] == parameter.kind and parameter.text.endswith(".") for parameter in PARAMETERS
+    )
