@@ -7,27 +7,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode, urlsplit
 
 import numpy.typing as npt
 
 from pocketserve_client.arrays import Array, as_array, as_tensor
+from pocketserve_client.automatic import AutomaticTransport
+from pocketserve_client.calls import Call, Sender
 from pocketserve_client.credentials import find_token
 from pocketserve_client.errors import ServerError
-from pocketserve_client.http import Answer, HttpTransport
-from pocketserve_wire import ApiError, oip, strict_json
+from pocketserve_client.http import HttpTransport
+from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
+from pocketserve_client.socket import SocketTransport
+from pocketserve_client.transport import OCTETS, Answer, Request, Transport
+from pocketserve_wire import oip, strict_json
 
-DEFAULT_URL = "http://127.0.0.1:8470"
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_URL = f"http://{DEFAULT_HOST}:8470"
+
+RawInput = bytes | bytearray | memoryview | str | Sequence[Any] | Mapping[str, Any]
 
 
 class Client:
-    """A connection to one server. Use it as a context manager, or call :meth:`close`.
+    """A connection to one server. Use it as a context manager, or call :meth:`close`. Threads may share it.
 
     Args:
-        url: the server's address; by default ``POCKETSERVE_URL``, else ``http://127.0.0.1:8470``.
+        url: ``socket://HOST:PORT`` or ``http://HOST:PORT``. By default ``POCKETSERVE_URL``, else this machine's
+            default ports, the socket where it can be reached and HTTP where not.
         token: the access token; by default ``POCKETSERVE_TOKEN``, else what is in the token file.
         token_file: where to read the token, if it is not where the server keeps it by default.
-        timeout: seconds for connecting, and for each wait for bytes.
+        timeout: seconds for connecting, and for each answer (over HTTP: for each wait for bytes).
+        reconnect: seconds for which a call looks for a server that was lost, before it fails. Only calls that may be
+            repeated without harm do: all but :meth:`load`, :meth:`unload` and steps of a sequence.
     """
 
     def __init__(
@@ -37,9 +48,12 @@ class Client:
         *,
         token_file: Path | None = None,
         timeout: float = 60.0,
+        reconnect: float = 5.0,
     ) -> None:
-        self.url = url or os.environ.get("POCKETSERVE_URL", DEFAULT_URL)
-        self._transport = HttpTransport(self.url, token or find_token(token_file), timeout)
+        self.url = url or os.environ.get("POCKETSERVE_URL") or DEFAULT_URL
+        chosen = None if self.url == DEFAULT_URL and url is None else self.url
+        self._transport = _open(chosen, token or find_token(token_file), timeout)
+        self._sender = Sender(self._transport, reconnect)
 
     def __enter__(self) -> Client:
         return self
@@ -59,7 +73,7 @@ class Client:
         Raises:
             ServerUnreachableError: nobody answered.
         """
-        return self._transport.send("GET", "/v2/health/ready").status == 200
+        return self._ready("/v2/health/ready")
 
     def server_metadata(self) -> dict[str, Any]:
         """Name, version and protocol extensions of the server."""
@@ -74,7 +88,7 @@ class Client:
 
     def is_model_ready(self, model: str, version: str | None = None) -> bool:
         """Whether a request to the model would be answered."""
-        return self._transport.send("GET", f"{_path(model, version)}/ready").status == 200
+        return self._ready(f"{_path(model, version)}/ready")
 
     def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
         """Inputs, outputs and versions of a model."""
@@ -94,11 +108,13 @@ class Client:
             release: forget first that its files are in quarantine, so that they are tried again.
         """
         body = strict_json.dumps({"parameters": {"release": True}} if release else {})
-        self._checked("POST", f"/v2/repository/models/{_segment(model)}/load", body)
+        path = f"/v2/repository/models/{_segment(model)}/load"
+        self._sender.send(_json_request("POST", path, body, idempotent=False))
 
     def unload(self, model: str) -> None:
         """Stop serving a model until it is loaded again."""
-        self._checked("POST", f"/v2/repository/models/{_segment(model)}/unload", b"{}")
+        path = f"/v2/repository/models/{_segment(model)}/unload"
+        self._sender.send(_json_request("POST", path, b"{}", idempotent=False))
 
     def infer(
         self,
@@ -108,43 +124,51 @@ class Client:
         outputs: Sequence[str] = (),
         version: str | None = None,
         parameters: Mapping[str, Any] | None = None,
+        wait: float | None = None,
     ) -> dict[str, Array]:
         """Send tensors, get tensors; both travel as raw bytes.
 
         Args:
             inputs: arrays by input name. Plain Python floats become FP64: give NumPy arrays of the model's dtype.
             outputs: names of the outputs wanted; empty means all.
-            parameters: request parameters, such as ``timeout`` in microseconds.
+            parameters: request parameters, such as ``priority``, ``stream`` or ``sequence_id``.
+            wait: seconds that the request may wait for its turn, else DEADLINE_EXCEEDED.
 
         Returns:
-            Arrays by output name; they share the answer's memory and are read-only.
+            Arrays by output name; they share the answer's memory.
 
         Raises:
             ServerError, ServerUnreachableError: no answer.
             TypeError: an input's elements have no datatype in the protocol.
         """
-        request = oip.InferRequest(
-            inputs=[as_tensor(name, value) for name, value in inputs.items()],
-            outputs=[oip.RequestedOutput(name, binary=True) for name in outputs],
-            parameters=dict(parameters or {}),
-            binary_output=True,
-        )
-        body = oip.encode_infer_request(request)
-        headers = {"Content-Type": "application/octet-stream"}
-        if body.json_length is not None:
-            headers["Inference-Header-Content-Length"] = str(body.json_length)
-        answer = self._checked("POST", f"{_path(model, version)}/infer", b"".join(body.chunks), headers)
-        response = oip.decode_infer_response(answer.body, answer.json_length)
-        return {tensor.name: as_array(tensor) for tensor in response.outputs}
+        return _tensors(self._sender.send(_infer_request(model, inputs, outputs, version, parameters, wait)))
+
+    def async_infer(
+        self,
+        model: str,
+        inputs: Mapping[str, npt.ArrayLike],
+        *,
+        outputs: Sequence[str] = (),
+        version: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> Call[dict[str, Array]]:
+        """As :meth:`infer`, without waiting for the answer: call ``result()`` on what it returns, or ``cancel()``.
+
+        Over the socket any number of calls share the connection and their answers come in any order.
+        """
+        return Call(self._sender, _infer_request(model, inputs, outputs, version, parameters, wait), _tensors)
 
     def predict(
         self,
         model: str,
-        data: bytes | str | Sequence[Any] | Mapping[str, Any],
+        data: RawInput,
         *,
         top_k: int | None = None,
         threshold: float | None = None,
         version: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        wait: float | None = None,
     ) -> dict[str, Any]:
         """Send raw input, get a labelled answer.
 
@@ -152,6 +176,8 @@ class Client:
             data: the bytes of a picture or ``.npy`` file, or a JSON-like value (numbers, features).
             top_k: entries of the answer at most.
             threshold: lowest score that is answered.
+            parameters: further query parameters, such as ``stream`` or ``priority``.
+            wait: seconds that the request may wait for its turn, else DEADLINE_EXCEEDED.
 
         Returns:
             ``model``, ``version``, ``task``, ``predictions`` (a list) and ``timing_ms``.
@@ -159,32 +185,101 @@ class Client:
         Raises:
             ServerError, ServerUnreachableError: no answer.
         """
-        if isinstance(data, str):
-            body = data.encode()
-        else:
-            body = bytes(data) if isinstance(data, bytes | bytearray | memoryview) else strict_json.dumps(data)
-        query = {"top_k": top_k, "threshold": threshold, "version": version}
-        given = {name: str(value) for name, value in query.items() if value is not None}
-        headers = {"Content-Type": "application/octet-stream"}
-        answer = self._checked("POST", f"/predictions/{_segment(model)}", body, headers, given)
-        prediction: dict[str, Any] = strict_json.loads_object(answer.body)
-        return prediction
+        query = {"top_k": top_k, "threshold": threshold, "version": version, **(parameters or {})}
+        return _prediction(self._sender.send(_predict_request(model, data, query, wait)))
+
+    def async_predict(
+        self,
+        model: str,
+        data: RawInput,
+        *,
+        top_k: int | None = None,
+        threshold: float | None = None,
+        version: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> Call[dict[str, Any]]:
+        """As :meth:`predict`, without waiting for the answer."""
+        query = {"top_k": top_k, "threshold": threshold, "version": version, **(parameters or {})}
+        return Call(self._sender, _predict_request(model, data, query, wait), _prediction)
+
+    def _ready(self, path: str) -> bool:
+        try:
+            self._sender.send(Request("GET", path))
+        except ServerError:
+            return False
+        return True
 
     def _json(self, method: str, path: str, body: bytes | None = None) -> Any:
-        return strict_json.loads(self._checked(method, path, body).body)
+        return strict_json.loads(self._sender.send(_json_request(method, path, body)).body)
 
-    def _checked(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        query: Mapping[str, str] | None = None,
-    ) -> Answer:
-        answer = self._transport.send(method, path, body, headers, query)
-        if answer.status != 200:
-            raise _server_error(answer)
-        return answer
+
+def _open(url: str | None, token: str | None, timeout: float) -> Transport:
+    if url is None:
+        socket = SocketTransport((DEFAULT_HOST, DEFAULT_SOCKET_PORT), token, timeout)
+        return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout))
+    if not url.startswith("socket://"):
+        return HttpTransport(url, token, timeout)
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if not parts.hostname or port is None or parts.path not in ("", "/"):
+        raise ValueError(f"a socket address looks like socket://127.0.0.1:{DEFAULT_SOCKET_PORT}, not {url!r}")
+    return SocketTransport((parts.hostname, port), token, timeout)
+
+
+def _infer_request(
+    model: str,
+    inputs: Mapping[str, npt.ArrayLike],
+    outputs: Sequence[str],
+    version: str | None,
+    parameters: Mapping[str, Any] | None,
+    wait: float | None,
+) -> Request:
+    given = dict(parameters or {})
+    if wait is not None:
+        given.setdefault("timeout", max(1, round(wait * 1e6)))
+    message = oip.InferRequest(
+        inputs=[as_tensor(name, value) for name, value in inputs.items()],
+        outputs=[oip.RequestedOutput(name, binary=True) for name in outputs],
+        parameters=given,
+        binary_output=True,
+    )
+    body = oip.encode_infer_request(message)
+    length = body.json_length if body.json_length is not None else body.length
+    # A step changes its sequence's state: once is not twice.
+    idempotent = not given.get("sequence_id")
+    return Request("POST", f"{_path(model, version)}/infer", body.chunks, length, OCTETS, wait, idempotent)
+
+
+def _tensors(answer: Answer) -> dict[str, Array]:
+    response = oip.decode_infer_response(answer.body, answer.json_length)
+    return {tensor.name: as_array(tensor) for tensor in response.outputs}
+
+
+def _predict_request(model: str, data: RawInput, query: Mapping[str, Any], wait: float | None) -> Request:
+    if isinstance(data, str):
+        body: bytes | memoryview = data.encode()
+    elif isinstance(data, bytes | bytearray | memoryview):
+        body = memoryview(data).cast("B")
+    else:
+        body = strict_json.dumps(data)
+    given = {name: str(value) for name, value in query.items() if value is not None}
+    if wait is not None:
+        given.setdefault("timeout_ms", str(1000 * wait))
+    path = f"/predictions/{_segment(model)}" + (f"?{urlencode(given, quote_via=quote)}" if given else "")
+    return Request("POST", path, [body] if len(body) else [], 0, OCTETS, wait)
+
+
+def _prediction(answer: Answer) -> dict[str, Any]:
+    prediction: dict[str, Any] = strict_json.loads_object(answer.body)
+    return prediction
+
+
+def _json_request(method: str, path: str, body: bytes | None = None, *, idempotent: bool = True) -> Request:
+    return Request(method, path, [body] if body else [], len(body or b""), idempotent=idempotent)
 
 
 def _path(model: str, version: str | None) -> str:
@@ -197,12 +292,3 @@ def _segment(name: str) -> str:
     if name in ("", ".", ".."):
         raise ServerError(404, "MODEL_NOT_FOUND", f"Request for unknown model: nothing can be called {name!r}")
     return quote(name, safe="")
-
-
-def _server_error(answer: Answer) -> ServerError:
-    try:
-        document = strict_json.loads_object(answer.body)
-    except ApiError:
-        document = {}
-    message = document.get("error") or f"HTTP {answer.status} without a readable message; is this a pocketserve server?"
-    return ServerError(answer.status, str(document.get("code", "")), str(message))

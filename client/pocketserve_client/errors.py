@@ -13,11 +13,19 @@ class ServerUnreachableError(PocketserveError):
     """Nobody answered, or the connection broke; the text says what to check."""
 
 
+class ConnectionLostError(ServerUnreachableError):
+    """A connection that had worked broke before the answer came. The server may or may not have run the request."""
+
+
+class NotOurServerError(ServerUnreachableError):
+    """Something else than the server that has our token listens on the port; it was told nothing."""
+
+
 class ServerError(PocketserveError):
     """The server answered with an error.
 
     Attributes:
-        status: the HTTP status.
+        status: the HTTP status, over either transport.
         code: the stable code, such as ``MODEL_NOT_FOUND``; empty when something else than this server answered.
     """
 

@@ -1,0 +1,53 @@
+"""The choice between the transports, made with the first request."""
+
+from __future__ import annotations
+
+import threading
+
+from pocketserve_client.errors import NotOurServerError, ServerUnreachableError
+from pocketserve_client.http import HttpTransport
+from pocketserve_client.socket import SocketTransport
+from pocketserve_client.transport import Answer, Pending, Request, Transport
+
+
+class AutomaticTransport:
+    """The socket where it can be reached, else HTTP. The first that works is kept.
+
+    A socket port that somebody else sits on is no reason to try HTTP: HTTP would hand the token to whoever listens.
+    """
+
+    def __init__(self, socket: SocketTransport, http: HttpTransport) -> None:
+        self._socket = socket
+        self._http = http
+        self._lock = threading.Lock()
+        self._chosen: Transport | None = None
+
+    def send(self, request: Request) -> Answer:
+        """Send one request and wait for its answer."""
+        return self._transport().send(request)
+
+    def start(self, request: Request) -> Pending:
+        """Send one request without waiting."""
+        return self._transport().start(request)
+
+    def close(self) -> None:
+        """Close both."""
+        self._socket.close()
+        self._http.close()
+
+    def _transport(self) -> Transport:
+        if self._chosen is not None:
+            return self._chosen
+        with self._lock:
+            try:
+                self._socket.connect()
+            except NotOurServerError:
+                raise
+            except ServerUnreachableError:
+                # Not remembered: the next request looks for the socket again, unless HTTP has answered.
+                return self._http if not self._http.answered else self._choose(self._http)
+            return self._choose(self._socket)
+
+    def _choose(self, transport: Transport) -> Transport:
+        self._chosen = transport
+        return transport

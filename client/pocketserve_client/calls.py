@@ -1,0 +1,137 @@
+"""Calls: requests that mend broken connections by themselves, and answers turned into what the caller wants."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Final, Generic, TypeVar
+
+from pocketserve_client.errors import ConnectionLostError, ServerError
+from pocketserve_client.transport import Answer, Pending, Request, Transport
+from pocketserve_wire import ApiError, strict_json
+
+T = TypeVar("T")
+
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 0.5
+
+
+class Sender:
+    """Sends requests, and sends those that may be repeated again when the connection was lost.
+
+    Args:
+        transport: what carries them.
+        reconnect: seconds for which a lost server is looked for.
+    """
+
+    def __init__(self, transport: Transport, reconnect: float) -> None:
+        self.transport = transport
+        self._reconnect = reconnect
+
+    def send(self, request: Request) -> Answer:
+        """Send a request and wait for its answer.
+
+        Raises:
+            ServerUnreachableError: none came.
+            ServerError: it came with a status other than 200, or the server refused the connection.
+        """
+        try:
+            return checked(self.transport.send(request))
+        except ConnectionLostError as lost:
+            return self.send_again(request, lost)
+
+    def send_again(self, request: Request, lost: ConnectionLostError) -> Answer:
+        """Repeat a request whose connection was lost, until the server is back or the time is over.
+
+        Raises:
+            ConnectionLostError: it did not come back, or the request must not be repeated.
+        """
+        if not request.idempotent:
+            raise lost
+        ends = time.monotonic() + self._reconnect
+        pause = FIRST_PAUSE_S
+        never = threading.Event()  # it only paces the attempts
+        while time.monotonic() < ends:
+            never.wait(min(pause, max(0.0, ends - time.monotonic())))
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+            try:
+                return checked(self.transport.send(request))
+            except ConnectionLostError as error:
+                lost = error
+        raise lost
+
+
+class Call(Generic[T]):
+    """A request that was sent without waiting for its answer.
+
+    Args:
+        sender: where to repeat it when the connection is lost.
+        decode: turns the answer into the result.
+    """
+
+    def __init__(self, sender: Sender, request: Request, decode: Callable[[Answer], T]) -> None:
+        self._sender = sender
+        self._request = request
+        self._decode = decode
+        self._cancelled = False
+        self._pending: Pending | None = None
+        try:
+            self._pending = sender.transport.start(request)
+        except ConnectionLostError as lost:
+            self._lost: ConnectionLostError | None = lost
+        else:
+            self._lost = None
+
+    def done(self) -> bool:
+        """Whether :meth:`result` would return, or raise, at once."""
+        return self._pending is not None and self._pending.done()
+
+    def cancel(self) -> None:
+        """Ask the server not to start on it. :meth:`result` then raises CANCELLED, or returns what was done already."""
+        self._cancelled = True
+        if self._pending is not None:
+            self._pending.cancel()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the answer.
+
+        Args:
+            timeout: seconds; by default the client's own timeout.
+
+        Raises:
+            ServerError, ServerUnreachableError: no answer.
+        """
+        return self._decode(self._answer(timeout))
+
+    def _answer(self, timeout: float | None) -> Answer:
+        if self._pending is not None:
+            try:
+                return checked(self._pending.result(timeout))
+            except CancelledError:
+                raise ServerError(499, "CANCELLED", "the request was cancelled before it was sent") from None
+            except ConnectionLostError as lost:
+                self._lost, self._pending = lost, None
+        if self._cancelled:
+            raise ServerError(499, "CANCELLED", "the connection was lost after the request had been cancelled")
+        assert self._lost is not None
+        return self._sender.send_again(self._request, self._lost)
+
+
+def checked(answer: Answer) -> Answer:
+    """The answer, if it is a success.
+
+    Raises:
+        ServerError: it is not.
+    """
+    if answer.status == 200:
+        return answer
+    try:
+        document = strict_json.loads_object(answer.body)
+    except ApiError:
+        document = {}
+    message = (
+        document.get("error") or f"status {answer.status} without a readable message; is this a pocketserve server?"
+    )
+    raise ServerError(answer.status, str(document.get("code", "")), str(message))

@@ -1,0 +1,376 @@
+"""One connection of the socket protocol: many requests at a time, and no thread of its own.
+
+Whoever waits for an answer reads the connection, and hands the others what is theirs: with one caller nothing ever
+changes threads. The reader gives the reading on to another waiting caller when its own answer has come.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+import time
+from typing import Final
+
+from pocketserve_client import greeting
+from pocketserve_client.errors import ConnectionLostError, ServerError, ServerUnreachableError
+from pocketserve_client.transport import JSON, OCTETS, Answer, Request
+from pocketserve_wire.faults import ConnectionFaultError
+from pocketserve_wire.frames import Extension, Frame, FrameType, encode_frame, encode_head
+
+PING_AFTER_S: Final = 5.0
+"""Silence after which a waiting caller asks whether the server still lives; as much again, and it counts as dead."""
+
+MAX_ANSWER_BYTES: Final = 2**31 - 1
+MAX_REQUEST_ID: Final = 2**32 - 1
+STALE_AFTER_S: Final = 1.0
+"""A connection unused for so long is looked at before it is used: the server may have closed it."""
+
+_MAX_SENT_PIECES: Final = 512
+_TIMEVAL = struct.Struct("@ll")
+
+
+class PendingAnswer:
+    """A request on its way. See :class:`pocketserve_client.transport.Pending`."""
+
+    __slots__ = ("_connection", "answer", "error", "request_id", "timeout", "wake")
+
+    def __init__(self, connection: Connection, request_id: int, timeout: float) -> None:
+        self._connection = connection
+        self.request_id = request_id
+        self.timeout = timeout
+        self.answer: Answer | None = None
+        self.error: Exception | None = None
+        self.wake: threading.Event | None = None
+
+    def done(self) -> bool:
+        """Whether the answer, or the failure, is there."""
+        return self.answer is not None or self.error is not None
+
+    def cancel(self) -> None:
+        """Ask the server not to start on it."""
+        if not self.done():
+            self._connection.send_cancel(self.request_id)
+
+    def result(self, timeout: float | None = None) -> Answer:
+        """Wait for the answer.
+
+        Raises:
+            ServerUnreachableError: none came.
+        """
+        if not self.done():
+            self._connection.wait(self, self.timeout if timeout is None else timeout)
+        if self.answer is None:
+            assert self.error is not None
+            raise self.error
+        return self.answer
+
+    def finish(self, answer: Answer | None, error: Exception | None = None) -> None:
+        """Called by whoever reads the connection."""
+        self.answer, self.error = answer, error
+        wake = self.wake
+        if wake is not None:
+            wake.set()
+
+
+class Connection:
+    """A connection whose handshake is done.
+
+    Args:
+        address: host and port.
+        key: the token's ASCII bytes; None sends no proof.
+        timeout: seconds for connecting and for each answer.
+
+    Raises:
+        ServerUnreachableError: nobody listens, or the handshake was not finished in time.
+        NotOurServerError: what listens could not prove that it knows the token.
+        ServerError: UNAUTHORIZED, the server does not know this token; or another fault that it named.
+    """
+
+    def __init__(self, address: tuple[str, int], key: bytes | None, timeout: float) -> None:
+        self._name = f"{address[0]}:{address[1]}"
+        self._timeout = timeout
+        self._socket, self._decoder, self.limits = greeting.connect(address, key, timeout, MAX_ANSWER_BYTES)
+        # Blocking calls that return after a while: a timeout of Python's own would cost a poll() with each read.
+        self._socket.setblocking(True)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(PING_AFTER_S))
+        self._reading = threading.Lock()
+        self._writing = threading.Lock()
+        self._state = threading.Lock()
+        self._pending: dict[int, PendingAnswer] = {}
+        self._waiting: set[PendingAnswer] = set()
+        self._last_id = 0
+        self._heard = self._used = time.monotonic()
+        self._pinged = False
+        self._closed: Exception | None = None
+        self._leaving = False
+
+    # Sending
+
+    @property
+    def usable(self) -> bool:
+        """Whether new requests may be started. A connection that rested is looked at first."""
+        if self._closed is not None or self._leaving or self._last_id >= MAX_REQUEST_ID:
+            return False
+        if time.monotonic() - self._used > STALE_AFTER_S and self._reading.acquire(blocking=False):
+            try:
+                while self._closed is None and _readable(self._socket, 0):
+                    self._read_some()
+            finally:
+                self._stop_reading()
+        return self._closed is None and not self._leaving
+
+    def start(self, request: Request) -> PendingAnswer:
+        """Send a request.
+
+        Raises:
+            ServerError: BODY_TOO_LARGE, before anything is sent.
+            ServerUnreachableError: it could not be sent.
+        """
+        size = request.body_length
+        if size > self.limits.max_frame:
+            raise ServerError(
+                413, "BODY_TOO_LARGE", f"the body has {size} bytes, the server takes {self.limits.max_frame}"
+            )
+        if len(self._pending) >= self.limits.max_inflight:
+            self._await_room()
+        frame = Frame(
+            FrameType.REQUEST,
+            arg=_milliseconds(request.wait),
+            target=f"{request.method} {request.path}".encode("ascii"),
+            json_length=request.json_length,
+        )
+        if request.content_type not in (JSON, OCTETS):
+            frame.ext = {Extension.CONTENT_TYPE: request.content_type.encode("ascii")}
+        with self._writing:
+            with self._state:
+                if self._closed is not None:
+                    raise self._closed
+                self._last_id += 1
+                frame.request_id = self._last_id
+                pending = self._pending[self._last_id] = PendingAnswer(self, self._last_id, self._timeout)
+            self._send([encode_head(frame, size), *request.chunks])
+        self._used = time.monotonic()
+        return pending
+
+    def send_cancel(self, request_id: int) -> None:
+        """Ask the server not to start on a request; it is answered all the same."""
+        with self._writing:
+            if self._closed is None and not self._leaving:
+                self._send([encode_frame(Frame(FrameType.CANCEL, request_id=request_id))])
+
+    def close(self) -> None:
+        """Close; everything under way fails."""
+        self._fail(ConnectionLostError("the client was closed"))
+
+    def _send(self, chunks: list[bytes | memoryview]) -> None:
+        """Write everything; reads meanwhile when the server does not take it, so that neither side waits for ever."""
+        ends = time.monotonic() + self._timeout
+        rest = [memoryview(chunk) for chunk in chunks if len(chunk)]
+        while rest:
+            try:
+                sent = self._socket.sendmsg(rest[:_MAX_SENT_PIECES], [], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._await_writable(ends)
+                continue
+            except OSError as error:
+                raise self._fail(self._lost(error)) from None
+            rest = _after(rest, sent)
+
+    def _await_writable(self, ends: float) -> None:
+        reads = self._reading.acquire(blocking=False)
+        try:
+            poller = select.poll()
+            poller.register(self._socket, select.POLLOUT | (select.POLLIN if reads else 0))
+            events = poller.poll(max(0.0, 1000 * (ends - time.monotonic())))
+            if reads and events and events[0][1] & ~select.POLLOUT:
+                self._read_some(writing=True)
+        finally:
+            if reads:
+                self._stop_reading()
+        if not events:
+            raise self._fail(ConnectionLostError(f"{self._name} took no data for {self._timeout:g} s"))
+        if self._closed is not None:
+            raise self._closed
+
+    def _await_room(self) -> None:
+        with self._state:
+            oldest = next(iter(self._pending.values()), None)
+        if oldest is not None and len(self._pending) >= self.limits.max_inflight:
+            self.wait(oldest, self._timeout)
+
+    # Waiting and reading
+
+    def wait(self, pending: PendingAnswer, timeout: float) -> None:
+        """Return once the request is answered or has failed.
+
+        Raises:
+            ServerUnreachableError: no answer within ``timeout`` seconds; the request is cancelled.
+        """
+        ends = time.monotonic() + timeout
+        while not pending.done():
+            if self._reading.acquire(blocking=False):
+                try:
+                    while not pending.done() and time.monotonic() < ends:
+                        self._read_before(ends)
+                finally:
+                    self._stop_reading()
+            else:
+                self._wait_beside(pending, ends)
+            if not pending.done() and time.monotonic() >= ends:
+                self._give_up(pending)
+                raise ServerUnreachableError(f"{self._name} did not answer within {timeout:g} s")
+
+    def _wait_beside(self, pending: PendingAnswer, ends: float) -> None:
+        """Wait while somebody else reads, until the answer is there or the reading is given on."""
+        wake = pending.wake = threading.Event()
+        with self._state:
+            self._waiting.add(pending)
+        try:
+            if not pending.done() and self._reading.locked():
+                wake.wait(max(0.0, ends - time.monotonic()))
+        finally:
+            with self._state:
+                self._waiting.discard(pending)
+            pending.wake = None
+            if pending.done() and not self._reading.locked():
+                self._wake_another()
+
+    def _stop_reading(self) -> None:
+        self._reading.release()
+        if self._closed is not None:
+            self._socket.close()
+        self._wake_another()
+
+    def _wake_another(self) -> None:
+        """Let one of those who wait beside take over the reading."""
+        if self._waiting:
+            with self._state:
+                other = next((one for one in self._waiting if not one.done()), None)
+                wake = other.wake if other is not None else None
+            if wake is not None:
+                wake.set()
+
+    def _give_up(self, pending: PendingAnswer) -> None:
+        with self._state:
+            self._pending.pop(pending.request_id, None)
+        self.send_cancel(pending.request_id)
+
+    def _read_before(self, ends: float) -> None:
+        left = ends - time.monotonic()
+        if left < PING_AFTER_S and not _readable(self._socket, max(0.0, left)):
+            return
+        self._read_some()
+
+    def _read_some(self, *, writing: bool = False) -> None:
+        """One read, and all frames that it completes. The caller holds the reading."""
+        try:
+            count = self._socket.recv_into(self._decoder.buffer())
+        except BlockingIOError:
+            self._ask_for_life(writing)
+            return
+        except OSError as error:
+            self._fail(self._lost(error))
+            return
+        if not count:
+            self._fail(ConnectionLostError(f"{self._name} closed the connection"))
+            return
+        self._heard = time.monotonic()
+        self._pinged = False
+        self._decoder.received(count)
+        try:
+            while (frame := self._decoder.next()) is not None:
+                self._take(frame, writing)
+        except ConnectionFaultError as fault:
+            self._fail(ServerUnreachableError(f"{self._name} does not keep to the protocol: {fault.message}"))
+
+    def _ask_for_life(self, writing: bool) -> None:
+        silent = time.monotonic() - self._heard
+        if self._pinged and silent >= 2 * PING_AFTER_S:
+            self._fail(ConnectionLostError(f"{self._name} gave no sign of life for {silent:.0f} s"))
+        elif not writing:
+            self._pinged = True
+            self._reply(Frame(FrameType.PING, arg=1))
+
+    def _reply(self, frame: Frame) -> None:
+        with self._writing:
+            if self._closed is None:
+                self._send([encode_frame(frame)])
+
+    def _take(self, frame: Frame, writing: bool) -> None:
+        if frame.type == FrameType.RESPONSE:
+            with self._state:
+                pending = self._pending.pop(frame.request_id, None)
+            if pending is not None:  # else nobody waits for it any more
+                pending.finish(_answer(frame))
+        elif frame.type == FrameType.PING and not writing:
+            self._reply(Frame(FrameType.PONG, arg=frame.arg))
+        elif frame.type == FrameType.GOAWAY:
+            self._leave(frame.request_id)
+        elif frame.type == FrameType.ERROR:
+            self._fail(greeting.named_error(frame))
+
+    def _leave(self, last_id: int) -> None:
+        """The server takes nothing new: what it will not answer can be sent again elsewhere."""
+        self._leaving = True
+        with self._state:
+            unstarted = [self._pending.pop(number) for number in list(self._pending) if number > last_id]
+        for pending in unstarted:
+            pending.finish(None, ConnectionLostError(f"{self._name} is closing this connection"))
+
+    def _lost(self, error: OSError) -> ConnectionLostError:
+        return ConnectionLostError(f"the connection to {self._name} broke ({error.strerror or error})")
+
+    def _fail(self, error: Exception) -> Exception:
+        """Close, and let everything under way end with ``error``; returns what the connection ended with."""
+        with self._state:
+            if self._closed is None:
+                self._closed = error
+            failed, self._pending = list(self._pending.values()), {}
+        # shutdown() wakes a thread that is reading; close() alone would leave it asleep.
+        _shut_down(self._socket)
+        for pending in failed:
+            pending.finish(None, self._closed)
+        if self._reading.acquire(blocking=False):
+            self._socket.close()
+            self._reading.release()
+        return self._closed
+
+
+def _answer(frame: Frame) -> Answer:
+    length = len(frame.body)
+    given = frame.ext.get(Extension.CONTENT_TYPE)
+    content_type = given.decode("ascii") if given is not None else JSON if frame.json_length == length else OCTETS
+    return Answer(frame.arg, frame.body, frame.json_length if frame.json_length < length else None, content_type)
+
+
+def _milliseconds(seconds: float | None) -> int:
+    """A wait as a frame carries it: 0 would mean that there is none."""
+    return 0 if seconds is None else min(max(1, round(1000 * seconds)), 2**32 - 1)
+
+
+def _timeval(seconds: float) -> bytes:
+    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
+
+
+def _readable(connected: socket.socket, seconds: float) -> bool:
+    poller = select.poll()
+    poller.register(connected, select.POLLIN)
+    return bool(poller.poll(1000 * seconds))
+
+
+def _shut_down(connected: socket.socket) -> None:
+    try:
+        connected.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it was not connected any more
+
+
+def _after(chunks: list[memoryview], sent: int) -> list[memoryview]:
+    """What is left of the chunks once ``sent`` bytes of them are gone."""
+    for index, chunk in enumerate(chunks):
+        if sent < len(chunk):
+            return [chunk[sent:], *chunks[index + 1 :]]
+        sent -= len(chunk)
+    return []

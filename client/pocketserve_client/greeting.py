@@ -1,0 +1,111 @@
+"""Opening a connection of the socket protocol: who listens is made sure of before anything is sent to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from pocketserve_client.errors import NotOurServerError, ServerError, ServerUnreachableError
+from pocketserve_wire.errors import ApiError
+from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
+from pocketserve_wire.frame_decoder import FROM_SERVER, HANDSHAKE_OF_SERVER, FrameDecoder
+from pocketserve_wire.frames import Frame, FrameType
+from pocketserve_wire.handshake import NONCE_BYTES, ClientHandshake, ConnectionLimits
+from pocketserve_wire.strict_json import loads_object
+from pocketserve_wire.version import __version__
+
+Opened = tuple[socket.socket, FrameDecoder, ConnectionLimits]
+
+
+def connect(address: tuple[str, int], key: bytes | None, timeout: float, most_body: int) -> Opened:
+    """Connect and shake hands.
+
+    Args:
+        key: the token's ASCII bytes; None sends no proof.
+        timeout: seconds for all of it.
+        most_body: bytes of the largest answer that is taken.
+
+    Returns:
+        The socket, its decoder, ready for frames of the server, and what the server allows.
+
+    Raises:
+        ServerUnreachableError: nobody listens, or the handshake was not finished in time.
+        NotOurServerError: what listens could not prove that it knows the token.
+        ServerError: UNAUTHORIZED, the server does not know this token; or it asks for one and there is none.
+    """
+    ends = time.monotonic() + timeout
+    name = f"{address[0]}:{address[1]}"
+    connected = _connect(address, timeout)
+    decoder = FrameDecoder(HANDSHAKE_OF_SERVER, most_body)
+    shake = ClientHandshake(key, os.urandom(NONCE_BYTES), most_body, f"python/{__version__}")
+    try:
+        limits = _shake_hands(connected, decoder, shake, ends)
+    except ConnectionFaultError as fault:
+        connected.close()
+        raise _refused(name, fault, key) from None
+    except OSError as error:
+        connected.close()
+        reason = "took too long" if isinstance(error, TimeoutError) else str(error.strerror or error)
+        raise ServerUnreachableError(
+            f"the handshake with {name} failed ({reason}); is it a pocketserve socket port?"
+        ) from None
+    except BaseException:
+        connected.close()
+        raise
+    decoder.allowed = FROM_SERVER
+    return connected, decoder, limits
+
+
+def named_error(frame: Frame) -> Exception:
+    """What an ERROR frame says."""
+    try:
+        content = loads_object(bytes(frame.body))
+    except ApiError:
+        content = {}
+    code, message = str(content.get("code", "")), str(content.get("error", "")) or "it gave no reason"
+    if code == ConnectionFault.UNAUTHORIZED.name:
+        return ServerError(401, code, message)
+    return ServerUnreachableError(f"the server closed the connection: {message} ({code})")
+
+
+def _connect(address: tuple[str, int], timeout: float) -> socket.socket:
+    try:
+        connected = socket.create_connection(address, timeout)
+    except OSError as error:
+        raise ServerUnreachableError(
+            f"{address[0]}:{address[1]} cannot be reached ({error.strerror or error}); is the server running? "
+            "start it with: pocketserve serve"
+        ) from None
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
+
+
+def _shake_hands(
+    connected: socket.socket, decoder: FrameDecoder, shake: ClientHandshake, ends: float
+) -> ConnectionLimits:
+    connected.sendall(shake.hello)
+    connected.sendall(shake.answer_challenge(_frame(connected, decoder, FrameType.CHALLENGE, ends)))
+    return shake.accept_ready(_frame(connected, decoder, FrameType.READY, ends))
+
+
+def _frame(connected: socket.socket, decoder: FrameDecoder, expected: FrameType, ends: float) -> Frame:
+    while (frame := decoder.next()) is None:
+        connected.settimeout(max(0.001, ends - time.monotonic()))
+        count = connected.recv_into(decoder.buffer())
+        if not count:
+            raise OSError("it closed the connection")
+        decoder.received(count)
+    if frame.type == FrameType.ERROR:
+        raise named_error(frame)
+    if frame.type != expected:
+        raise ConnectionFaultError(ConnectionFault.UNEXPECTED_FRAME, f"{expected.name} was expected")
+    return frame
+
+
+def _refused(name: str, fault: ConnectionFaultError, key: bytes | None) -> Exception:
+    if fault.fault is not ConnectionFault.UNAUTHORIZED:
+        return ServerUnreachableError(f"{name}: {fault.message}; is it a pocketserve socket port?")
+    if key is None:
+        return ServerError(401, "UNAUTHORIZED", fault.message)
+    return NotOurServerError(f"{name}: {fault.message}")

@@ -1,0 +1,78 @@
+"""The socket transport of the client: one connection at a time, opened anew when it was lost."""
+
+from __future__ import annotations
+
+import threading
+
+from pocketserve_client.connection import Connection, PendingAnswer
+from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerUnreachableError
+from pocketserve_client.transport import Answer, Request
+
+DEFAULT_PORT = 8471
+
+
+class SocketTransport:
+    """Sends requests over the socket protocol. May be used from several threads; they share the connection.
+
+    Args:
+        address: host and port.
+        token: proves both sides to each other; it is never sent. None for a server without authentication.
+        timeout: seconds for connecting, and for each answer.
+    """
+
+    def __init__(self, address: tuple[str, int], token: str | None, timeout: float) -> None:
+        self._address = address
+        self._key = token.encode("utf-8") if token is not None else None
+        self._timeout = timeout
+        self._opening = threading.Lock()
+        self._connection: Connection | None = None
+        self._closed = False
+
+    def send(self, request: Request) -> Answer:
+        """Send one request and wait for its answer.
+
+        Raises:
+            ServerUnreachableError: none came. ConnectionLostError: the connection broke before it.
+            ServerError: the server does not know the token, or the body is too large.
+        """
+        return self.start(request).result()
+
+    def start(self, request: Request) -> PendingAnswer:
+        """Send one request without waiting."""
+        return self._usable().start(request)
+
+    def connect(self) -> None:
+        """Open the connection now instead of with the first request."""
+        self._usable()
+
+    def close(self) -> None:
+        """Close the connection; what is under way fails."""
+        with self._opening:
+            self._closed = True
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _usable(self) -> Connection:
+        connection = self._connection
+        if connection is not None and connection.usable:
+            return connection
+        with self._opening:
+            if self._closed:
+                raise ServerUnreachableError("the client was closed")
+            previous = self._connection
+            # A connection that is leaving still brings the answers that others wait for; it closes by itself.
+            if previous is None or not previous.usable:
+                self._connection = self._open(again=previous is not None)
+            assert self._connection is not None
+            return self._connection
+
+    def _open(self, *, again: bool) -> Connection:
+        try:
+            return Connection(self._address, self._key, self._timeout)
+        except NotOurServerError:
+            raise
+        except ServerUnreachableError as error:
+            if again:  # it was there a moment ago: it may be starting again
+                raise ConnectionLostError(str(error)) from None
+            raise

@@ -1,0 +1,93 @@
+"""What the facade asks of a transport: requests go in, answers come out, whatever carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+JSON = "application/json"
+OCTETS = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, ready to be sent by either transport.
+
+    Attributes:
+        path: with its query string, percent-encoded.
+        chunks: the body's parts in order; they are sent from where they lie.
+        json_length: bytes of JSON at the body's start; 0 for a raw body.
+        wait: seconds that the server may keep the request waiting before its work starts; None leaves it to the server.
+        idempotent: sending it twice does no harm, so a broken connection is answered by sending it again.
+    """
+
+    method: str
+    path: str
+    chunks: Sequence[bytes | memoryview] = ()
+    json_length: int = 0
+    content_type: str = JSON
+    wait: float | None = None
+    idempotent: bool = True
+
+    @property
+    def body_length(self) -> int:
+        """Bytes of the body."""
+        return sum(len(chunk) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response as it came: status, body, and the length of its JSON part when tensors follow it."""
+
+    status: int
+    body: bytes | memoryview
+    json_length: int | None = None
+    content_type: str = JSON
+
+
+class Pending(Protocol):
+    """A request that was sent and whose answer may not have come yet."""
+
+    def result(self, timeout: float | None = None) -> Answer:
+        """Wait for the answer; may be called again.
+
+        Args:
+            timeout: seconds; None waits as long as the client's own timeout.
+
+        Raises:
+            ServerUnreachableError: no answer came.
+        """
+        ...
+
+    def done(self) -> bool:
+        """Whether the answer, or the failure, is there."""
+        ...
+
+    def cancel(self) -> None:
+        """Ask the server not to start on it. Best effort: the answer may be CANCELLED or the result."""
+        ...
+
+
+class Transport(Protocol):
+    """A way to the server. May be used from several threads."""
+
+    def send(self, request: Request) -> Answer:
+        """Send a request and wait for its answer.
+
+        Raises:
+            ServerUnreachableError: none came. ConnectionLostError: the connection had worked, and broke.
+        """
+        ...
+
+    def start(self, request: Request) -> Pending:
+        """Send a request without waiting for its answer.
+
+        Raises:
+            ServerUnreachableError: it could not be sent.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close all connections; what is under way fails."""
+        ...
