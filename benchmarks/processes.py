@@ -44,7 +44,8 @@ def pocketserve(models: Path, *options: str) -> Iterator[tuple[int, int]]:
     """A server without a token; gives its process id and port."""
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder, "ready.json")
-        command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0", "--no-auth"]
+        command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0", "--socket-port", "0"]
+        command += ["--no-auth"]
         with process([*command, "--log-level", "error", "--ready-file", str(ready), *options]) as child:
             ends = time.monotonic() + START_TIMEOUT_S
             while not ready.exists():

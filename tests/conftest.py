@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 import requests
 
+from framed import Framed
+
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models"
 START_TIMEOUT_S = 60.0
@@ -67,6 +69,16 @@ class Server:
         port: int = self.ready["http"]["port"]
         return port
 
+    @property
+    def socket_port(self) -> int:
+        """The port of the socket protocol."""
+        port: int = self.ready["socket"]["port"]
+        return port
+
+    def connect(self, **options: Any) -> Framed:
+        """A greeted connection of the socket protocol."""
+        return Framed(self.socket_port, self.token, **options)
+
     def call(self, method: str, path: str, **options: Any) -> requests.Response:
         """Send one request with the token."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
@@ -88,7 +100,7 @@ def start_server(folder: Path, models: Path, *options: str, environment: dict[st
         folder: an empty folder for its token, ready file and log.
     """
     ready, token, log = folder / "ready.json", folder / "token", folder / "server.log"
-    command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0"]
+    command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0", "--socket-port", "0"]
     command += ["--ready-file", str(ready), "--token-file", str(token), *options]
     surroundings = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), **(environment or {})}
     with log.open("wb") as output:

@@ -138,7 +138,16 @@ def test_commands(installed: Installed) -> None:
 def server(installed: Installed, tmp_path: Path) -> Iterator[str]:
     """The address of a server on the wheel's own models."""
     ready, log = tmp_path / "ready.json", tmp_path / "server.log"
-    command = [str(installed.bin / "pocketserve"), "serve", "--http-port", "0", "--ready-file", str(ready)]
+    command = [
+        str(installed.bin / "pocketserve"),
+        "serve",
+        "--http-port",
+        "0",
+        "--socket-port",
+        "0",
+        "--ready-file",
+        str(ready),
+    ]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, cwd=installed.home, env=installed.environment()

@@ -58,6 +58,8 @@ class Config:
     models_dir: Path = _setting(None, "Folder whose models are served.", factory=embedded_models_dir)
     host: str = _setting("127.0.0.1", "Address to listen on; anything but loopback exposes the port to the network.")
     http_port: int = _setting(8470, "TCP port for HTTP; 0 takes any free one. A taken port is an error.")
+    socket: bool = _setting(True, "Answer the socket protocol too, on a port of its own.")
+    socket_port: int = _setting(8471, "TCP port for the socket protocol; 0 takes any free one.")
     token_file: Path = _setting(None, "File with the access token; made with mode 0600.", factory=default_token_file)
     state_dir: Path = _setting(None, "Folder for what the server learns, such as verdicts.", factory=default_state_dir)
     auth: bool = _setting(True, "Require the token. Without it every app on the device may use the server.")
@@ -79,6 +81,16 @@ class Config:
     drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", "seconds")
     http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.")
     max_connections: int = _setting(128, "Open HTTP connections; further ones wait in the kernel's queue.")
+    socket_connections: int = _setting(64, "Connections of the socket protocol; one more is refused.")
+    socket_inflight: int = _setting(
+        32, "Requests that one such connection may have under way; the next is answered 429."
+    )
+    socket_bytes_inflight: int = _setting(
+        limits.MAX_BODY_BYTES,
+        "Bodies of such requests together, and answers that wait to be read; never less than one body.",
+        "bytes",
+    )
+    socket_idle: float = _setting(300.0, "Time after which a connection without any frame is closed.", "seconds")
     max_body_bytes: int = _setting(limits.MAX_BODY_BYTES, "One request body, before and after inflating.", "bytes")
     max_image_pixels: int = _setting(64_000_000, "Pixels of a decoded picture; larger ones are refused.", "pixels")
     server_name: str = _setting(APP_NAME, "Name in the server metadata.")
@@ -168,6 +180,11 @@ _CONVERTERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 def _check(config: Config) -> None:
     ranges: dict[str, tuple[float, float]] = {
         "http_port": (0, 65535),
+        "socket_port": (0, 65535),
+        "socket_connections": (1, 1024),
+        "socket_inflight": (1, 1024),
+        "socket_bytes_inflight": (1024, 2**31 - 1),
+        "socket_idle": (3, 86400),
         "memory_budget": (0, 2**50),
         "trial_memory": (0, 2**50),
         "trial_timeout": (0.1, 86400),

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +21,7 @@ from pocketserve.security import Guard, ensure_token
 from pocketserve.service import Service
 from pocketserve.transports.http.app import create_app
 from pocketserve.transports.http.server import HttpServer
+from pocketserve.transports.socket.server import SocketServer
 from pocketserve_wire import ApiError
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,26 @@ class StartError(Exception):
     """The server cannot start; the text is one sentence that says why and what to do."""
 
 
-def serve(config: Config, on_ready: Callable[[HttpServer], None] | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where one transport listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a server listens; ``socket`` is None where that transport is switched off."""
+
+    http: Address
+    socket: Address | None
+
+
+def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is under way and return. Runs on the main thread.
 
     A second signal ends the process at once.
@@ -47,18 +68,24 @@ def serve(config: Config, on_ready: Callable[[HttpServer], None] | None = None) 
     service = _open_service(config)
     guard = Guard(token, config.allowed_hosts)
     server = HttpServer(create_app(service, guard), config, guard)
-    unfinished = threading.Event()
-    restore = _install_signals(
-        lambda: _drain(service, server, config.drain_timeout, unfinished), server.wakeup_descriptor
+    sockets = SocketServer(service, token) if config.socket else None
+    addresses = Addresses(
+        Address(server.host, server.port), Address(sockets.host, sockets.port) if sockets is not None else None
     )
+    unfinished = threading.Event()
+    restore = _install_signals(lambda: _drain(service, server, sockets, unfinished), server.wakeup_descriptor)
     try:
         _preload(service)
-        with _ready_file(config, server):
+        if sockets is not None:
+            sockets.start()
+        with _ready_file(config, addresses):
             if on_ready is not None:
-                on_ready(server)
+                on_ready(addresses)
             server.run()
     finally:
         restore()
+        if sockets is not None:
+            sockets.stop()
         service.close()
     if unfinished.is_set():
         # A thread still runs native code; ending the interpreter under it would abort the process.
@@ -67,24 +94,24 @@ def serve(config: Config, on_ready: Callable[[HttpServer], None] | None = None) 
 
 
 @contextmanager
-def _ready_file(config: Config, server: HttpServer) -> Iterator[None]:
+def _ready_file(config: Config, addresses: Addresses) -> Iterator[None]:
     """The ready file, as long as requests are accepted. Only a file that was written here is removed."""
     if config.ready_file is None:
         yield
         return
-    write_ready_file(config.ready_file, config, server)
+    write_ready_file(config.ready_file, config, addresses)
     try:
         yield
     finally:
         config.ready_file.unlink(missing_ok=True)
 
 
-def write_ready_file(path: Path, config: Config, server: HttpServer) -> None:
+def write_ready_file(path: Path, config: Config, addresses: Addresses) -> None:
     """Tell other programs where the server listens; the file appears whole or not at all."""
     content = {
         "pid": os.getpid(),
-        "http": {"host": server.host, "port": server.port},
-        "socket": None,
+        "http": asdict(addresses.http),
+        "socket": asdict(addresses.socket) if addresses.socket is not None else None,
         "token_file": str(config.token_file.absolute()) if config.auth else None,
         "models_dir": str(config.models_dir.absolute()),
     }
@@ -135,13 +162,18 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
     return restore
 
 
-def _drain(service: Service, server: HttpServer, timeout: float, unfinished: threading.Event) -> None:
+def _drain(service: Service, server: HttpServer, sockets: SocketServer | None, unfinished: threading.Event) -> None:
+    timeout = service.config.drain_timeout
     log.info("draining: no new requests, %.1f s for those under way", timeout)
     ends = time.monotonic() + timeout
+    if sockets is not None:
+        sockets.drain()
     if not service.drain(max(0.0, timeout - FLUSH_SHARE_S)):
         unfinished.set()
         log.warning("requests were still running when the drain time was over")
     flushed = threading.Event()  # never set: it only paces the wait for slow readers
     while server.pending_output() and time.monotonic() < ends:
         flushed.wait(0.01)
+    if sockets is not None:
+        sockets.wait(max(0.0, ends - time.monotonic()))
     server.stop()

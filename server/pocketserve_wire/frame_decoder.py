@@ -59,8 +59,8 @@ class FrameDecoder:
     ) -> None:
         self.allowed = allowed
         self.last_request_id = 0
+        self.admit = admit
         self._most_body = most_body
-        self._admit = admit
         self._listens = listens
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -74,6 +74,11 @@ class FrameDecoder:
     def mid_frame(self) -> bool:
         """Whether a frame was begun and is not whole yet."""
         return self._header is not None or self._start != self._end
+
+    @property
+    def buffered(self) -> bool:
+        """Whether bytes are here that no frame was made of yet: part of one, or whole ones."""
+        return self._start != self._end
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty. Valid until the next call of any method."""
@@ -176,7 +181,7 @@ class FrameDecoder:
     def _check_expected(self, header: Header) -> None:
         kind = header.type
         if kind >= FIRST_SKIPPED_TYPE:
-            if FrameType.HELLO in self.allowed or FrameType.CHALLENGE in self.allowed:
+            if self._in_handshake:
                 raise _unexpected(f"frame type 0x{kind:02x} may not come before READY")
             return
         if kind not in self.allowed:
@@ -188,17 +193,21 @@ class FrameDecoder:
                     f"request_id {header.request_id} follows {self.last_request_id}; ids must increase",
                 )
             self.last_request_id = header.request_id
-        if FrameType.HELLO in self.allowed and header.payload_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
+        if self._in_handshake and header.payload_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
             raise _too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
         if header.body_length > self._most_body:
             raise _too_large(f"body_len {header.body_length} exceeds {self._most_body}")
 
+    @property
+    def _in_handshake(self) -> bool:
+        return FrameType.PING not in self.allowed  # which both sides may send as soon as it is over
+
     def _is_kept(self, header: Header) -> bool:
         if header.type >= FIRST_SKIPPED_TYPE:
             return False
-        if self._admit is None or header.type not in (FrameType.REQUEST, FrameType.RESPONSE):
+        if self.admit is None or header.type not in (FrameType.REQUEST, FrameType.RESPONSE):
             return True
-        return self._admit(header)
+        return self.admit(header)
 
     def _grow(self, wanted: int) -> None:
         have = len(self._payload)

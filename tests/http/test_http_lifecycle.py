@@ -51,7 +51,7 @@ def post(server, path: str, body: Any) -> requests.Response:
 
 def serve(*options: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a server that is expected not to start."""
-    command = [sys.executable, "-m", "pocketserve", "serve", *map(str, options)]
+    command = [sys.executable, "-m", "pocketserve", "serve", "--socket-port", "0", *map(str, options)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, **(environment or {})}
     )
@@ -116,7 +116,7 @@ def test_the_ready_file_says_where_the_server_is_and_goes_with_it(new_server, mo
     assert content == {
         "pid": server.process.pid,
         "http": {"host": "127.0.0.1", "port": server.port},
-        "socket": None,
+        "socket": {"host": "127.0.0.1", "port": server.socket_port},
         "token_file": str(server.log.with_name("token")),
         "models_dir": str(models_copy),
     }
@@ -166,6 +166,7 @@ def test_a_token_file_without_a_token_is_refused(tmp_path, content):
         (["--host", "0.0.0.0", "--no-auth"], "--no-auth works on loopback only"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
         (["--http-port", "70000"], "http_port must lie between 0 and 65535"),
+        (["--socket-port", "70000"], "socket_port must lie between 0 and 65535"),
         (["--http-port", "high"], "--http-port must be a whole number"),
         (["--queue-limit", "0"], "queue_limit must lie between 1"),
         (["--memory-budget", "much"], "--memory-budget must be a size such as 512M"),

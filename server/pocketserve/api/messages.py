@@ -44,6 +44,7 @@ class ApiResponse:
         chunks: the body's parts in order; they may reference a tensor's own memory.
         json_length: set when binary tensors follow the JSON part.
         compressible: the transport may compress the body when the client asked for it.
+        retry_after_s: seconds after which trying again makes sense; for HTTP it is among the headers too.
     """
 
     status: int = 200
@@ -52,6 +53,7 @@ class ApiResponse:
     json_length: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     compressible: bool = False
+    retry_after_s: float | None = None
 
 
 def json_response(value: Any) -> ApiResponse:
@@ -66,7 +68,7 @@ def error_response(error: ApiError) -> ApiResponse:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if error.code is ErrorCode.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="pocketserve"'
-    return ApiResponse(status=error.status, chunks=[error.body()], headers=headers)
+    return ApiResponse(status=error.status, chunks=[error.body()], headers=headers, retry_after_s=error.retry_after_s)
 
 
 def query_number(request: ApiRequest, name: str, low: float, high: float, default: float) -> float:

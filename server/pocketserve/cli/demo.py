@@ -71,9 +71,9 @@ def _server(models: Path) -> Iterator[Client]:
     """A server process of its own, on free ports and with a token of its own."""
     with tempfile.TemporaryDirectory(prefix="pocketserve-demo-") as folder:
         ready, token = Path(folder, "ready.json"), Path(folder, "token")
-        command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0"]
+        command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0", "--socket-port", "0"]
         command += ["--ready-file", str(ready), "--token-file", str(token), "--log-level", "warning"]
-        print(f"$ pocketserve serve {models.name} --http-port 0")
+        print(f"$ pocketserve serve {models.name} --http-port 0 --socket-port 0")
         process = subprocess.Popen(command)
         try:
             address = _await_ready(process, ready)

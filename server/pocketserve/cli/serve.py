@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.config import SETTINGS, Config, load_config
+
+if TYPE_CHECKING:
+    from pocketserve.serving import Addresses
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -22,9 +25,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         const=False,
         help="load unseen files without a trial",
     )
+    parser.add_argument("--no-socket", dest="socket", action="store_const", const=False, help="answer HTTP only")
     parser.add_argument("--load", nargs="+", metavar="NAME", help=_help("load"))
     for name in SETTINGS:
-        if name not in ("models_dir", "auth", "quarantine", "load"):
+        if name not in ("models_dir", "auth", "quarantine", "socket", "load"):
             parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=_help(name))
     return parser
 
@@ -42,13 +46,14 @@ def run(options: argparse.Namespace) -> int:
         logging.warning("no token is asked for: every app on this device can use the server")
     from pocketserve.serving import serve
 
-    serve(config, on_ready=lambda server: _announce(config, server.host, server.port))
+    serve(config, on_ready=lambda addresses: _announce(config, addresses))
     return 0
 
 
-def _announce(config: Config, host: str, port: int) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    logging.info("serving %s at http://%s:%d", config.models_dir, shown, port)
+def _announce(config: Config, addresses: Addresses) -> None:
+    logging.info("serving %s at http://%s", config.models_dir, addresses.http)
+    if addresses.socket is not None:
+        logging.info("the socket protocol is spoken at %s", addresses.socket)
     if config.auth:
         logging.info("the token is in %s; `pocketserve token` prints it", config.token_file)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from http import HTTPStatus
 from typing import Any
 
@@ -18,6 +17,7 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher
 from pocketserve.api.messages import error_response
 from pocketserve.config import Config
 from pocketserve.security import Guard
+from pocketserve.transports.listener import bind
 from pocketserve_wire import ApiError, ErrorCode, limits
 
 LOOP_TIMEOUT_S = 30
@@ -34,10 +34,6 @@ _WAITRESS_CODES = {
     431: ErrorCode.HEADERS_TOO_LARGE,
     501: ErrorCode.NOT_IMPLEMENTED,
 }
-
-
-class PortTakenError(Exception):
-    """The port cannot be had; the text says which and what to do."""
 
 
 class _JsonErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
@@ -135,7 +131,7 @@ class HttpServer:
     """
 
     def __init__(self, app: Flask, config: Config, guard: Guard) -> None:
-        listener = _bind(config.host, config.http_port)
+        listener = bind(config.host, config.http_port, "--http-port")
         self.port: int = listener.getsockname()[1]
         self.host = config.host
         self._stopping = False
@@ -192,18 +188,3 @@ class HttpServer:
 
     def _mark_stopping(self) -> None:
         self._stopping = True
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise PortTakenError(
-            f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose another with --http-port"
-        ) from None
-    listener.setblocking(False)
-    return listener

@@ -1,0 +1,354 @@
+"""One authenticated connection: who reads it, what runs, and how it ends.
+
+The right to read is one thing that exactly one thread holds, or the watcher keeps (``_watched``). The thread that has
+read a request lays that right down with the watcher, runs the request itself, and takes it up again before it sends
+the answer; while it runs, the watcher gives the right to another thread as soon as bytes come. So reading never
+waits for inference, and a client that waits for each answer is served by one thread without a single hand-over.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from pocketserve.api.messages import ApiResponse, error_response
+from pocketserve.engine.cancellation import Cancellation
+from pocketserve.transports.socket import requests
+from pocketserve.transports.socket.lingering import Lingering
+from pocketserve.transports.socket.outbox import Outbox
+from pocketserve.transports.socket.watcher import BROKEN
+from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, GoAwayReason
+from pocketserve_wire.frame_decoder import FrameDecoder
+from pocketserve_wire.frames import Frame, FrameType, Header, encode_frame, json_frame
+
+if TYPE_CHECKING:
+    from pocketserve.transports.socket.server import SocketServer
+
+log = logging.getLogger(__name__)
+
+LINGER_S: Final = 2
+"""How long a thread waits in a quiet connection before it leaves it to the watcher."""
+
+FRAME_S: Final = 30.0
+"""Longest time from a frame's first byte to its last."""
+
+_RECEIVE_TIMEOUT = struct.pack("ll", LINGER_S, 0)
+_RESET = struct.pack("ii", 1, 0)
+_REQUEST = int(FrameType.REQUEST)
+
+
+class Connection:
+    """A connection after READY.
+
+    Args:
+        decoder: as the handshake left it; it may hold bytes of the first request.
+        client_max_frame: bytes of the largest body that the client takes.
+    """
+
+    def __init__(
+        self, server: SocketServer, connection: socket.socket, decoder: FrameDecoder, client_max_frame: int
+    ) -> None:
+        self._server = server
+        self._socket = connection
+        self.descriptor = connection.fileno()
+        self._decoder = decoder
+        self._client_max_frame = client_max_frame
+        self._admission = requests.Admission(
+            server.limits.max_frame, server.limits.max_inflight, server.limits.max_bytes_inflight
+        )
+        decoder.admit = self._admit
+        self._outbox = Outbox(
+            connection,
+            server.limits.max_bytes_inflight,
+            too_slow=self._too_slow,
+            finished=self._finished,
+            broken=self.abort,
+        )
+        self._lock = threading.Lock()
+        self._running: dict[int, Cancellation] = {}
+        self._unanswered = 0
+        self._last_id = 0
+        self._watched = self._closed = self._half_closed = self._going_away = False
+        self._frame_begun: float | None = None
+        connection.setblocking(True)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_TIMEOUT)
+
+    # Reading
+
+    def read(self) -> None:
+        """Read and answer until the connection is quiet, ended, or read by another thread. Holds the right to read."""
+        try:
+            self._read()
+        except ConnectionFaultError as fault:
+            self._fail(fault)
+        except OSError:
+            self.abort()
+        except Exception:
+            log.exception("unexpected error on a connection")
+            self._fail(ConnectionFaultError(ConnectionFault.INTERNAL, "the server failed; its log says where"))
+
+    def _read(self) -> None:
+        decoder = self._decoder
+        while True:
+            frame = decoder.next()
+            if frame is None:
+                if not self._receive():
+                    return
+                continue
+            self._frame_begun = None
+            if frame.type == _REQUEST:
+                if not self._take_request(frame):
+                    return
+            elif not self._take_notice(frame):
+                return
+
+    def _receive(self) -> bool:
+        """Wait for bytes; whether to go on reading."""
+        decoder = self._decoder
+        if decoder.mid_frame:
+            now = time.monotonic()
+            if self._frame_begun is None:
+                self._frame_begun = now
+            elif now - self._frame_begun > FRAME_S:
+                raise _unfinished()
+        try:
+            count = self._socket.recv_into(decoder.buffer())
+        except BlockingIOError:
+            self._leave_to_watcher()
+            return False
+        if not count:
+            self._on_half_close()
+            return False
+        decoder.received(count)
+        return True
+
+    def _take_notice(self, frame: Frame) -> bool:
+        """Handle what is no request; whether to go on reading."""
+        if frame.type == FrameType.PING:
+            self._post([encode_frame(Frame(FrameType.PONG, arg=frame.arg))], urgent=True)
+        elif frame.type == FrameType.CANCEL:
+            with self._lock:
+                cancellation = self._running.get(frame.request_id)
+            if cancellation is not None:
+                cancellation.cancel()
+        elif frame.type == FrameType.ERROR:
+            self.abort()
+            return False
+        return True
+
+    def _admit(self, header: Header) -> bool:
+        with self._lock:
+            return self._admission.admit(header.body_length)
+
+    # Requests
+
+    def _take_request(self, frame: Frame) -> bool:
+        """Answer a request on this thread; whether this thread still holds the right to read."""
+        cancellation = Cancellation()
+        refusal = self._register(frame, cancellation)
+        if refusal is not None:
+            self._post(requests.encode(frame.request_id, error_response(refusal), self._client_max_frame)[0])
+            return True
+        received = self._admission.received  # the next reader sets it anew
+        self._lay_reading_down()
+        answer = requests.handle(self._server.service, frame, received, cancellation)
+        return self._answer(frame, answer)
+
+    def _register(self, frame: Frame, cancellation: Cancellation) -> ApiError | None:
+        admission = self._admission
+        if admission.refusal is not None:
+            return admission.refusal
+        with self._lock:
+            if self._going_away:
+                return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+            if not self._server.runners.take():
+                text = "too many requests are under way on all connections; try again later"
+                return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
+            admission.count += 1
+            admission.bytes += len(frame.body)
+            self._running[frame.request_id] = cancellation
+            self._unanswered += 1
+            self._last_id = frame.request_id
+        return None
+
+    def _answer(self, frame: Frame, answer: ApiResponse) -> bool:
+        holds = self._take_reading_up()
+        with self._lock:
+            self._running.pop(frame.request_id, None)
+            self._admission.count -= 1
+            self._admission.bytes -= len(frame.body)
+        self._server.runners.give()
+        chunks, size = requests.encode(frame.request_id, answer, self._client_max_frame)
+        if not self._outbox.post(chunks, size):
+            # The peer is slow: others must be able to read while this thread waits for it.
+            if holds:
+                self._lay_reading_down()
+            self._outbox.flush()
+            holds = holds and self._take_reading_up()
+        self._on_answered()
+        return holds
+
+    def _on_answered(self) -> None:
+        with self._lock:
+            self._unanswered -= 1
+            ends = not self._unanswered and (self._half_closed or self._going_away)
+        if ends:
+            self._finish()
+
+    # The right to read
+
+    def _lay_reading_down(self) -> None:
+        """Let another thread read what comes while this one is busy."""
+        if self._decoder.buffered:
+            # These bytes are here already: the watcher would never hear of them.
+            self._server.workers.submit(self.read)
+            return
+        with self._lock:
+            if not self._closed:
+                self._watched = True
+                self._server.watcher.arm(self.descriptor)
+
+    def _take_reading_up(self) -> bool:
+        """Read again, unless another thread does by now."""
+        with self._lock:
+            if not self._watched or self._closed:
+                return False
+            self._watched = False
+            # Else the watcher would wake up with us at the next request.
+            self._server.watcher.disarm(self.descriptor)
+        return True
+
+    def _leave_to_watcher(self) -> None:
+        """Nothing came for a while: the watcher waits for this connection, and this thread is free."""
+        with self._lock:
+            if self._closed:
+                return
+            self._watched = True
+            now = time.monotonic()
+            if self._frame_begun is not None:
+                self._server.watcher.set_time(self, self._frame_begun + FRAME_S)
+            elif not self._unanswered:
+                self._server.watcher.set_time(self, now + self._server.limits.idle_ms / 1000 - LINGER_S)
+            self._server.watcher.arm(self.descriptor)
+
+    def on_ready(self, events: int) -> None:
+        """Bytes came while nobody was reading, or the connection broke."""
+        with self._lock:
+            broken = self._half_closed and bool(events & BROKEN)
+            if self._closed or not (self._watched or broken):
+                return
+            self._watched = False
+        if broken:
+            return self.abort()
+        self._server.watcher.set_time(self, None)
+        self._server.workers.submit(self.read)
+        return None
+
+    def on_time(self) -> None:
+        """Nothing came for so long that the connection is closed."""
+        with self._lock:
+            if self._closed or not self._watched or (self._unanswered and self._frame_begun is None):
+                return
+            self._watched = False
+            self._going_away = True
+        if self._frame_begun is not None:
+            self._fail(_unfinished())
+        else:
+            self._finish(self._goaway(GoAwayReason.IDLE, "nothing was asked for a long time"))
+
+    def on_fault(self) -> None:
+        """The loop failed on this connection."""
+        self.abort()
+
+    # The end
+
+    def go_away(self) -> None:
+        """Take no more requests; close once those under way are answered."""
+        with self._lock:
+            if self._going_away or self._closed:
+                return
+            self._going_away = True
+            unanswered = self._unanswered
+        frame = self._goaway(GoAwayReason.SHUTTING_DOWN, "the server is shutting down")
+        if unanswered:
+            self._post([frame], urgent=True)
+        else:
+            self._finish(frame)
+
+    def _goaway(self, reason: GoAwayReason, text: str) -> bytes:
+        body = json.dumps({"error": text, "code": reason.name}).encode("ascii")
+        return json_frame(FrameType.GOAWAY, body, request_id=self._last_id, arg=reason)
+
+    def _on_half_close(self) -> None:
+        if self._decoder.mid_frame:
+            return self.abort()
+        with self._lock:
+            if self._closed:
+                return None
+            self._half_closed = True
+            self._server.watcher.disarm(self.descriptor)  # and hear of it when the rest breaks
+            ends = not self._unanswered
+        if ends:
+            self._finish()
+        return None
+
+    def _post(self, chunks: list[bytes | memoryview], *, urgent: bool = False) -> None:
+        """Send a small frame from a thread that must not wait."""
+        if not self._outbox.post(chunks, sum(map(len, chunks)), urgent=urgent):
+            self._server.workers.submit(self._outbox.flush)
+
+    def _fail(self, fault: ConnectionFaultError) -> None:
+        """Say what the peer did wrong, and close."""
+        log.debug("closing a connection: %s", fault.message)
+        self._cancel_all()
+        self._finish(json_frame(FrameType.ERROR, fault.body(), arg=fault.fault))
+
+    def _finish(self, frame: bytes = b"") -> None:
+        if not self._outbox.finish(frame):
+            self._server.workers.submit(self._outbox.flush)
+
+    def _finished(self) -> None:
+        """The last byte was handed to the system: let the peer read it before the connection is gone."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._server.watcher.remove(self.descriptor, self)
+        Lingering.begin(self._server.watcher, self._server.lingering, self._socket)
+        self._server.forget(self)
+
+    def _too_slow(self) -> None:
+        log.debug("closing a connection: %s", ConnectionFault.SLOW_READER.name)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close at once; what the system still holds for the peer is dropped."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._server.watcher.remove(self.descriptor, self)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
+        except OSError:
+            pass
+        self._socket.close()
+        self._cancel_all()
+        self._server.forget(self)
+
+    def _cancel_all(self) -> None:
+        with self._lock:
+            running = list(self._running.values())
+        for cancellation in running:
+            cancellation.cancel()
+
+
+def _unfinished() -> ConnectionFaultError:
+    return ConnectionFaultError(ConnectionFault.TIMEOUT, f"a frame must be whole within {FRAME_S:g} s")

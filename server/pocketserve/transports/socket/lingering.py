@@ -1,0 +1,80 @@
+"""Connections that are over: what was sent last must reach the peer before they are gone.
+
+Closing while the peer still sends would reset the connection, and the peer might never read why it was closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import Final
+
+from pocketserve.transports.socket.watcher import Watcher
+
+SECONDS: Final = 1.0
+"""How long what still comes is read and thrown away."""
+
+MOST: Final = 32
+"""Such connections at a time; the oldest gives way."""
+
+_scratch = bytearray(65_536)
+
+
+class Lingering:
+    """The watcher's part for one such connection."""
+
+    def __init__(self, watcher: Watcher, others: dict[Lingering, None], connection: socket.socket) -> None:
+        self._watcher = watcher
+        self._others = others
+        self._socket = connection
+        self._descriptor = connection.fileno()
+
+    @classmethod
+    def begin(cls, watcher: Watcher, others: dict[Lingering, None], connection: socket.socket) -> None:
+        """Take a connection over, which the watcher must not know any more; from any thread."""
+        watcher.call(cls(watcher, others, connection)._begin)
+
+    def _begin(self) -> None:
+        try:
+            self._socket.setblocking(False)
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._socket.close()
+            return
+        self._others[self] = None
+        if len(self._others) > MOST:
+            next(iter(self._others)).close()
+        self._watcher.add(self._descriptor, self)
+        self._watcher.set_time(self, time.monotonic() + SECONDS)
+        self._watcher.arm(self._descriptor)
+
+    def on_ready(self, events: int) -> None:
+        """Throw away what came."""
+        try:
+            gone = not self._socket.recv_into(_scratch)
+        except BlockingIOError:
+            gone = False
+        except OSError:
+            gone = True
+        if gone:
+            self.close()
+        else:
+            self._watcher.arm(self._descriptor)
+
+    def on_time(self) -> None:
+        """It took too long."""
+        self.close()
+
+    def on_fault(self) -> None:
+        """The loop failed on this connection."""
+        self.close()
+
+    def close(self) -> None:
+        """The end; on the watcher's thread."""
+        if self._others.pop(self, self) is self:
+            return
+        self._watcher.remove(self._descriptor, self)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that may still read
+        self._socket.close()

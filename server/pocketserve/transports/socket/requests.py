@@ -1,0 +1,151 @@
+"""One REQUEST to one RESPONSE: the socket's counterpart of what Flask and the WSGI front do for HTTP."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from typing import Final
+
+from pocketserve.api import dispatch
+from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, error_response
+from pocketserve.engine.cancellation import Cancellation
+from pocketserve.service import Service
+from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.frames import (
+    CRITICAL,
+    HEADER,
+    HEADER_BYTES,
+    MARK,
+    Extension,
+    Frame,
+    FrameType,
+    encode_ext,
+    encode_retry_after,
+)
+
+RESPONSE: Final = int(FrameType.RESPONSE)
+Chunk = bytes | memoryview
+
+
+@lru_cache(dispatch.REMEMBERED)
+def _read_target(target: bytes) -> tuple[dispatch.Target, dict[str, str]]:
+    """The route and the query parameters; both are shared between requests and must not be changed."""
+    method, path, query = dispatch.split_target(target)
+    return dispatch.match(method, path), dispatch.parse_query(query)
+
+
+def handle(service: Service, frame: Frame, received: float, cancellation: Cancellation) -> ApiResponse:
+    """Answer a REQUEST; never raises.
+
+    Args:
+        frame: whole; its body must not be changed any more.
+        received: when its header was read, by the monotonic clock.
+    """
+    try:
+        target, query = _read_target(frame.target)
+        content_type = _read_ext(frame.ext) if frame.ext else ""
+    except Exception as error:
+        return dispatch.failure(error, "reading a request")
+    route = target.route
+    # As in HTTP, where the header that says so counts on these routes only.
+    split = route.answer == "infer" and frame.json_length != len(frame.body)
+    request = ApiRequest(
+        path=target.path,
+        query=query,
+        body=memoryview(frame.body),
+        json_length=frame.json_length if split else None,
+        content_type=content_type,
+        deadline=received + frame.arg / 1000 if frame.arg else None,
+        cancellation=cancellation,
+    )
+    answer = dispatch.answer(service, route, request)
+    if target.head:
+        answer.chunks = []
+    return answer
+
+
+def _read_ext(ext: object) -> str:
+    assert isinstance(ext, dict)
+    for tag in ext:
+        if tag & CRITICAL:
+            raise ApiError(
+                ErrorCode.NOT_IMPLEMENTED, f"extension {tag} must be understood, and this server does not know it"
+            )
+    content_type = ext.get(Extension.CONTENT_TYPE, b"")
+    return bytes(content_type).decode("ascii")
+
+
+def encode(request_id: int, answer: ApiResponse, most: int) -> tuple[list[Chunk], int]:
+    """A RESPONSE's pieces, to be sent from where they lie, and their length together.
+
+    Args:
+        most: bytes of the largest body that the client takes.
+    """
+    size = 0
+    for chunk in answer.chunks:
+        size += len(chunk)
+    if size > most:
+        return encode(request_id, _too_large(size, most), max(most, size))
+    json_length = answer.json_length
+    if json_length is None:
+        json_length = size if answer.content_type == JSON else 0
+    ext = _write_ext(answer, whole_json=json_length == size)
+    head = HEADER.pack(MARK, RESPONSE, 0, request_id, answer.status, 0, len(ext), json_length, size)
+    return [head + ext, *answer.chunks], HEADER_BYTES + len(ext) + size
+
+
+def _write_ext(answer: ApiResponse, *, whole_json: bool) -> bytes:
+    ext: dict[int, bytes] = {}
+    if answer.content_type != (JSON if whole_json else OCTETS):
+        ext[Extension.CONTENT_TYPE] = answer.content_type.encode("ascii")
+    if answer.retry_after_s is not None:
+        ext[Extension.RETRY_AFTER_MS] = encode_retry_after(int(1000 * answer.retry_after_s))
+    return encode_ext(ext) if ext else b""
+
+
+def _too_large(size: int, most: int) -> ApiResponse:
+    text = f"the answer has {size} bytes, more than the {most} that the client takes (its max_frame)"
+    answer = error_response(ApiError(ErrorCode.BODY_TOO_LARGE, text))
+    if sum(map(len, answer.chunks)) > most:
+        answer.chunks = []  # its status still says it
+    return answer
+
+
+class Admission:
+    """Counts what one connection has under way, and says no to what is too much. Not thread-safe.
+
+    Args:
+        most_body: bytes of one body.
+        most: requests under way.
+        most_bytes: bytes of their bodies together.
+
+    Attributes:
+        refusal: why the request whose header was read last is not taken; its body is thrown away.
+        received: when that header was read, by the monotonic clock.
+    """
+
+    def __init__(self, most_body: int, most: int, most_bytes: int) -> None:
+        self._most_body = most_body
+        self._most = most
+        self._most_bytes = most_bytes
+        self.count = 0
+        self.bytes = 0
+        self.refusal: ApiError | None = None
+        self.received = 0.0
+
+    def admit(self, body_length: int) -> bool:
+        """Look at a request's header: is its body to be kept?"""
+        self.received = time.monotonic()
+        self.refusal = None
+        if body_length > self._most_body:
+            text = f"the body exceeds {self._most_body} bytes (max_body_bytes)"
+            self.refusal = ApiError(ErrorCode.BODY_TOO_LARGE, f"Request Entity Too Large: {text}")
+        elif self.count >= self._most:
+            self.refusal = _full(f"{self.count} requests are under way on this connection (socket_inflight)")
+        elif self.bytes + body_length > self._most_bytes and self.count:
+            self.refusal = _full(f"bodies of {self.bytes} bytes are under way on this connection (socket_bytes)")
+        return self.refusal is None
+
+
+def _full(what: str) -> ApiError:
+    return ApiError(ErrorCode.QUEUE_FULL, f"{what}; try again later", retry_after_s=0.1)

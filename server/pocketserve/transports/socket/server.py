@@ -1,0 +1,183 @@
+"""The socket transport: listens, keeps count of connections, and brings them to a good end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from typing import Final
+
+from pocketserve import __version__
+from pocketserve.config import Config
+from pocketserve.service import Service
+from pocketserve.transports.listener import bind
+from pocketserve.transports.socket.connection import Connection
+from pocketserve.transports.socket.lingering import Lingering
+from pocketserve.transports.socket.stranger import Stranger
+from pocketserve.transports.socket.watcher import Watcher
+from pocketserve.transports.socket.workers import Slots, Workers
+from pocketserve_wire.handshake import ConnectionLimits
+
+log = logging.getLogger(__name__)
+
+STRANGERS: Final = 8
+"""Connections in the handshake; the oldest gives way to one more."""
+
+BACKLOG: Final = 64
+ACCEPT_AGAIN_S: Final = 1.0
+"""How long no connection is taken after the system had no descriptor left for one."""
+
+STOP_S: Final = 1.0
+
+
+class SocketServer:
+    """A bound socket server; :meth:`start` begins to serve on threads of its own.
+
+    Args:
+        service: what requests call.
+        token: what clients must know; None asks for nothing.
+
+    Attributes:
+        host, port: where it listens.
+        limits: what clients are told in READY.
+        key: the token's bytes.
+        strangers, lingering: connections before and after their time; the watcher's thread alone touches them.
+        runners: places for requests that run or wait on all connections together.
+
+    Raises:
+        PortTakenError: the address cannot be bound.
+    """
+
+    def __init__(self, service: Service, token: str | None) -> None:
+        config = service.config
+        self.service = service
+        self.key = token.encode("ascii") if token is not None else None
+        self.limits = connection_limits(config)
+        self._listener = bind(config.host, config.socket_port, "--socket-port")
+        self.host = config.host
+        self.port: int = self._listener.getsockname()[1]
+        self.watcher = Watcher()
+        self.runners = Slots(config.worker_threads)
+        # Every thread reads a connection or runs a request; nothing that must be read ever waits for a thread.
+        self.workers = Workers(config.socket_connections + config.worker_threads)
+        self.strangers: dict[Stranger, None] = {}
+        self.lingering: dict[Lingering, None] = {}
+        self._most = config.socket_connections
+        self._connections: set[Connection] = set()
+        self._changed = threading.Condition()
+        self._draining = False
+        self._thread = threading.Thread(target=self.watcher.run, name="pocketserve-socket-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Accept connections from now on."""
+        self._listener.listen(BACKLOG)
+        self.watcher.add(self._listener.fileno(), self)
+        self.watcher.arm(self._listener.fileno())
+        self._thread.start()
+
+    # What the watcher tells
+
+    def on_ready(self, events: int) -> None:
+        """Somebody connects."""
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if self._draining:
+                return
+            log.warning("a connection could not be accepted: %s", error.strerror)
+            self.watcher.set_time(self, time.monotonic() + ACCEPT_AGAIN_S)
+            return
+        else:
+            self._meet(connection)
+        self.watcher.arm(self._listener.fileno())
+
+    def _meet(self, connection: socket.socket) -> None:
+        if len(self.strangers) >= STRANGERS:
+            next(iter(self.strangers)).give_way()
+        try:
+            self.strangers[Stranger(self, connection)] = None
+        except OSError:  # it is gone already
+            connection.close()
+
+    def on_time(self) -> None:
+        """Try again to accept."""
+        self.watcher.arm(self._listener.fileno())
+
+    def on_fault(self) -> None:
+        """The loop failed while accepting."""
+        self.watcher.set_time(self, time.monotonic() + ACCEPT_AGAIN_S)
+
+    # Connections
+
+    @property
+    def full(self) -> bool:
+        """Whether no further connection is taken."""
+        return len(self._connections) >= self._most
+
+    def welcome(self, connection: Connection) -> None:
+        """Begin to serve a connection whose peer knows the token."""
+        with self._changed:
+            self._connections.add(connection)
+            draining = self._draining
+        self.watcher.add(connection.descriptor, connection)
+        self.workers.submit(connection.read)
+        if draining:
+            connection.go_away()
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is over."""
+        with self._changed:
+            self._connections.discard(connection)
+            self._changed.notify_all()
+
+    # The end
+
+    def drain(self) -> None:
+        """Take no more connections and requests, and tell the clients."""
+        with self._changed:
+            self._draining = True
+            connections = list(self._connections)
+        self.watcher.call(self._stop_listening)
+        for connection in connections:
+            connection.go_away()
+
+    def _stop_listening(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.watcher.remove(self._listener.fileno(), self)
+        self._listener.close()
+        for stranger in list(self.strangers):
+            stranger.close()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until every connection has its answers; whether that was so in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._connections, timeout)
+
+    def stop(self) -> None:
+        """Close everything, at once."""
+        self.drain()
+        for connection in list(self._connections):
+            connection.abort()
+        self.watcher.call(self._stop_lingering)
+        self.watcher.stop()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    def _stop_lingering(self) -> None:
+        for connection in list(self.lingering):
+            connection.close()
+
+
+def connection_limits(config: Config) -> ConnectionLimits:
+    """What READY says, from the settings."""
+    return ConnectionLimits(
+        max_frame=config.max_body_bytes,
+        max_inflight=config.socket_inflight,
+        max_bytes_inflight=max(config.socket_bytes_inflight, config.max_body_bytes),
+        idle_ms=round(1000 * config.socket_idle),
+        server=f"pocketserve/{__version__}",
+    )

@@ -1,0 +1,152 @@
+"""One thread that waits for everything nobody else waits for: new connections, strangers, and those that are quiet.
+
+It never blocks on a peer and runs no request. With nothing to do it sleeps without end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+log = logging.getLogger(__name__)
+
+ONCE: Final = select.EPOLLONESHOT
+READABLE: Final = select.EPOLLIN | select.EPOLLONESHOT
+BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
+
+
+class Watched(Protocol):
+    """What is told of events, on the watcher's thread; it must not block."""
+
+    def on_ready(self, events: int) -> None:
+        """Bytes came, or the connection ended. Sent once for each :meth:`Watcher.arm`.
+
+        Args:
+            events: what epoll says.
+        """
+
+    def on_time(self) -> None:
+        """The time given to :meth:`Watcher.set_time` has come."""
+
+    def on_fault(self) -> None:
+        """One of the other two raised what nobody foresaw."""
+
+
+class Watcher:
+    """An epoll loop with deadlines. Everything but :meth:`run` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._watched: dict[int, Watched] = {}
+        self._times: dict[Watched, float] = {}
+        self._lock = threading.Lock()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._sleeps_until = 0.0
+        self._stopping = self._closed = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._epoll.register(self._wake_read, select.EPOLLIN)
+
+    def add(self, descriptor: int, watched: Watched) -> None:
+        """Know a descriptor, without waiting for it yet."""
+        self._watched[descriptor] = watched
+        self._epoll.register(descriptor, ONCE)
+
+    def arm(self, descriptor: int) -> None:
+        """Report once when the descriptor can be read. Costs one system call and wakes nobody."""
+        self._epoll.modify(descriptor, READABLE)
+
+    def disarm(self, descriptor: int) -> None:
+        """Report only that the connection broke."""
+        self._epoll.modify(descriptor, ONCE)
+
+    def remove(self, descriptor: int, watched: Watched) -> None:
+        """Forget a descriptor before it is closed; once more does nothing."""
+        if self._watched.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+        self.set_time(watched, None)
+
+    def set_time(self, watched: Watched, when: float | None) -> None:
+        """Call ``on_time`` at a time of the monotonic clock; None forgets it."""
+        with self._lock:
+            if when is None:
+                self._times.pop(watched, None)
+                return
+            self._times[watched] = when
+            late = when < self._sleeps_until
+        if late:
+            self._wake()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run a function on the watcher's thread."""
+        self._calls.append(function)
+        self._wake()
+
+    def stop(self) -> None:
+        """Make :meth:`run` return soon."""
+        self._stopping = True
+        self._wake()
+
+    def run(self) -> None:
+        """Wait and report until stopped."""
+        while not self._stopping:
+            for descriptor, events in self._epoll.poll(self._timeout()):
+                if descriptor == self._wake_read:
+                    self._drain_wakes()
+                elif (watched := self._watched.get(descriptor)) is not None:
+                    self._report(watched, functools.partial(watched.on_ready, events))
+            self._sleeps_until = 0.0
+            while self._calls:
+                self._calls.popleft()()
+            self._run_times()
+        with self._lock:
+            self._closed = True
+        self._epoll.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _timeout(self) -> float | None:
+        with self._lock:
+            if self._calls or self._stopping:
+                return 0
+            # Later callers compare with this, under the same lock: either they are seen here, or they wake us.
+            self._sleeps_until = min(self._times.values(), default=float("inf"))
+        if self._sleeps_until == float("inf"):
+            return None
+        return max(0.0, self._sleeps_until - time.monotonic())
+
+    def _run_times(self) -> None:
+        if not self._times:
+            return
+        now = time.monotonic()
+        with self._lock:
+            due = [watched for watched, when in self._times.items() if when <= now]
+            for watched in due:
+                del self._times[watched]
+        for watched in due:
+            self._report(watched, watched.on_time)
+
+    def _report(self, watched: Watched, event: Callable[[], None]) -> None:
+        try:
+            event()
+        except Exception:
+            log.exception("unexpected error in the socket transport's loop")
+            watched.on_fault()
+
+    def _wake(self) -> None:
+        with self._lock, contextlib.suppress(BlockingIOError):  # it is being woken already
+            if not self._closed:
+                os.write(self._wake_write, b"\0")
+
+    def _drain_wakes(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)

@@ -1,0 +1,121 @@
+"""Threads that read connections and run requests: started when needed, ended when idle."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+IDLE_S: Final = 10.0
+"""How long a thread waits for more work before it ends and gives its memory back."""
+
+Job = Callable[[], None]
+
+
+class _Parked:
+    __slots__ = ("job", "wake")
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        # A locked lock is the cheapest thing one thread can wait on and another release.
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+class Workers:
+    """A pool of threads that grows with the work and shrinks to nothing without.
+
+    Args:
+        most: threads at a time; further jobs wait.
+    """
+
+    def __init__(self, most: int, idle_s: float = IDLE_S) -> None:
+        self._most = most
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._parked: list[_Parked] = []
+        self._queue: deque[Job] = deque()
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Threads now."""
+        return self._count
+
+    def submit(self, job: Job) -> None:
+        """Run ``job`` on some thread, soon. It must not raise."""
+        with self._lock:
+            if not self._parked:
+                if self._count >= self._most:
+                    self._queue.append(job)
+                    return
+                self._count += 1
+                parked = None
+            else:
+                parked = self._parked.pop()  # the last to come is the warmest
+                parked.job = job
+        if parked is not None:
+            parked.wake.release()
+        else:
+            self._start(job)
+
+    def _start(self, job: Job) -> None:
+        try:
+            threading.Thread(target=self._work, args=(job,), name="pocketserve-socket", daemon=True).start()
+        except RuntimeError:  # the system has no more threads; one of ours will find the job
+            with self._lock:
+                self._count -= 1
+                if not self._count:
+                    raise
+                self._queue.append(job)
+
+    def _work(self, job: Job | None) -> None:
+        place = _Parked()
+        while job is not None:
+            try:
+                job()
+            except Exception:
+                log.exception("unexpected error on a thread of the socket transport")
+            job = None  # what it holds must not live as long as the wait
+            job = self._next(place)
+
+    def _next(self, place: _Parked) -> Job | None:
+        with self._lock:
+            if self._queue:
+                return self._queue.popleft()
+            place.job = None
+            self._parked.append(place)
+        if not place.wake.acquire(timeout=self._idle_s):
+            with self._lock:
+                if place.job is None:
+                    self._parked.remove(place)
+                    self._count -= 1
+                    return None
+            place.wake.acquire()  # the job came while the wait was ending; so did, or will, its release
+        job, place.job = place.job, None
+        return job
+
+
+class Slots:
+    """A number of places, taken without waiting."""
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Take a place, if one is free."""
+        with self._lock:
+            if not self._free:
+                return False
+            self._free -= 1
+        return True
+
+    def give(self) -> None:
+        """Give a place back."""
+        with self._lock:
+            self._free += 1

@@ -1,0 +1,190 @@
+"""A small client of the socket protocol, which can also say what no good client would say."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from pocketserve_wire.faults import ConnectionFault
+from pocketserve_wire.frame_decoder import FROM_SERVER, HANDSHAKE_OF_SERVER, FrameDecoder
+from pocketserve_wire.frames import Frame, FrameType, encode_frame
+from pocketserve_wire.handshake import ClientHandshake, ConnectionLimits
+
+TIMEOUT_S = 30.0
+MOST = 64 * 1024 * 1024
+
+
+@dataclass
+class Answer:
+    """One RESPONSE."""
+
+    request_id: int
+    status: int
+    ext: dict[int, bytes]
+    json_length: int
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str | None:
+        """The stable code of an error."""
+        return self.document.get("code") if self.status != 200 else None
+
+
+class ClosedError(Exception):
+    """The server closed the connection.
+
+    Attributes:
+        frame: its ERROR or GOAWAY, or None.
+    """
+
+    def __init__(self, frame: Frame | None) -> None:
+        self.frame = frame
+        self.fault = ConnectionFault(frame.arg) if frame and frame.type == FrameType.ERROR else None
+        super().__init__(f"{self.fault!r}: {bytes(frame.body)!r}" if frame else "closed without a word")
+
+    @property
+    def document(self) -> Any:
+        """What the last frame said."""
+        assert self.frame is not None
+        return json.loads(bytes(self.frame.body))
+
+
+class Framed:
+    """One connection, greeted unless told otherwise.
+
+    Attributes:
+        socket: with a deadline on every operation.
+        limits: what READY said.
+        closed: once the server has ended the connection.
+    """
+
+    limits: ConnectionLimits
+
+    def __init__(
+        self,
+        port: int,
+        token: str | None,
+        *,
+        greet: bool = True,
+        max_frame: int = MOST,
+        receive_buffer: int = 0,
+    ) -> None:
+        self.token = token
+        self.socket = socket.socket()
+        self.socket.settimeout(TIMEOUT_S)
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.decoder = FrameDecoder(HANDSHAKE_OF_SERVER, MOST)
+        self.waiting: deque[Frame] = deque()
+        self.last_id = 0
+        if greet:
+            self.greet(max_frame)
+
+    def greet(self, max_frame: int = MOST) -> None:
+        """The whole handshake."""
+        key = self.token.encode() if self.token else None
+        handshake = ClientHandshake(key, secrets.token_bytes(16), max_frame, "test")
+        self.send(handshake.hello)
+        self.send(handshake.answer_challenge(self.frame(FrameType.CHALLENGE)))
+        self.limits = handshake.accept_ready(self.frame(FrameType.READY))
+        self.decoder.allowed = FROM_SERVER
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self.socket.sendall(data)
+
+    def write(
+        self, target: str, body: bytes = b"", *, json_length: int | None = None, arg: int = 0, request_id: int = 0
+    ) -> bytes:
+        """A REQUEST frame; the body is all JSON unless told otherwise."""
+        self.last_id = request_id or self.last_id + 1
+        length = len(body) if json_length is None else json_length
+        frame = Frame(FrameType.REQUEST, self.last_id, arg, target.encode(), {}, length, body)
+        return encode_frame(frame)
+
+    def ask(self, target: str, body: bytes = b"", **options: Any) -> int:
+        """Send a REQUEST; returns its id."""
+        self.send(self.write(target, body, **options))
+        return self.last_id
+
+    def call(self, target: str, body: bytes = b"", **options: Any) -> Answer:
+        """Send a REQUEST and wait for its RESPONSE."""
+        wanted = self.ask(target, body, **options)
+        answer = self.answer()
+        assert answer.request_id == wanted
+        return answer
+
+    def cancel(self, request_id: int) -> None:
+        """Send CANCEL."""
+        self.send(encode_frame(Frame(FrameType.CANCEL, request_id)))
+
+    def ping(self, number: int) -> None:
+        """Send PING and wait for its PONG."""
+        self.send(encode_frame(Frame(FrameType.PING, arg=number)))
+        assert self.frame(FrameType.PONG).arg == number
+
+    def next(self) -> Frame:
+        """The next frame.
+
+        Raises:
+            ClosedError: there is none any more; with the ERROR frame, if one came.
+        """
+        while not self.waiting:
+            try:
+                data = self.socket.recv(1 << 20)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise ClosedError(None)
+            self.waiting += self.decoder.feed(data)
+        frame = self.waiting.popleft()
+        if frame.type == FrameType.ERROR:
+            raise ClosedError(frame)
+        return frame
+
+    def frame(self, kind: FrameType) -> Frame:
+        """The next frame, which must be of a kind."""
+        frame = self.next()
+        assert frame.type == kind, (FrameType(frame.type), bytes(frame.body))
+        return frame
+
+    def answer(self) -> Answer:
+        """The next RESPONSE."""
+        frame = self.frame(FrameType.RESPONSE)
+        return Answer(frame.request_id, frame.arg, dict(frame.ext), frame.json_length, bytes(frame.body))
+
+    def answers(self, count: int) -> dict[int, Answer]:
+        """So many RESPONSEs, by id, in whichever order they came."""
+        return {answer.request_id: answer for answer in (self.answer() for _ in range(count))}
+
+    def ends(self) -> ClosedError:
+        """Read until the server closes; what it said last. Frames before are dropped."""
+        try:
+            while True:
+                self.next()
+        except ClosedError as closed:
+            return closed
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+    def __enter__(self) -> Framed:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
