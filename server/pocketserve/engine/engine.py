@@ -336,7 +336,8 @@ class Engine:
                 )
 
     def _slot(self, key: Key) -> Slot:
-        return self._slots.setdefault(key, Slot())
+        slot = self._slots.get(key)
+        return slot if slot is not None else self._slots.setdefault(key, Slot())
 
     def _residents(self) -> list[memory.Resident]:
         return [
