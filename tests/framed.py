@@ -80,17 +80,21 @@ class Framed:
         receive_buffer: int = 0,
     ) -> None:
         self.token = token
+        self.decoder = FrameDecoder(HANDSHAKE_OF_SERVER, MOST)
+        self.waiting: deque[Frame] = deque()
+        self.last_id = 0
         self.socket = socket.socket()
         self.socket.settimeout(TIMEOUT_S)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.connect(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.decoder = FrameDecoder(HANDSHAKE_OF_SERVER, MOST)
-        self.waiting: deque[Frame] = deque()
-        self.last_id = 0
-        if greet:
-            self.greet(max_frame)
+        try:
+            self.socket.connect(("127.0.0.1", port))
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if greet:
+                self.greet(max_frame)
+        except BaseException:
+            self.close()
+            raise
 
     def greet(self, max_frame: int = MOST) -> None:
         """The whole handshake."""

@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pocketserve.api.messages import ApiResponse, error_response
 from pocketserve.engine.cancellation import Cancellation
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LINGER_S: Final = 2
-"""How long a thread waits in a quiet connection before it leaves it to the watcher."""
-
-FRAME_S: Final = 30.0
-"""Longest time from a frame's first byte to its last."""
-
-_RECEIVE_TIMEOUT = struct.pack("ll", LINGER_S, 0)
 _RESET = struct.pack("ii", 1, 0)
 _REQUEST = int(FrameType.REQUEST)
 
@@ -66,6 +59,7 @@ class Connection:
         self._outbox = Outbox(
             connection,
             server.limits.max_bytes_inflight,
+            server.patience,
             too_slow=self._too_slow,
             finished=self._finished,
             broken=self.abort,
@@ -77,7 +71,7 @@ class Connection:
         self._watched = self._closed = self._half_closed = self._going_away = False
         self._frame_begun: float | None = None
         connection.setblocking(True)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_TIMEOUT)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, server.patience.receive_timeout)
 
     # Reading
 
@@ -115,8 +109,8 @@ class Connection:
             now = time.monotonic()
             if self._frame_begun is None:
                 self._frame_begun = now
-            elif now - self._frame_begun > FRAME_S:
-                raise _unfinished()
+            elif now - self._frame_begun > self._server.patience.frame:
+                raise self._unfinished()
         try:
             count = self._socket.recv_into(decoder.buffer())
         except BlockingIOError:
@@ -230,11 +224,12 @@ class Connection:
             if self._closed:
                 return
             self._watched = True
-            now = time.monotonic()
+            patience = self._server.patience
             if self._frame_begun is not None:
-                self._server.watcher.set_time(self, self._frame_begun + FRAME_S)
+                self._server.watcher.set_time(self, self._frame_begun + patience.frame)
             elif not self._unanswered:
-                self._server.watcher.set_time(self, now + self._server.limits.idle_ms / 1000 - LINGER_S)
+                idle = self._server.limits.idle_ms / 1000
+                self._server.watcher.set_time(self, time.monotonic() + idle - patience.quiet)
             self._server.watcher.arm(self.descriptor)
 
     def on_ready(self, events: int) -> None:
@@ -258,7 +253,7 @@ class Connection:
             self._watched = False
             self._going_away = True
         if self._frame_begun is not None:
-            self._fail(_unfinished())
+            self._fail(self._unfinished())
         else:
             self._finish(self._goaway(GoAwayReason.IDLE, "nothing was asked for a long time"))
 
@@ -320,7 +315,7 @@ class Connection:
                 return
             self._closed = True
             self._server.watcher.remove(self.descriptor, self)
-        Lingering.begin(self._server.watcher, self._server.lingering, self._socket)
+        Lingering.begin(self._server, self._socket)
         self._server.forget(self)
 
     def _too_slow(self) -> None:
@@ -349,6 +344,6 @@ class Connection:
         for cancellation in running:
             cancellation.cancel()
 
-
-def _unfinished() -> ConnectionFaultError:
-    return ConnectionFaultError(ConnectionFault.TIMEOUT, f"a frame must be whole within {FRAME_S:g} s")
+    def _unfinished(self) -> ConnectionFaultError:
+        text = f"a frame must be whole within {self._server.patience.frame:g} s"
+        return ConnectionFaultError(ConnectionFault.TIMEOUT, text)

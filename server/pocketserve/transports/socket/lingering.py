@@ -8,12 +8,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pocketserve.transports.socket.watcher import Watcher
-
-SECONDS: Final = 1.0
-"""How long what still comes is read and thrown away."""
+if TYPE_CHECKING:
+    from pocketserve.transports.socket.server import SocketServer
 
 MOST: Final = 32
 """Such connections at a time; the oldest gives way."""
@@ -24,16 +22,18 @@ _scratch = bytearray(65_536)
 class Lingering:
     """The watcher's part for one such connection."""
 
-    def __init__(self, watcher: Watcher, others: dict[Lingering, None], connection: socket.socket) -> None:
-        self._watcher = watcher
-        self._others = others
+    def __init__(self, server: SocketServer, connection: socket.socket) -> None:
+        self._watcher = server.watcher
+        self._others = server.lingering
+        self._seconds = server.patience.lingering
         self._socket = connection
         self._descriptor = connection.fileno()
 
     @classmethod
-    def begin(cls, watcher: Watcher, others: dict[Lingering, None], connection: socket.socket) -> None:
+    def begin(cls, server: SocketServer, connection: socket.socket) -> None:
         """Take a connection over, which the watcher must not know any more; from any thread."""
-        watcher.call(cls(watcher, others, connection)._begin)
+        if not server.watcher.call(cls(server, connection)._begin):
+            connection.close()
 
     def _begin(self) -> None:
         try:
@@ -46,7 +46,7 @@ class Lingering:
         if len(self._others) > MOST:
             next(iter(self._others)).close()
         self._watcher.add(self._descriptor, self)
-        self._watcher.set_time(self, time.monotonic() + SECONDS)
+        self._watcher.set_time(self, time.monotonic() + self._seconds)
         self._watcher.arm(self._descriptor)
 
     def on_ready(self, events: int) -> None:

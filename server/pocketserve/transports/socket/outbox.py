@@ -10,11 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-STALL_S: Final = 10.0
-"""A peer that takes not one byte for this long while something is sent to it is given up."""
-
-FRAME_S: Final = 30.0
-"""Longest time for one frame, as for frames that are read."""
+from pocketserve.transports.socket.patience import Patience
 
 MAX_WAITING: Final = 1024
 """Frames that may wait behind the one being written: a peer that only asks and never reads."""
@@ -42,12 +38,14 @@ class Outbox:
         self,
         connection: socket.socket,
         most_bytes: int,
+        patience: Patience,
         too_slow: Callable[[], None],
         finished: Callable[[], None],
         broken: Callable[[], None],
     ) -> None:
         self._socket = connection
         self._most_bytes = most_bytes
+        self._patience = patience
         self._too_slow = too_slow
         self._finished = finished
         self._broken = broken
@@ -112,15 +110,15 @@ class Outbox:
             poller.register(self._socket, select.POLLOUT)
         except (OSError, ValueError):
             return self._end(self._broken)
-        frame, ends = self._frames, time.monotonic() + FRAME_S
+        frame, ends = self._frames, time.monotonic() + self._patience.frame
         while True:
-            patience = min(STALL_S, ends - time.monotonic())
+            patience = min(self._patience.stall, ends - time.monotonic())
             if patience <= 0 or not poller.poll(1000 * patience):
                 return self._end(self._too_slow)
             if self._advance():
                 return None
             if self._frames != frame:
-                frame, ends = self._frames, time.monotonic() + FRAME_S
+                frame, ends = self._frames, time.monotonic() + self._patience.frame
 
     def _keep(self, chunks: list[Chunk], size: int, urgent: bool) -> bool:
         """Queue a frame; whether that is too much."""

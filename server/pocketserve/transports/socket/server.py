@@ -15,6 +15,7 @@ from pocketserve.service import Service
 from pocketserve.transports.listener import bind
 from pocketserve.transports.socket.connection import Connection
 from pocketserve.transports.socket.lingering import Lingering
+from pocketserve.transports.socket.patience import Patience
 from pocketserve.transports.socket.stranger import Stranger
 from pocketserve.transports.socket.watcher import Watcher
 from pocketserve.transports.socket.workers import Slots, Workers
@@ -50,9 +51,10 @@ class SocketServer:
         PortTakenError: the address cannot be bound.
     """
 
-    def __init__(self, service: Service, token: str | None) -> None:
+    def __init__(self, service: Service, token: str | None, patience: Patience | None = None) -> None:
         config = service.config
         self.service = service
+        self.patience = patience or Patience()
         self.key = token.encode("ascii") if token is not None else None
         self.limits = connection_limits(config)
         self._listener = bind(config.host, config.socket_port, "--socket-port")
@@ -112,6 +114,11 @@ class SocketServer:
         self.watcher.set_time(self, time.monotonic() + ACCEPT_AGAIN_S)
 
     # Connections
+
+    @property
+    def connections(self) -> int:
+        """Authenticated connections now."""
+        return len(self._connections)
 
     @property
     def full(self) -> bool:

@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HANDSHAKE_S: Final = 5.0
-"""From the first to the last byte of a handshake."""
-
-WRONG_PROOF_S: Final = 0.1
-"""How late a wrong proof is answered. A random key of 256 bits needs no protection from guessing; this keeps an app
-with an old token, which tries again and again, from using up the phone."""
-
 MOST_OVER: Final = 1024 * 1024
 """Bytes by which a body may exceed the limit and still be read, thrown away and answered 413."""
 
@@ -56,7 +49,7 @@ class Stranger:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         server.watcher.add(self._descriptor, self)
-        server.watcher.set_time(self, time.monotonic() + HANDSHAKE_S)
+        server.watcher.set_time(self, time.monotonic() + server.patience.handshake)
         server.watcher.arm(self._descriptor)
 
     def on_ready(self, events: int) -> None:
@@ -107,7 +100,7 @@ class Stranger:
         log.debug("refusing a connection: %s", fault.fault.name)
         self._refusal = json_frame(FrameType.ERROR, fault.body(), arg=fault.fault)
         if fault.fault is ConnectionFault.UNAUTHORIZED:
-            self._server.watcher.set_time(self, time.monotonic() + WRONG_PROOF_S)
+            self._server.watcher.set_time(self, time.monotonic() + self._server.patience.wrong_proof)
         else:
             self.leave(self._refusal)
 
@@ -116,7 +109,8 @@ class Stranger:
         if self._refusal is not None:
             self.leave(self._refusal)
         else:
-            self._refuse(ConnectionFaultError(ConnectionFault.TIMEOUT, f"the handshake took over {HANDSHAKE_S:g} s"))
+            text = f"the handshake took over {self._server.patience.handshake:g} s"
+            self._refuse(ConnectionFaultError(ConnectionFault.TIMEOUT, text))
 
     def give_way(self) -> None:
         """Leave the place to a newer stranger: whoever is honest has long been through."""
@@ -135,7 +129,7 @@ class Stranger:
         except OSError:
             self._socket.close()
             return
-        Lingering.begin(self._server.watcher, self._server.lingering, self._socket)
+        Lingering.begin(self._server, self._socket)
 
     def close(self) -> None:
         """Close without a word."""

@@ -86,10 +86,14 @@ class Watcher:
         if late:
             self._wake()
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Run a function on the watcher's thread."""
-        self._calls.append(function)
+    def call(self, function: Callable[[], None]) -> bool:
+        """Run a function on the watcher's thread; False when the watcher has ended."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._calls.append(function)
         self._wake()
+        return True
 
     def stop(self) -> None:
         """Make :meth:`run` return soon."""
@@ -98,7 +102,7 @@ class Watcher:
 
     def run(self) -> None:
         """Wait and report until stopped."""
-        while not self._stopping:
+        while not self._has_ended():
             for descriptor, events in self._epoll.poll(self._timeout()):
                 if descriptor == self._wake_read:
                     self._drain_wakes()
@@ -108,11 +112,14 @@ class Watcher:
             while self._calls:
                 self._calls.popleft()()
             self._run_times()
-        with self._lock:
-            self._closed = True
         self._epoll.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+    def _has_ended(self) -> bool:
+        with self._lock:
+            self._closed = self._stopping and not self._calls
+            return self._closed
 
     def _timeout(self) -> float | None:
         with self._lock:

@@ -46,6 +46,12 @@ class Workers:
         """Threads now."""
         return self._count
 
+    @property
+    def busy(self) -> int:
+        """Threads that are at work."""
+        with self._lock:
+            return self._count - len(self._parked)
+
     def submit(self, job: Job) -> None:
         """Run ``job`` on some thread, soon. It must not raise."""
         with self._lock:

@@ -1,0 +1,33 @@
+"""How long the socket transport waits for its peers, in seconds."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """The times that the protocol fixes, and those that are this server's own.
+
+    Attributes:
+        handshake: from connecting to AUTH, as the protocol says.
+        frame: from a frame's first byte to its last, as the protocol says; also for those that are written.
+        stall: without one byte taken while something is sent; then the peer is given up.
+        quiet: how long a thread waits in a quiet connection before it leaves it to the watcher.
+        lingering: how long what a refused peer still sends is read, so that it hears why.
+        wrong_proof: how late a wrong proof is answered. A random key of 256 bits needs no protection from guessing;
+            this keeps an app with an old token, which tries again and again, from using up the phone.
+    """
+
+    handshake: float = 5.0
+    frame: float = 30.0
+    stall: float = 10.0
+    quiet: float = 2.0
+    lingering: float = 1.0
+    wrong_proof: float = 0.1
+
+    @property
+    def receive_timeout(self) -> bytes:
+        """``quiet`` as the value of ``SO_RCVTIMEO``: a C ``struct timeval``."""
+        return struct.pack("ll", int(self.quiet), int(self.quiet % 1 * 1e6))

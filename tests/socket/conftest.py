@@ -1,0 +1,132 @@
+"""Connections to a shared server, a request as slow as a test wants, and a server with little patience."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic
+from typing import Any, TextIO
+
+import pytest
+
+from conftest import MODELS, STATE
+from framed import TIMEOUT_S, Framed
+from pocketserve.config import Config
+from pocketserve.service import Service
+from pocketserve.transports.socket.patience import Patience
+from pocketserve.transports.socket.server import SocketServer
+
+TOKEN = "t" * 43
+HURRIED = Patience(handshake=0.3, frame=0.3, stall=0.3, quiet=0.1, lingering=0.3, wrong_proof=0.01)
+LABELS = "".join(f"{digit}\n" for digit in range(10))
+
+
+@pytest.fixture
+def peer(server: Any) -> Iterator[Framed]:
+    """A greeted connection to the shared server."""
+    with server.connect() as connection:
+        yield connection
+
+
+@pytest.fixture(autouse=True)
+def _still_answers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test did to the shared server, the next client is answered."""
+    yield
+    if "server" in request.fixturenames:
+        with request.getfixturevalue("server").connect() as connection:
+            assert connection.call("GET /v2/health/ready").status == 200
+
+
+class Slow:
+    """The digits model loads as slowly as a test wants: its label file is a named pipe.
+
+    The request that loads the model is under way from :meth:`begun` to :meth:`finish`.
+    """
+
+    target = "POST /predictions/digits"
+    body = f"[{','.join(['0'] * 64)}]".encode()
+
+    def __init__(self, models: Path, pool: ThreadPoolExecutor) -> None:
+        self._path = models / "digits" / "labels.txt"
+        self._path.unlink()
+        os.mkfifo(self._path)
+        self._opening: Future[TextIO] = pool.submit(self._path.open, "w")
+
+    def begun(self) -> None:
+        """Wait until the server is at work on the request."""
+        self._opening.result(TIMEOUT_S)
+
+    def finish(self) -> None:
+        """Let the server finish its work."""
+        with self._opening.result(TIMEOUT_S) as pipe:
+            pipe.write(LABELS)
+
+    def release(self) -> None:
+        """Let go of both ends, so that a test that failed holds no thread."""
+        reader = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+        self._opening.result(TIMEOUT_S).close()
+        os.close(reader)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads for a test."""
+    with ThreadPoolExecutor(16) as executor:
+        yield executor
+
+
+@pytest.fixture
+def slow(models_copy: Path, pool: ThreadPoolExecutor) -> Iterator[Slow]:
+    """A slow request to a server on ``models_copy``."""
+    request = Slow(models_copy, pool)
+    yield request
+    request.release()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Waits for something that announces itself to nobody."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        ends, pause = monotonic() + TIMEOUT_S, threading.Event()
+        while not condition():
+            assert monotonic() < ends
+            pause.wait(0.005)
+
+    return wait
+
+
+class Local:
+    """A socket server in this process, with little patience unless told otherwise."""
+
+    def __init__(self, patience: Patience = HURRIED, **settings: Any) -> None:
+        options = {"models_dir": MODELS, "state_dir": STATE, "socket_port": 0, "quarantine": False} | settings
+        self.service = Service(Config(**options))
+        self.server = SocketServer(self.service, TOKEN, patience)
+        self.server.start()
+
+    def connect(self, **options: Any) -> Framed:
+        """A greeted connection."""
+        return Framed(self.server.port, TOKEN, **options)
+
+    def close(self) -> None:
+        """End it."""
+        self.server.stop()
+        self.service.close()
+
+
+@pytest.fixture
+def local() -> Iterator[Callable[..., Local]]:
+    """Starts servers in this process: ``local(socket_idle=0.5)``."""
+    started: list[Local] = []
+
+    def start(*arguments: Any, **settings: Any) -> Local:
+        started.append(Local(*arguments, **settings))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

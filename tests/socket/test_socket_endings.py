@@ -1,0 +1,226 @@
+"""How connections end: well, badly, slowly, or with the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from framed import ClosedError, Framed
+from pocketserve_wire.faults import GoAwayReason
+from pocketserve_wire.frames import Frame, FrameType, encode_frame
+
+NUMBERS = b"[5.1, 3.5, 1.4]"
+PETALS = "POST /predictions/petals"
+
+
+def goaway(peer: Framed) -> Frame:
+    frame = peer.frame(FrameType.GOAWAY)
+    document = json.loads(bytes(frame.body))
+    assert document["code"] == GoAwayReason(frame.arg).name and document["error"]
+    return frame
+
+
+def test_half_a_close_still_gets_all_answers(peer):
+    asked = [peer.ask(PETALS, NUMBERS) for _ in range(20)]
+    peer.socket.shutdown(socket.SHUT_WR)
+    answers = peer.answers(len(asked))
+    assert sorted(answers) == asked and {one.status for one in answers.values()} == {200}
+    with pytest.raises(ClosedError, match="without a word"):
+        peer.next()
+
+
+def test_half_a_close_waits_for_what_is_slow(new_server, models_copy, slow):
+    server = new_server(models_copy)
+    with server.connect() as peer:
+        asked = [peer.ask(slow.target, slow.body) for _ in range(3)]
+        peer.socket.shutdown(socket.SHUT_WR)
+        slow.begun()
+        slow.finish()
+        assert sorted(peer.answers(3)) == asked
+        assert peer.ends().frame is None
+
+
+def reset(peer: Framed) -> None:
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+
+def test_a_reset_within_a_body(server):
+    for cut in (30, 70_000):
+        peer = server.connect()
+        peer.send(peer.write(PETALS, NUMBERS.ljust(200_000))[:cut])
+        reset(peer)
+
+
+def test_a_lost_connection_gives_up_its_requests(local, until):
+    server = local(keep_alive=0)
+    peer = server.connect()
+    assert peer.call(PETALS, NUMBERS).status == 200
+    lane = server.service.engine.running("petals", "tflite").lane
+    work = threading.Event()
+    holder = threading.Thread(target=lambda: lane.run(lambda session: work.wait(30), 1e18))
+    holder.start()
+    try:
+        for _ in range(3):
+            peer.ask(PETALS, NUMBERS)
+        until(lambda: lane.waiting == 3)
+        reset(peer)
+        until(lambda: not server.server.connections)
+    finally:
+        work.set()
+        holder.join()
+    until(lambda: not lane.waiting)
+
+
+def test_a_quiet_connection_costs_no_thread(local, until):
+    server = local()
+    peers = [server.connect() for _ in range(4)]
+    try:
+        until(lambda: server.server.workers.busy == 0)
+        for peer in peers:
+            assert peer.call(PETALS, NUMBERS).status == 200
+    finally:
+        for peer in peers:
+            peer.close()
+    until(lambda: not server.server.connections)
+
+
+def test_a_connection_without_any_frame_is_closed(local):
+    server = local(socket_idle=0.3)
+    with server.connect() as peer:
+        assert peer.limits.idle_ms == 300
+        assert peer.call("GET /v2").status == 200
+        assert goaway(peer).arg == GoAwayReason.IDLE
+        assert peer.ends().frame is None
+
+
+def test_one_that_waits_for_an_answer_is_not_idle(new_server, models_copy, slow, local):
+    with local(socket_idle=0.2, models_dir=models_copy).connect() as peer:
+        asked = peer.ask(slow.target, slow.body)
+        slow.begun()
+        peer.socket.settimeout(0.6)
+        with pytest.raises(TimeoutError):
+            peer.next()
+        peer.socket.settimeout(30)
+        slow.finish()
+        assert peer.answer().request_id == asked
+        assert goaway(peer).request_id == asked
+
+
+# --- Who does not read
+
+
+def big(peer: Framed) -> tuple[str, bytes]:
+    """A request whose answer has some 10 MB."""
+    return "POST /v1/models/petals:predict", json.dumps({"instances": [[1, 2, 3]] * 300_000}).encode()
+
+
+def test_who_does_not_read_is_given_up(local, until):
+    server = local()
+    with server.connect(receive_buffer=4096) as peer:
+        peer.ask(*big(peer))
+        until(lambda: not server.server.connections)
+        assert peer.ends().frame is None
+    with server.connect() as peer:
+        assert peer.call(PETALS, NUMBERS).status == 200
+    until(lambda: server.server.workers.busy == 0)
+
+
+def test_who_only_asks_is_given_up(local, until):
+    server = local()
+    with server.connect(receive_buffer=4096) as peer:
+        ping = encode_frame(Frame(FrameType.PING)) * 1000
+        with suppress(OSError):  # it is reset, or nobody takes more
+            while server.server.connections:
+                peer.send(ping)
+    until(lambda: not server.server.connections)
+
+
+def test_pings_are_answered_between_large_answers(peer):
+    asked = [peer.ask(*big(peer)) for _ in range(2)]
+    peer.send(encode_frame(Frame(FrameType.PING, arg=8)))
+    got = [peer.next() for _ in range(3)]
+    assert got[-1].type == FrameType.RESPONSE
+    assert sorted(frame.request_id for frame in got) == [0, *asked]
+
+
+def test_a_slow_reader_gets_everything_and_others_do_not_wait(server):
+    with server.connect(receive_buffer=4096) as slow, server.connect() as other:
+        asked = slow.ask(*big(slow))
+        for _ in range(3):
+            assert other.call(PETALS, NUMBERS).status == 200
+        answer = slow.answer()
+        assert (answer.request_id, answer.status) == (asked, 200)
+        assert len(answer.document["predictions"]) == 300_000
+
+
+# --- With the server
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_requests_finish(new_server, models_copy, slow, number):
+    server = new_server(models_copy, "--drain-timeout", "30")
+    with server.connect() as busy, server.connect() as idle:
+        asked = [busy.ask(slow.target, slow.body) for _ in range(3)]
+        slow.begun()
+        busy.ping(1)  # all three were read
+        server.process.send_signal(number)
+        said = goaway(busy)
+        assert (said.arg, said.request_id) == (GoAwayReason.SHUTTING_DOWN, asked[-1])
+        assert goaway(idle).arg == GoAwayReason.SHUTTING_DOWN
+        assert idle.ends().frame is None
+        late = busy.call(PETALS, NUMBERS)
+        assert (late.status, late.code) == (503, "SHUTTING_DOWN")
+        with pytest.raises(OSError, match="refused"):
+            server.connect()
+        slow.finish()
+        assert sorted(busy.answers(3)) == asked
+        assert busy.ends().frame is None
+    assert server.process.wait(5) == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_second_signal_ends_at_once(new_server, models_copy, slow):
+    server = new_server(models_copy, "--drain-timeout", "30")
+    with server.connect() as peer:
+        peer.ask(slow.target, slow.body)
+        slow.begun()
+        server.process.send_signal(signal.SIGTERM)
+        goaway(peer)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(5) == 1
+        assert peer.ends().frame is None
+
+
+def test_peers_that_hang_do_not_hold_the_server_up(new_server, models_copy):
+    server = new_server(models_copy)
+    half = server.connect()
+    half.send(half.write(PETALS, NUMBERS)[:30])
+    deaf = server.connect(receive_buffer=4096)
+    deaf.ask(*big(deaf))
+    stranger = Framed(server.socket_port, None, greet=False)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(5) == 0
+    for connection in (half, deaf, stranger):
+        connection.close()
+
+
+def tasks(server) -> int:
+    return len(os.listdir(f"/proc/{server.process.pid}/task"))
+
+
+def test_an_idle_server_has_one_thread_more_and_uses_no_time(new_server, models_copy):
+    if not Path("/proc/self/task").exists():
+        pytest.skip("this system does not tell of a process's threads")
+    plain, ours = new_server(models_copy, "--no-socket"), new_server(models_copy)
+    for server in (plain, ours):
+        assert server.call("GET", "/v2").status_code == 200
+    assert tasks(ours) == tasks(plain) + 1

@@ -1,0 +1,191 @@
+"""Every fault of the protocol after READY: its number, its name, and that nobody else is hurt."""
+
+from __future__ import annotations
+
+import pytest
+
+from pocketserve_wire.faults import ConnectionFault
+from pocketserve_wire.frames import HEADER, Frame, FrameType, encode_frame, json_frame
+
+MIB = 1024 * 1024
+
+
+def header(
+    kind: int,
+    request_id: int = 0,
+    arg: int = 0,
+    *,
+    mark: bytes = b"OI",
+    flags: int = 0,
+    target: int = 0,
+    ext: int = 0,
+    text: int = 0,
+    body: int = 0,
+) -> bytes:
+    """Any header."""
+    return HEADER.pack(mark, kind, flags, request_id, arg, target, ext, text, body)
+
+
+def request(request_id: int, ext: bytes = b"") -> bytes:
+    """A REQUEST with these extensions."""
+    target = b"GET /v2"
+    return header(FrameType.REQUEST, request_id, target=len(target), ext=len(ext)) + target + ext
+
+
+REQUEST, PING, CANCEL = FrameType.REQUEST, FrameType.PING, FrameType.CANCEL
+FAULTS = {
+    ConnectionFault.BAD_MARK: {
+        "mark": header(PING, mark=b"IO"),
+        "first byte": b"H",
+        "second byte": b"OJ",
+        "http": b"GET / HTTP/1.1\r\n\r\n",
+    },
+    ConnectionFault.BAD_FRAME: {
+        "flags": header(PING, flags=1),
+        "flags of a request": header(REQUEST, 1, flags=0x80, target=7),
+        "flags of an optional frame": header(0x80, flags=2),
+        "no target": header(REQUEST, 1),
+        "long target": header(REQUEST, 1, target=1025),
+        "target of ping": header(PING, target=1),
+        "target of an optional frame": header(0x90, target=1),
+        "long ext": header(REQUEST, 1, target=7, ext=4097),
+        "ext of ping": header(PING, ext=3),
+        "ext of cancel": header(CANCEL, 1, ext=3),
+        "json over body": header(REQUEST, 1, target=7, text=2, body=1),
+        "json over body of an optional frame": header(0xFF, text=2, body=1),
+        "body of ping": header(PING, body=1),
+        "body of cancel": header(CANCEL, 1, body=1),
+        "body of pong": header(FrameType.PONG, text=1, body=1),
+        "arg of cancel": header(CANCEL, 1, 1),
+        "error that is not json": header(FrameType.ERROR, text=1, body=2),
+        "ext cut in its head": request(1, b"\x02\x01"),
+        "ext cut in its value": request(1, b"\x02\x05\x00abcd"),
+        "ext twice": request(1, b"\x40\x00\x00" * 2),
+        "retry_after of 3 bytes": request(1, b"\x01\x03\x00abc"),
+        "empty content type": request(1, b"\x02\x00\x00"),
+        "long content type": request(1, b"\x02\x81\x00" + b"a" * 129),
+        "content type not ascii": request(1, b"\x02\x01\x00\xe9"),
+    },
+    ConnectionFault.UNEXPECTED_FRAME: {
+        "hello": json_frame(FrameType.HELLO, b"{}"),
+        "challenge": json_frame(FrameType.CHALLENGE, b"{}"),
+        "auth": json_frame(FrameType.AUTH, b"{}"),
+        "ready": json_frame(FrameType.READY, b"{}"),
+        "response": header(FrameType.RESPONSE, 1, 200),
+        "goaway": json_frame(FrameType.GOAWAY, b"{}"),
+    },
+    ConnectionFault.FRAME_TOO_LARGE: {
+        "body": header(REQUEST, 1, target=7, body=65 * MIB + 1),
+        "largest body": header(REQUEST, 1, target=7, body=2**32 - 1),
+        "optional frame": header(0x80, body=65_537),
+        "error": header(FrameType.ERROR, text=65_537, body=65_537),
+    },
+    ConnectionFault.BAD_REQUEST_ID: {
+        "zero": header(REQUEST, target=7),
+        "of ping": header(PING, 1),
+        "cancel of nothing": header(CANCEL),
+        "repeated": request(3) + request(3),
+        "decreasing": request(3) + request(2),
+        "decreasing from the end": request(2**32 - 1) + request(1),
+    },
+    ConnectionFault.UNKNOWN_FRAME: {
+        "0x00": header(0),
+        "0x05": header(0x05),
+        "0x42": header(0x42),
+        "0x7f": header(0x7F),
+    },
+}
+CASES = [(fault, name) for fault, cases in FAULTS.items() for name in cases]
+
+
+@pytest.mark.parametrize(("fault", "name"), CASES, ids=str)
+def test_a_fault_is_named_and_ends_the_connection(server, peer, fault, name):
+    peer.send(FAULTS[fault][name])
+    closed = peer.ends()
+    assert closed.fault is fault, closed
+    assert set(closed.document) == {"error", "code"} and closed.document["code"] == fault.name
+
+
+@pytest.mark.parametrize(("fault", "name"), CASES, ids=str)
+def test_a_fault_byte_by_byte(server, peer, fault, name):
+    for byte in FAULTS[fault][name]:
+        try:
+            peer.send(bytes([byte]))
+        except OSError:
+            break  # it was told before its last byte
+    closed = peer.ends()
+    assert closed.fault is fault, closed
+
+
+def test_a_fault_behind_requests_ends_all(peer):
+    peer.send(request(1) + request(2) + header(0x05))
+    closed = peer.ends()
+    assert closed.fault is ConnectionFault.UNKNOWN_FRAME
+
+
+def test_optional_frames_of_unknown_types_are_passed_over(peer):
+    optional = [
+        header(0x80),
+        header(0xFE, 7, 9, ext=4, text=2, body=3) + b"\x01\x02\x03\x04abc",
+        header(0x81, body=65_536) + bytes(65_536),
+    ]
+    peer.send(b"".join([*optional, request(1), *optional, request(5), encode_frame(Frame(PING, arg=3))]))
+    kinds = {peer.next().type for _ in range(3)}
+    assert kinds == {FrameType.RESPONSE, FrameType.PONG}
+
+
+def test_an_error_from_the_client_ends_the_connection(peer):
+    peer.send(json_frame(FrameType.ERROR, b'{"error":"enough","code":"INTERNAL"}', arg=13))
+    assert peer.ends().frame is None
+
+
+def test_pongs_and_cancels_of_nothing_are_passed_over(peer):
+    peer.send(header(FrameType.PONG, arg=9) + header(CANCEL, 77))
+    peer.ping(2**32 - 1)
+    assert peer.call("GET /v2").status == 200
+
+
+@pytest.mark.parametrize(
+    ("ext", "status", "code"),
+    [
+        (b"\x81\x00\x00", 501, "NOT_IMPLEMENTED"),
+        (b"\x82\x02\x00ab", 501, "NOT_IMPLEMENTED"),
+        (b"\x03\x00\x00\x7f\x02\x00ab", 200, None),
+        (b"\x02\x09\x00image/png", 200, None),
+    ],
+)
+def test_extensions(peer, ext, status, code):
+    peer.send(request(1, ext))
+    answer = peer.answer()
+    assert (answer.status, answer.code) == (status, code)
+    assert peer.send(request(2)) is None and peer.answer().status == 200
+
+
+@pytest.mark.parametrize("cut", [1, 2, 23, 24, 30, 40])
+def test_an_end_within_a_frame_is_no_fault(server, cut):
+    with server.connect() as peer:
+        peer.send(peer.write("POST /predictions/petals", b"[1,2,3]")[:cut])
+        peer.socket.shutdown(1)
+        assert peer.ends().frame is None
+
+
+def test_a_frame_that_is_begun_must_be_finished(local):
+    server = local()
+    for cut in (1, 24, 40):
+        with server.connect() as peer:
+            peer.send(peer.write("POST /predictions/petals", b"[1,2,3]")[:cut])
+            closed = peer.ends()
+            assert closed.fault is ConnectionFault.TIMEOUT
+
+
+def test_drops_of_bytes_do_not_finish_it(local):
+    with local().connect() as peer:
+        peer.socket.settimeout(0.02)
+        frame = iter(peer.write("POST /predictions/petals", bytes(1000)))
+        while not peer.waiting:
+            try:
+                peer.send(bytes([next(frame)]))
+                peer.waiting += peer.decoder.feed(peer.socket.recv(65536))
+            except TimeoutError:
+                continue
+        assert peer.ends().fault is ConnectionFault.TIMEOUT
