@@ -23,6 +23,7 @@ class Lingering:
     """The watcher's part for one such connection."""
 
     def __init__(self, server: SocketServer, connection: socket.socket) -> None:
+        self._server = server
         self._watcher = server.watcher
         self._others = server.lingering
         self._seconds = server.patience.lingering
@@ -36,6 +37,9 @@ class Lingering:
             connection.close()
 
     def _begin(self) -> None:
+        if self._server.stopped:
+            self._socket.close()
+            return
         try:
             self._socket.setblocking(False)
             self._socket.shutdown(socket.SHUT_WR)

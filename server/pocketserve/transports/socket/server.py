@@ -46,6 +46,7 @@ class SocketServer:
         key: the token's bytes.
         strangers, lingering: connections before and after their time; the watcher's thread alone touches them.
         runners: places for requests that run or wait on all connections together.
+        stopped: nobody is waited for any more.
 
     Raises:
         PortTakenError: the address cannot be bound.
@@ -69,7 +70,7 @@ class SocketServer:
         self._most = config.socket_connections
         self._connections: set[Connection] = set()
         self._changed = threading.Condition()
-        self._draining = False
+        self._draining = self.stopped = False
         self._thread = threading.Thread(target=self.watcher.run, name="pocketserve-socket-watcher", daemon=True)
 
     def start(self) -> None:
@@ -166,6 +167,7 @@ class SocketServer:
 
     def stop(self) -> None:
         """Close everything, at once."""
+        self.stopped = True
         self.drain()
         for connection in list(self._connections):
             connection.abort()
