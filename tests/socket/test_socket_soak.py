@@ -1,0 +1,121 @@
+"""Two hundred thousand hostile frames: nothing crashes, hangs or stays behind, and a good client is always answered."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from framed import Framed
+from hostile_frames import Hostile
+from pocketserve_wire.faults import ConnectionFaultError
+from pocketserve_wire.frame_decoder import FROM_CLIENT, HANDSHAKE_OF_CLIENT, FrameDecoder
+from pocketserve_wire.frames import FrameType
+
+pytestmark = [pytest.mark.live, pytest.mark.soak]
+
+FRAMES = 200_000
+IN_A_CONNECTION = 40
+SEED = 20260102
+MORE_MEMORY = 24 * 1024 * 1024
+"""What allocators may keep: a leak of 200 bytes a frame would show."""
+
+
+def assault(server, hostile: Hostile) -> int:
+    """One connection; how many frames the server had to look at: all up to the first fault."""
+    greet = hostile.random.random() < 0.9
+    try:
+        peer = Framed(server.socket_port, server.token, greet=greet)
+    except OSError:
+        return 0
+    with peer:
+        frames = hostile.connection(IN_A_CONNECTION) if greet else hostile.greeting()
+        with suppress(OSError):
+            if hostile.random.random() < 0.5:
+                peer.send(b"".join(frames))
+            else:
+                for frame in frames:
+                    peer.send(frame)
+            leave(peer, hostile.random.random())
+        return looked_at(b"".join(frames), FROM_CLIENT if greet else HANDSHAKE_OF_CLIENT)
+
+
+def looked_at(data: bytes, allowed: frozenset[FrameType]) -> int:
+    """Frames of these bytes that a server reads, the faulty one included."""
+    decoder, count = FrameDecoder(allowed, 65 << 20), 0
+    for byte in range(0, len(data), 256):
+        try:
+            count += len(decoder.feed(data[byte : byte + 256]))
+        except ConnectionFaultError:
+            return count + 1
+    return count
+
+
+def leave(peer: Framed, manner: float) -> None:
+    """Read to the end, or go at once, or with a reset."""
+    if manner < 0.6:
+        peer.socket.shutdown(socket.SHUT_WR)
+        while peer.socket.recv(1 << 16):
+            pass
+    elif manner < 0.8:
+        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def held(server) -> tuple[int, int]:
+    """Descriptors and resident bytes of the server."""
+    folder = Path(f"/proc/{server.process.pid}")
+    pages = int((folder / "statm").read_text().split()[1])
+    return len(os.listdir(folder / "fd")), pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class GoodClient(threading.Thread):
+    """Asks all the time."""
+
+    def __init__(self, server) -> None:
+        super().__init__()
+        self._server = server
+        self.ends = threading.Event()
+        self.answers = 0
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with self._server.connect() as peer:
+                while not self.ends.wait(0.01):
+                    assert peer.call("POST /predictions/petals", b"[1,2,3]").status == 200
+                    peer.ping(self.answers)
+                    self.answers += 1
+        except BaseException as failure:
+            self.failure = failure
+
+
+def test_hostile_frames(new_server, models_copy, until):
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("this system does not tell what a process holds")
+    server = new_server(models_copy, "--load", "petals")
+    hostile = Hostile(SEED)
+    for _ in range(300):
+        assault(server, hostile)
+    with server.connect() as peer:
+        assert peer.call("GET /v2").status == 200
+    descriptors, memory = held(server)
+    threads = f"/proc/{server.process.pid}/task"
+    good = GoodClient(server)
+    good.start()
+    sent = 0
+    while sent < FRAMES and good.failure is None:
+        sent += assault(server, hostile)
+    good.ends.set()
+    good.join()
+    assert good.failure is None and good.answers > 100
+    assert server.process.poll() is None
+    until(lambda: held(server)[0] <= descriptors)
+    assert held(server)[1] <= memory + MORE_MEMORY
+    until(lambda: len(os.listdir(threads)) <= 12)
+    assert "Traceback" not in server.log.read_text()
+    assert server.stop() == 0

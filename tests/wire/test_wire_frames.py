@@ -1,0 +1,67 @@
+"""Frames without a socket: hostile bytes, in pieces of any size, never do more than raise the one exception."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hostile_frames import Hostile
+from pocketserve_wire.faults import ConnectionFaultError
+from pocketserve_wire.frame_decoder import FROM_CLIENT, HANDSHAKE_OF_CLIENT, FrameDecoder
+from pocketserve_wire.frames import HEADER_BYTES, MAX_EXT_BYTES, MAX_TARGET_BYTES, Frame
+
+MOST_BODY = 1 << 20
+Outcome = tuple[list[Frame], object]
+
+
+def decode(data: bytes, sizes: list[int], allowed: frozenset = FROM_CLIENT) -> Outcome:
+    """Feed bytes in pieces; the frames, and the fault that ended it."""
+    decoder = FrameDecoder(allowed, MOST_BODY)
+    frames: list[Frame] = []
+    position = 0
+    try:
+        for size in sizes:
+            piece = memoryview(data)[position : position + size]
+            position += size
+            while len(piece):
+                space = decoder.buffer()
+                count = min(len(space), len(piece))
+                space[:count] = piece[:count]
+                space.release()
+                decoder.received(count)
+                piece = piece[count:]
+                while (frame := decoder.next()) is not None:
+                    frames.append(frame)
+    except ConnectionFaultError as fault:
+        return frames, (fault.fault, fault.message)
+    return frames, decoder.mid_frame
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_hostile_bytes_give_frames_or_one_fault(seed):
+    hostile, pieces = Hostile(seed), random.Random(seed)
+    for _ in range(50):
+        data = b"".join(hostile.connection(25))
+        whole = decode(data, [len(data)])
+        for sizes in ([1] * len(data), [pieces.randint(1, 200) for _ in range(len(data))]):
+            frames, end = decode(data, sizes)
+            assert end == whole[1]
+            assert [(one.type, bytes(one.body)) for one in frames] == [(one.type, bytes(one.body)) for one in whole[0]]
+        for frame in whole[0]:
+            assert len(frame.target) <= MAX_TARGET_BYTES and len(frame.body) <= MOST_BODY
+            assert sum(map(len, frame.ext.values())) <= MAX_EXT_BYTES
+
+
+def test_hostile_handshakes():
+    hostile = Hostile(7)
+    for _ in range(2000):
+        data = b"".join(hostile.greeting())
+        frames, _ = decode(data, [len(data)], HANDSHAKE_OF_CLIENT)
+        assert all(len(frame.body) <= 4096 - HEADER_BYTES for frame in frames)
+
+
+def test_memory_grows_with_what_came_and_not_with_what_was_said():
+    decoder = FrameDecoder(FROM_CLIENT, 2**31)
+    decoder.feed(bytes.fromhex("4f491000010000000000000007000000000000000000ff3f") + b"GET /v2")
+    assert len(decoder.buffer()) <= 1 << 20
