@@ -335,6 +335,7 @@ def test_the_token_file_may_be_named(run, server, tmp_path):
 def test_the_demo_reads_ten_digits():
     ended = process("demo", text=True)
     assert ended.returncode == 0, ended.stderr
-    assert "10 of 10 digits read correctly over HTTP" in ended.stdout
+    for transport in ("HTTP", "the socket"):
+        assert f"10 of 10 digits read correctly over {transport}" in ended.stdout
     assert "petal width 0.23 cm" in ended.stdout
     assert "shows a" not in ended.stdout

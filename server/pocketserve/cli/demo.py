@@ -32,15 +32,19 @@ def run(options: argparse.Namespace) -> int:
     """Run the demo; fails unless every digit is read correctly."""
     models = embedded_models_dir()
     samples = sorted((models / "digits" / "samples").glob("*.png"))
-    with _server(models) as client:
-        rows, right = _ask_digits(client, samples)
-        print_table(["PICTURE", "ANSWER", "SCORE", "MODEL ms", "WHOLE CALL ms"], rows)
-        flower = client.predict("petals", [5.1, 3.5, 1.4])["predictions"][0]
-        print(
-            f"\npetals: sepal 5.1 x 3.5 cm, petal length 1.4 cm -> petal width {flower['value']:.2f} {flower['unit']}"
-        )
-    print(f"{right} of {len(samples)} digits read correctly over HTTP")
-    return 0 if right == len(samples) > 0 else 1
+    right = {}
+    with _server(models) as (addresses, token):
+        for transport, address in addresses.items():
+            with Client(address, token_file=token) as client:
+                print(f"over {transport}, at {address}:")
+                rows, right[transport] = _ask_digits(client, samples)
+                print_table(["PICTURE", "ANSWER", "SCORE", "MODEL ms", "WHOLE CALL ms"], rows)
+                flower = client.predict("petals", [5.1, 3.5, 1.4])["predictions"][0]
+                text = f"{flower['value']:.2f} {flower['unit']}"
+                print(f"petals: sepal 5.1 x 3.5 cm, petal length 1.4 cm -> petal width {text}\n")
+    for transport, count in right.items():
+        print(f"{count} of {len(samples)} digits read correctly over {transport}")
+    return 0 if samples and set(right.values()) == {len(samples)} else 1
 
 
 def _ask_digits(client: Client, samples: list[Path]) -> tuple[list[list[str]], int]:
@@ -67,8 +71,8 @@ def _ask_digits(client: Client, samples: list[Path]) -> tuple[list[list[str]], i
 
 
 @contextmanager
-def _server(models: Path) -> Iterator[Client]:
-    """A server process of its own, on free ports and with a token of its own."""
+def _server(models: Path) -> Iterator[tuple[dict[str, str], Path]]:
+    """A server process of its own, on free ports and with a token of its own: addresses by transport, token file."""
     with tempfile.TemporaryDirectory(prefix="pocketserve-demo-") as folder:
         ready, token = Path(folder, "ready.json"), Path(folder, "token")
         command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0", "--socket-port", "0"]
@@ -76,10 +80,9 @@ def _server(models: Path) -> Iterator[Client]:
         print(f"$ pocketserve serve {models.name} --http-port 0 --socket-port 0")
         process = subprocess.Popen(command)
         try:
-            address = _await_ready(process, ready)
-            print(f"a server answers at {address} and asks for its token\n")
-            with Client(address, token_file=token) as client:
-                yield client
+            addresses = _await_ready(process, ready)
+            print("a server answers and asks for its token\n")
+            yield addresses, token
         finally:
             process.terminate()
             try:
@@ -89,12 +92,13 @@ def _server(models: Path) -> Iterator[Client]:
                 process.wait()
 
 
-def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> str:
+def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> dict[str, str]:
     ends = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < ends:
         if ready.exists():
-            http = json.loads(ready.read_text())["http"]
-            return f"http://{http['host']}:{http['port']}"
+            found = json.loads(ready.read_text())
+            names = {"HTTP": "http", "the socket": "socket"}
+            return {said: f"{name}://{found[name]['host']}:{found[name]['port']}" for said, name in names.items()}
         try:
             process.wait(0.02)
         except subprocess.TimeoutExpired:
