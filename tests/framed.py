@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from pocketserve_wire.faults import ConnectionFault
-from pocketserve_wire.frame_decoder import FROM_SERVER, HANDSHAKE_OF_SERVER, FrameDecoder
+from pocketserve_wire.frame_decoder import AWAITS_CHALLENGE, AWAITS_READY, FROM_SERVER, FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
 from pocketserve_wire.handshake import ClientHandshake, ConnectionLimits
 
@@ -80,7 +80,7 @@ class Framed:
         receive_buffer: int = 0,
     ) -> None:
         self.token = token
-        self.decoder = FrameDecoder(HANDSHAKE_OF_SERVER, MOST)
+        self.decoder = FrameDecoder(AWAITS_CHALLENGE | AWAITS_READY, MOST)
         self.waiting: deque[Frame] = deque()
         self.last_id = 0
         self.socket = socket.socket()

@@ -9,7 +9,7 @@ import time
 from pocketserve_client.errors import NotOurServerError, ServerError, ServerUnreachableError
 from pocketserve_wire.errors import ApiError
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
-from pocketserve_wire.frame_decoder import FROM_SERVER, HANDSHAKE_OF_SERVER, FrameDecoder
+from pocketserve_wire.frame_decoder import AWAITS_CHALLENGE, AWAITS_READY, FROM_SERVER, FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType
 from pocketserve_wire.handshake import NONCE_BYTES, ClientHandshake, ConnectionLimits
 from pocketserve_wire.strict_json import loads_object
@@ -37,7 +37,7 @@ def connect(address: tuple[str, int], key: bytes | None, timeout: float, most_bo
     ends = time.monotonic() + timeout
     name = f"{address[0]}:{address[1]}"
     connected = _connect(address, timeout)
-    decoder = FrameDecoder(HANDSHAKE_OF_SERVER, most_body)
+    decoder = FrameDecoder(AWAITS_CHALLENGE, most_body)
     shake = ClientHandshake(key, os.urandom(NONCE_BYTES), most_body, f"python/{__version__}")
     try:
         limits = _shake_hands(connected, decoder, shake, ends)
@@ -85,11 +85,12 @@ def _shake_hands(
     connected: socket.socket, decoder: FrameDecoder, shake: ClientHandshake, ends: float
 ) -> ConnectionLimits:
     connected.sendall(shake.hello)
-    connected.sendall(shake.answer_challenge(_frame(connected, decoder, FrameType.CHALLENGE, ends)))
-    return shake.accept_ready(_frame(connected, decoder, FrameType.READY, ends))
+    connected.sendall(shake.answer_challenge(_frame(connected, decoder, ends)))
+    decoder.allowed = AWAITS_READY
+    return shake.accept_ready(_frame(connected, decoder, ends))
 
 
-def _frame(connected: socket.socket, decoder: FrameDecoder, expected: FrameType, ends: float) -> Frame:
+def _frame(connected: socket.socket, decoder: FrameDecoder, ends: float) -> Frame:
     while (frame := decoder.next()) is None:
         connected.settimeout(max(0.001, ends - time.monotonic()))
         count = connected.recv_into(decoder.buffer())
@@ -98,8 +99,6 @@ def _frame(connected: socket.socket, decoder: FrameDecoder, expected: FrameType,
         decoder.received(count)
     if frame.type == FrameType.ERROR:
         raise named_error(frame)
-    if frame.type != expected:
-        raise ConnectionFaultError(ConnectionFault.UNEXPECTED_FRAME, f"{expected.name} was expected")
     return frame
 
 

@@ -30,10 +30,16 @@ _HTTP_METHODS = tuple(
     f"{name} ".encode() for name in ("GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
 )
 
-HANDSHAKE_OF_CLIENT: Final = frozenset({FrameType.HELLO, FrameType.AUTH, FrameType.ERROR})
+AWAITS_HELLO: Final = frozenset({FrameType.HELLO, FrameType.ERROR})
+AWAITS_AUTH: Final = frozenset({FrameType.AUTH, FrameType.ERROR})
 FROM_CLIENT: Final = frozenset({FrameType.REQUEST, FrameType.CANCEL, FrameType.PING, FrameType.PONG, FrameType.ERROR})
-HANDSHAKE_OF_SERVER: Final = frozenset({FrameType.CHALLENGE, FrameType.READY, FrameType.ERROR})
+AWAITS_CHALLENGE: Final = frozenset({FrameType.CHALLENGE, FrameType.ERROR})
+AWAITS_READY: Final = frozenset({FrameType.READY, FrameType.ERROR})
 FROM_SERVER: Final = frozenset({FrameType.RESPONSE, FrameType.PING, FrameType.PONG, FrameType.GOAWAY, FrameType.ERROR})
+
+_WITH_LONG_BODY = frozenset({FrameType.REQUEST, FrameType.RESPONSE})
+ALIGNMENT: Final = 8
+"""Bodies start at a multiple of this in memory, so that tensors, which start at one in the body, do so too."""
 
 Admit = Callable[[Header], bool]
 
@@ -42,7 +48,8 @@ class FrameDecoder:
     """The reading half of one connection. Not thread-safe: one reader at a time.
 
     Args:
-        allowed: frame types that may come now; change :attr:`allowed` as the connection goes on.
+        allowed: frame types that may come now, one of the sets above; change :attr:`allowed` as the connection goes
+            on, before the next frame is taken out.
         most_body: bytes that a REQUEST or RESPONSE may have, else FRAME_TOO_LARGE.
         admit: whether the body of a REQUEST or RESPONSE is kept; called once its header is checked. One that is not
             kept is read, thrown away, and its frame comes with ``discarded``.
@@ -67,8 +74,9 @@ class FrameDecoder:
         self._start = self._end = 0
         self._header: Header | None = None
         self._payload = bytearray()
-        self._filled = 0
+        self._wanted = self._filled = 0
         self._discarding = 0
+        self._lent: memoryview | None = None
 
     @property
     def mid_frame(self) -> bool:
@@ -81,9 +89,13 @@ class FrameDecoder:
         return self._start != self._end
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty. Valid until the next call of any method."""
+        """Where the next bytes go; never empty once :meth:`next` has said None. Valid until :meth:`received`."""
+        self._lent = self._space()
+        return self._lent
+
+    def _space(self) -> memoryview:
         if self._header is not None and not self._discarding:
-            self._grow(self._header.payload_length)
+            self._grow()
             return memoryview(self._payload)[self._filled :]
         if self._start == self._end:
             self._start = self._end = 0
@@ -94,7 +106,10 @@ class FrameDecoder:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """Say that ``count`` bytes were put into the buffer."""
+        """Say that ``count`` bytes were put into the buffer, which is taken back."""
+        if self._lent is not None:
+            self._lent.release()  # memory that somebody still looks at cannot grow
+            self._lent = None
         if self._header is not None and not self._discarding:
             self._filled += count
         else:
@@ -112,7 +127,6 @@ class FrameDecoder:
             space = self.buffer()
             count = min(len(space), len(rest))
             space[:count] = rest[:count]
-            space.release()
             self.received(count)
             rest = rest[count:]
             while (frame := self.next()) is not None:
@@ -134,7 +148,7 @@ class FrameDecoder:
                 if not self._begin():
                     return None
                 continue
-            elif self._filled < self._header.payload_length:
+            elif self._filled < self._wanted:
                 return None
             frame = self._finish()
             if frame is not None:
@@ -154,14 +168,16 @@ class FrameDecoder:
         self._start += HEADER_BYTES
         self._header = header
         if self._is_kept(header):
+            # The header's last bytes are kept in front as padding, so that the body starts aligned.
+            padding = _padding(header)
             taken = min(header.payload_length, self._end - self._start)
-            self._payload = bytearray(self._view[self._start : self._start + taken])
-            self._filled = taken
+            self._payload = bytearray(self._view[self._start - padding : self._start + taken])
+            self._wanted = padding + header.payload_length
+            self._filled = padding + taken
             self._start += taken
         else:
             self._discarding = header.payload_length
-            if not self._discarding:
-                self._payload, self._filled = bytearray(), 0
+            self._wanted = self._filled = 0
         return True
 
     def _check_first_bytes(self, have: int) -> None:
@@ -193,10 +209,14 @@ class FrameDecoder:
                     f"request_id {header.request_id} follows {self.last_request_id}; ids must increase",
                 )
             self.last_request_id = header.request_id
-        if self._in_handshake and header.payload_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
-            raise _too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
-        if header.body_length > self._most_body:
-            raise _too_large(f"body_len {header.body_length} exceeds {self._most_body}")
+        if kind in _WITH_LONG_BODY:
+            if header.body_length > self._most_body:
+                raise _too_large(f"body_len {header.body_length} exceeds {self._most_body}")
+        elif self._in_handshake:
+            if header.ext_length:
+                raise ConnectionFaultError(ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY")
+            if header.body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
+                raise _too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
 
     @property
     def _in_handshake(self) -> bool:
@@ -209,12 +229,10 @@ class FrameDecoder:
             return True
         return self.admit(header)
 
-    def _grow(self, wanted: int) -> None:
+    def _grow(self) -> None:
         have = len(self._payload)
-        if have > self._filled:
-            return
-        target = wanted if wanted <= FIRST_BODY_BYTES else min(wanted, max(FIRST_BODY_BYTES, 2 * have))
-        self._payload.extend(bytes(target - have))
+        if have == self._filled:
+            self._payload.extend(bytes(min(self._wanted, max(FIRST_BODY_BYTES, 2 * have)) - have))
 
     def _discard(self) -> None:
         gone = min(self._discarding, self._end - self._start)
@@ -226,10 +244,9 @@ class FrameDecoder:
         assert header is not None
         if header.type >= FIRST_SKIPPED_TYPE:
             return None
-        payload, self._payload = memoryview(self._payload), bytearray()
-        kept = len(payload) == header.payload_length
-        if not kept:
+        if self._wanted < header.payload_length:
             return Frame(header.type, header.request_id, header.arg, json_length=header.json_length, discarded=True)
+        payload, self._payload = memoryview(self._payload)[_padding(header) :], bytearray()
         body_start = header.target_length + header.ext_length
         ext = parse_ext(payload[header.target_length : body_start]) if header.ext_length else {}
         return Frame(
@@ -241,6 +258,10 @@ class FrameDecoder:
             header.json_length,
             payload[body_start:],
         )
+
+
+def _padding(header: Header) -> int:
+    return -(header.target_length + header.ext_length) % ALIGNMENT
 
 
 def _unexpected(message: str) -> ConnectionFaultError:

@@ -7,6 +7,7 @@ target, extensions and body; the body is byte for byte what the same message has
 from __future__ import annotations
 
 import enum
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,9 +29,14 @@ MAX_NOTICE_BYTES: Final = 65_536
 FIRST_SKIPPED_TYPE: Final = 0x80
 """Types from here on are skipped by those who do not know them."""
 
+LOWEST_STATUS: Final = 200
+HIGHEST_STATUS: Final = 599
+
 _EXT_HEAD = struct.Struct("<BH")
 _U32 = struct.Struct("<I")
 MAX_CONTENT_TYPE_BYTES: Final = 128
+# No line breaks: a gateway may copy it into an HTTP header.
+_CONTENT_TYPE = re.compile(rb"[ -~]{1,%d}" % MAX_CONTENT_TYPE_BYTES)
 
 
 class FrameType(enum.IntEnum):
@@ -145,6 +151,8 @@ def _check_header(header: Header, flags: int) -> None:
     _check_id(header)
     if header.arg and kind not in _WITH_ARG:
         raise _bad(f"arg must be 0 in {FrameType(kind).name}")
+    if kind == FrameType.RESPONSE and not LOWEST_STATUS <= header.arg <= HIGHEST_STATUS:
+        raise _bad(f"the status of a RESPONSE must lie between {LOWEST_STATUS} and {HIGHEST_STATUS}, not {header.arg}")
     _check_lengths(header)
     return None
 
@@ -271,8 +279,8 @@ def _check_known(ext: Mapping[int, bytes]) -> None:
     if retry is not None and len(retry) != _U32.size:
         raise _bad("extension 1 (retry_after_ms) must have 4 bytes")
     content_type = ext.get(Extension.CONTENT_TYPE)
-    if content_type is not None and not (content_type.isascii() and 0 < len(content_type) <= MAX_CONTENT_TYPE_BYTES):
-        raise _bad(f"extension 2 (content_type) must be ASCII of 1 to {MAX_CONTENT_TYPE_BYTES} bytes")
+    if content_type is not None and not _CONTENT_TYPE.fullmatch(content_type):
+        raise _bad(f"extension 2 (content_type) must be printable ASCII of 1 to {MAX_CONTENT_TYPE_BYTES} bytes")
 
 
 def retry_after_ms(ext: Mapping[int, bytes]) -> int | None:

@@ -23,6 +23,9 @@ NONCE_BYTES: Final = 16
 AUTH_HMAC: Final = "hmac-sha256"
 AUTH_NONE: Final = "none"
 MAX_U32: Final = 2**32 - 1
+LEAST_MAX_FRAME: Final = 4096
+"""What a client must be ready to take: every error fits in it, even the one that says that an answer does not."""
+MAX_NAME_CHARS: Final = 64
 
 _CLIENT = b"OI1 client\0"
 _SERVER = b"OI1 server\0"
@@ -73,6 +76,7 @@ class ServerHandshake:
 
     Attributes:
         client_max_frame: bytes of the largest body that the client takes; set once HELLO was read.
+        client_name: what the client calls itself, for logs: printable ASCII, bounded, never believed.
     """
 
     def __init__(self, key: bytes | None, nonce: bytes, limits: ConnectionLimits) -> None:
@@ -81,13 +85,15 @@ class ServerHandshake:
         self._limits = limits
         self._hashed = b""
         self.client_max_frame = 0
+        self.client_name = ""
 
     def answer_hello(self, frame: Frame) -> bytes:
         """The CHALLENGE frame that answers a HELLO.
 
         Raises:
-            ConnectionFaultError: BAD_HANDSHAKE or UNSUPPORTED_VERSION.
+            ConnectionFaultError: UNEXPECTED_FRAME, BAD_HANDSHAKE or UNSUPPORTED_VERSION.
         """
+        _expect(frame, FrameType.HELLO, now=not self._hashed)
         offer = _document(frame)
         lowest, highest = _versions(offer)
         if not lowest <= VERSION <= highest:
@@ -97,7 +103,8 @@ class ServerHandshake:
                 v=[VERSION, VERSION],
             )
         _text(offer, "nonce", _NONCE)
-        self.client_max_frame = _number(offer, "max_frame", 1)
+        self.client_max_frame = _number(offer, "max_frame", LEAST_MAX_FRAME)
+        self.client_name = _shown(offer.get("client"))
         auth = AUTH_HMAC if self._key is not None else AUTH_NONE
         body = strict_json.dumps({"v": VERSION, "nonce": self._nonce.hex(), "auth": auth})
         challenge = json_frame(FrameType.CHALLENGE, body)
@@ -109,8 +116,9 @@ class ServerHandshake:
         """The READY frame that answers a good AUTH.
 
         Raises:
-            ConnectionFaultError: BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.
+            ConnectionFaultError: UNEXPECTED_FRAME; BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.
         """
+        _expect(frame, FrameType.AUTH, now=bool(self._hashed))
         content = _document(frame)
         ready: dict[str, Any] = {}
         if self._key is not None:
@@ -139,7 +147,7 @@ class ClientHandshake:
     Args:
         key: the token's ASCII bytes; None for a client that has none.
         nonce: 16 random bytes, never used before.
-        max_frame: bytes of the largest body that this client takes.
+        max_frame: bytes of the largest body that this client takes, from 4,096.
         name: the client's name and version, for the server's log.
     """
 
@@ -156,10 +164,11 @@ class ClientHandshake:
         """The AUTH frame that answers a CHALLENGE.
 
         Raises:
-            ConnectionFaultError: BAD_HANDSHAKE; UNSUPPORTED_VERSION; UNAUTHORIZED when the server asks for a token
-                that this client lacks, or for none although this client has one: a stranger on the server's port
-                would do that.
+            ConnectionFaultError: UNEXPECTED_FRAME; BAD_HANDSHAKE; UNSUPPORTED_VERSION; UNAUTHORIZED when the server
+                asks for a token that this client lacks, or for none although this client has one: a stranger on the
+                server's port would do that.
         """
+        _expect(frame, FrameType.CHALLENGE, now=not self._hashed)
         content = _document(frame)
         version = _number(content, "v", 0)
         if version != VERSION:
@@ -191,8 +200,9 @@ class ClientHandshake:
         """What the server allows, once it has proven that it knows the key.
 
         Raises:
-            ConnectionFaultError: BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.
+            ConnectionFaultError: UNEXPECTED_FRAME; BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.
         """
+        _expect(frame, FrameType.READY, now=bool(self._hashed))
         content = _document(frame)
         if self._key is not None:
             proof = _text(content, "proof", _PROOF, missing=ConnectionFault.UNAUTHORIZED)
@@ -206,6 +216,17 @@ class ClientHandshake:
             idle_ms=_number(content, "idle_ms", 1),
             server=server if isinstance(server, str) else "",
         )
+
+
+def _expect(frame: Frame, kind: FrameType, *, now: bool) -> None:
+    # The decoder sees to it already; a proof over no transcript would be good for every connection.
+    if frame.type != kind or not now:
+        raise ConnectionFaultError(ConnectionFault.UNEXPECTED_FRAME, f"{FrameType(frame.type).name} may not come here")
+
+
+def _shown(name: object) -> str:
+    text = name[:MAX_NAME_CHARS] if isinstance(name, str) else ""
+    return text if text.isascii() and text.isprintable() else ""
 
 
 def _document(frame: Frame) -> dict[str, Any]:

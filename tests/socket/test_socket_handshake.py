@@ -14,7 +14,7 @@ from pocketserve_wire.frames import HEADER, Frame, FrameType, encode_frame, json
 from pocketserve_wire.handshake import ClientHandshake
 
 NONCE = "c0" * 16
-GOOD = {"v": [1, 1], "nonce": NONCE, "max_frame": 1000}
+GOOD = {"v": [1, 1], "nonce": NONCE, "max_frame": 4096}
 
 
 @pytest.fixture
@@ -107,8 +107,8 @@ def test_a_broken_hello(stranger, broken):
 
 
 def wrong_answers(server) -> dict[str, object]:
-    other = ClientHandshake(b"x" * 43, secrets.token_bytes(16), 1000)
-    token = ClientHandshake(server.token.encode(), secrets.token_bytes(16), 1000)
+    other = ClientHandshake(b"x" * 43, secrets.token_bytes(16), 4096)
+    token = ClientHandshake(server.token.encode(), secrets.token_bytes(16), 4096)
     challenge = Frame(
         FrameType.CHALLENGE, body=json.dumps({"v": 1, "nonce": "5e" * 16, "auth": "hmac-sha256"}).encode()
     )
@@ -142,7 +142,7 @@ def test_an_answer_is_worth_nothing_on_another_connection(server):
         Framed(server.socket_port, server.token, greet=False) as first,
         Framed(server.socket_port, server.token, greet=False) as second,
     ):
-        handshake = ClientHandshake(server.token.encode(), bytes(16), 1000)
+        handshake = ClientHandshake(server.token.encode(), bytes(16), 4096)
         for connection in (first, second):
             connection.send(handshake.hello)
         auth = handshake.answer_challenge(first.frame(FrameType.CHALLENGE))

@@ -179,13 +179,10 @@ def test_a_body_over_the_limit_is_read_and_refused(new_server, models_copy):
 
 
 def test_an_answer_larger_than_the_client_takes(server):
-    with server.connect(max_frame=300) as peer:
+    with server.connect(max_frame=4096) as peer:
         answer = peer.call("GET /openapi.json")
         assert (answer.status, answer.code) == (413, "BODY_TOO_LARGE")
         assert peer.call("GET /v2").status == 200
-    with server.connect(max_frame=1) as peer:
-        answer = peer.call("GET /openapi.json")
-        assert (answer.status, answer.body) == (413, b"")
 
 
 def test_all_connections_share_the_bound_on_requests(new_server, models_copy, slow):

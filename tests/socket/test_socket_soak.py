@@ -14,7 +14,7 @@ import pytest
 from framed import Framed
 from hostile_frames import Hostile
 from pocketserve_wire.faults import ConnectionFaultError
-from pocketserve_wire.frame_decoder import FROM_CLIENT, HANDSHAKE_OF_CLIENT, FrameDecoder
+from pocketserve_wire.frame_decoder import AWAITS_HELLO, FROM_CLIENT, FrameDecoder
 from pocketserve_wire.frames import FrameType
 
 pytestmark = [pytest.mark.live, pytest.mark.soak]
@@ -42,7 +42,7 @@ def assault(server, hostile: Hostile) -> int:
                 for frame in frames:
                     peer.send(frame)
             leave(peer, hostile.random.random())
-        return looked_at(b"".join(frames), FROM_CLIENT if greet else HANDSHAKE_OF_CLIENT)
+        return looked_at(b"".join(frames), FROM_CLIENT if greet else AWAITS_HELLO)
 
 
 def looked_at(data: bytes, allowed: frozenset[FrameType]) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from hostile_frames import Hostile
 from pocketserve_wire.faults import ConnectionFaultError
-from pocketserve_wire.frame_decoder import FROM_CLIENT, HANDSHAKE_OF_CLIENT, FrameDecoder
+from pocketserve_wire.frame_decoder import AWAITS_HELLO, FROM_CLIENT, FrameDecoder
 from pocketserve_wire.frames import HEADER_BYTES, MAX_EXT_BYTES, MAX_TARGET_BYTES, Frame
 
 MOST_BODY = 1 << 20
@@ -57,7 +57,7 @@ def test_hostile_handshakes():
     hostile = Hostile(7)
     for _ in range(2000):
         data = b"".join(hostile.greeting())
-        frames, _ = decode(data, [len(data)], HANDSHAKE_OF_CLIENT)
+        frames, _ = decode(data, [len(data)], AWAITS_HELLO)
         assert all(len(frame.body) <= 4096 - HEADER_BYTES for frame in frames)
 
 
