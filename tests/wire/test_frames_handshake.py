@@ -1,0 +1,184 @@
+"""The handshake's golden vectors through both halves, and what no vector can show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
+from pocketserve_wire.frame_decoder import AWAITS_AUTH, AWAITS_CHALLENGE, AWAITS_HELLO, AWAITS_READY, FrameDecoder
+from pocketserve_wire.frames import Frame, FrameType
+from pocketserve_wire.handshake import (
+    LEAST_MAX_FRAME,
+    ClientHandshake,
+    ConnectionLimits,
+    ServerHandshake,
+    client_proof,
+    server_proof,
+    transcript,
+)
+from wire.wire_vectors import Vector, load
+
+GOOD, BAD = load("valid", "handshake"), load("invalid", "handshake")
+AWAITS = {"HELLO": AWAITS_HELLO, "CHALLENGE": AWAITS_CHALLENGE, "AUTH": AWAITS_AUTH, "READY": AWAITS_READY}
+LIMITS = ConnectionLimits(1, 2, 3, 4, "x")
+
+
+def key(text: str | None) -> bytes | None:
+    """A key from its digits."""
+    return None if text is None else bytes.fromhex(text)
+
+
+def server_of(vector: Vector) -> ServerHandshake:
+    """The server's half with the vector's key and nonce."""
+    facts = vector.facts
+    limits = ConnectionLimits(**facts["limits"])
+    return ServerHandshake(key(facts["server_key"]), bytes.fromhex(facts["server_nonce"]), limits)
+
+
+def client_of(vector: Vector) -> ClientHandshake:
+    """The client's half, as if it had sent the vector's HELLO."""
+    facts = vector.facts
+    nonce = bytes.fromhex(facts["client_nonce"])
+    client = ClientHandshake(key(facts["client_key"]), nonce, facts["client_max_frame"], facts["client_name"])
+    if facts.get("byte_exact"):
+        assert client.hello.hex() == facts["hello"]
+    client.hello = bytes.fromhex(facts["hello"])
+    return client
+
+
+def frame(vector: Vector, name: str) -> Frame:
+    """One frame of a vector, decoded where it is awaited."""
+    (found,) = FrameDecoder(AWAITS[name], 4096).feed(bytes.fromhex(vector.facts[name.lower()]))
+    return found
+
+
+@pytest.mark.parametrize("vector", GOOD, ids=str)
+def test_server_accepts(vector: Vector) -> None:
+    """The server answers with the vector's frames, and takes over what the client says."""
+    server = server_of(vector)
+    challenge = server.answer_hello(frame(vector, "HELLO"))
+    if challenge.hex() != vector.facts["challenge"]:
+        assert not vector.facts["byte_exact"]
+        return  # this server would have chosen other words; the client's half is what the vector tests
+    ready = server.answer_auth(frame(vector, "AUTH"))
+    assert ready.hex() == vector.facts["ready"]
+    assert server.client_max_frame == vector.facts["client_max_frame"]
+    assert server.client_name == vector.facts["client_name"]
+
+
+@pytest.mark.parametrize("vector", GOOD, ids=str)
+def test_client_accepts(vector: Vector) -> None:
+    """The client answers with the vector's AUTH and learns the limits."""
+    client = client_of(vector)
+    assert client.answer_challenge(frame(vector, "CHALLENGE")).hex() == vector.facts["auth"]
+    assert client.accept_ready(frame(vector, "READY")) == ConnectionLimits(**vector.facts["limits"])
+
+
+@pytest.mark.parametrize("vector", [*GOOD, *BAD], ids=str)
+def test_proofs(vector: Vector) -> None:
+    """Transcript and proofs are what the vectors say; .bin holds the frames in order."""
+    facts = vector.facts
+    names = [name for name in ("hello", "challenge", "auth", "ready") if name in facts]
+    assert vector.data.hex() == "".join(facts[name] for name in names)
+    if "transcript" not in facts:
+        return
+    hashed = transcript(bytes.fromhex(facts["hello"]), bytes.fromhex(facts["challenge"]))
+    assert hashed.hex() == facts["transcript"]
+    client, server = key(facts["client_key"]), key(facts["server_key"])
+    assert facts.get("client_proof") == (client and client_proof(client, hashed))
+    assert facts.get("server_proof") == (server and server_proof(server, hashed))
+
+
+@pytest.mark.parametrize("vector", BAD, ids=str)
+def test_refused(vector: Vector) -> None:
+    """The named side refuses the named frame with the named code; what came before is fine."""
+    facts = vector.facts
+    last = facts["refused_frame"]
+    if facts["refused_by"] == "server":
+        server = server_of(vector)
+        steps = {"HELLO": server.answer_hello, "AUTH": server.answer_auth}
+    else:
+        client = client_of(vector)
+        steps = {"CHALLENGE": client.answer_challenge, "READY": client.accept_ready}  # type: ignore[dict-item]
+    for name, step in steps.items():
+        if name == last:
+            with pytest.raises(ConnectionFaultError) as caught:
+                step(frame(vector, name))
+            break
+        step(frame(vector, name))
+    assert (caught.value.fault.name, int(caught.value.fault)) == (facts["code"], facts["reason"])
+    assert caught.value.message.strip()
+
+
+def test_golden_values() -> None:
+    """The worked example, written down before there was any code."""
+    (golden,) = [vector for vector in GOOD if vector.name == "handshake_golden"]
+    assert golden.facts["hello"][:48] == "4f4901000000000000000000000000004b0000004b000000"
+    assert golden.facts["challenge"][:48] == "4f4902000000000000000000000000004700000047000000"
+    assert golden.facts["transcript"] == "407bafc917bce6fedb1ef4e09a84f8bf3dd62d4675adc4c455cad85de3f0e484"
+    assert golden.facts["client_proof"] == "ab6825554945d6acf70f125a2dff7360804f37400c7da3ac6d00c76d86da8f8e"
+    assert golden.facts["server_proof"] == "0691646e8181041393b16b32a95222e2cece4f85092bbf40b067619ac19ee389"
+
+
+def hello(**changes: Any) -> Frame:
+    """A HELLO with changes."""
+    body = json.dumps({"v": [1, 1], "nonce": "c0" * 16, "max_frame": LEAST_MAX_FRAME} | changes).encode()
+    return Frame(FrameType.HELLO, json_length=len(body), body=body)
+
+
+def test_the_supported_range_is_told() -> None:
+    """ERROR UNSUPPORTED_VERSION says what would have been right."""
+    with pytest.raises(ConnectionFaultError) as caught:
+        ServerHandshake(b"k", bytes(16), LIMITS).answer_hello(hello(v=[2, 9]))
+    told = json.loads(caught.value.body())
+    assert (told["code"], told["v"]) == ("UNSUPPORTED_VERSION", [1, 1])
+
+
+def test_all_wrong_proofs_get_the_same_answer() -> None:
+    """A stranger learns nothing from the text."""
+    texts = {step_of(vector) for vector in BAD if vector.facts["refused_frame"] == "AUTH"} - {None}
+    assert len(texts) == 1
+
+
+def step_of(vector: Vector) -> bytes | None:
+    """The ERROR body for a refused AUTH; None when it was not for its proof."""
+    server = server_of(vector)
+    server.answer_hello(frame(vector, "HELLO"))
+    with pytest.raises(ConnectionFaultError) as caught:
+        server.answer_auth(frame(vector, "AUTH"))
+    return caught.value.body() if caught.value.fault is ConnectionFault.UNAUTHORIZED else None
+
+
+@pytest.mark.parametrize("half", ["server", "client"])
+def test_steps_cannot_be_skipped_or_repeated(half: str) -> None:
+    """A proof over no transcript would be good for every connection."""
+    proof = json.dumps({"proof": client_proof(b"k", b""), "max_frame": 1}).encode()
+    last = Frame(FrameType.AUTH if half == "server" else FrameType.READY, json_length=len(proof), body=proof)
+    server = ServerHandshake(b"k", bytes(16), LIMITS)
+    client = ClientHandshake(b"k", bytes(16), LEAST_MAX_FRAME)
+    with pytest.raises(ConnectionFaultError) as caught:
+        (server.answer_auth if half == "server" else client.accept_ready)(last)
+    assert caught.value.fault is ConnectionFault.UNEXPECTED_FRAME
+    first = hello()
+    (challenge,) = FrameDecoder(AWAITS_CHALLENGE, 1).feed(server.answer_hello(first))
+    client.answer_challenge(challenge)
+    with pytest.raises(ConnectionFaultError) as caught:
+        if half == "server":
+            server.answer_hello(first)
+        else:
+            client.answer_challenge(challenge)
+    assert caught.value.fault is ConnectionFault.UNEXPECTED_FRAME
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("camera/2.1", "camera/2.1"), ("a" * 99, "a" * 64), ("two\nlines", ""), ("gr\u00fcn", ""), (7, ""), (None, "")],
+)
+def test_a_clients_name_is_safe_to_log(name: object, shown: str) -> None:
+    """Printable ASCII, bounded; anything else is as good as no name."""
+    server = ServerHandshake(None, bytes(16), LIMITS)
+    server.answer_hello(hello(client=name))
+    assert server.client_name == shown

@@ -1,0 +1,73 @@
+"""The golden vectors as Python sees them, and a decoder in the state that a vector is for."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from conftest import ROOT
+from pocketserve_wire import frame_decoder
+from pocketserve_wire.frame_decoder import FROM_CLIENT, FROM_SERVER, FrameDecoder
+from pocketserve_wire.frames import Frame, FrameType
+
+FOLDER = ROOT / "android_bridge" / "vectors"
+DRAINED = 1024 * 1024
+"""How far over its max_frame a server still reads a body, to throw it away."""
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One pair of files."""
+
+    name: str
+    data: bytes
+    facts: dict[str, Any]
+
+    def decoder(self) -> FrameDecoder:
+        """A decoder that reads what this vector's receiver would read."""
+        awaits, server = self.facts.get("awaits"), self.facts["receiver"] == "server"
+        allowed = FROM_CLIENT if server else FROM_SERVER
+        if awaits is not None:
+            allowed = getattr(frame_decoder, f"AWAITS_{awaits}")
+        most: int = self.facts["max_body"]
+        if not server:
+            return FrameDecoder(allowed, most)
+        return FrameDecoder(
+            allowed,
+            most + DRAINED,
+            lambda header: header.body_length <= most,
+            listens=awaits == "HELLO",
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@functools.cache
+def load(folder: str, kind: str) -> list[Vector]:
+    """All vectors of ``valid`` or ``invalid`` of one kind, by name."""
+    found = []
+    for path in sorted((FOLDER / folder).glob("*.json")):
+        facts = json.loads(path.read_text(encoding="ascii"))
+        if facts["kind"] == kind:
+            found.append(Vector(path.stem, path.with_suffix(".bin").read_bytes(), facts))
+    return found
+
+
+def summary(frame: Frame) -> dict[str, Any]:
+    """A frame as the vectors describe it."""
+    return {
+        "type": int(frame.type),
+        "name": FrameType(frame.type).name,
+        "request_id": frame.request_id,
+        "arg": frame.arg,
+        "target": frame.target.decode("ascii"),
+        "ext": [{"tag": tag, "value": value.hex()} for tag, value in frame.ext.items()],
+        "json_length": frame.json_length,
+        "body_length": len(frame.body),
+        "body_sha256": hashlib.sha256(frame.body).hexdigest(),
+        "discarded": frame.discarded,
+    }
