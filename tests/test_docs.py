@@ -24,6 +24,8 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "android_bridge" / "PROTOCOL.md",
+    ROOT / "android_bridge" / "vectors" / "README.md",
 ]
 CARDS = sorted(MODELS.glob("*/README.md"))
 

@@ -165,11 +165,9 @@ def test_steps_cannot_be_skipped_or_repeated(half: str) -> None:
     first = hello()
     (challenge,) = FrameDecoder(AWAITS_CHALLENGE, 1).feed(server.answer_hello(first))
     client.answer_challenge(challenge)
+    again = (server.answer_hello, first) if half == "server" else (client.answer_challenge, challenge)
     with pytest.raises(ConnectionFaultError) as caught:
-        if half == "server":
-            server.answer_hello(first)
-        else:
-            client.answer_challenge(challenge)
+        again[0](again[1])
     assert caught.value.fault is ConnectionFault.UNEXPECTED_FRAME
 
 

@@ -131,6 +131,7 @@ def accepted() -> list[Vector]:
     least = {"max_frame": 1, "max_inflight": 1, "max_bytes_inflight": 1, "idle_ms": 1, "server": ""}
     spelt = f'{{ "nonce" : "{CLIENT_NONCE}",\n\t"\\u0076":[1 , 1],"max_frame": 67108864 }}\r\n'.encode()
     stranger = Talk(hello=compact(OFFER | {"lang": {"deep": [1, None, True, "gr\u00fc\u00df"]}, "client": 7}))
+    deepest = compact(OFFER)[:-1] + b',"more":' + b"[" * 99 + b"]" * 99 + b"}"
     ranged = Talk(hello=compact(OFFER | {"v": [0, MAX_U32]}))
     with_more = Talk(challenge=compact(CHOICE | {"hint": "new"}))
     chatty = replace(
@@ -169,6 +170,7 @@ def accepted() -> list[Vector]:
             stranger,
             exact=False,
         ),
+        good("deepest", "JSON may be 100 deep: the object, and 99 arrays in it.", Talk(hello=deepest), exact=False),
         good("unknown_members_of_server", "The same in the server's frames.", chatty, exact=False),
         good(
             "range_of_versions", "Version 1 lies within what the client offers.", ranged, exact=False, rule="versions"
