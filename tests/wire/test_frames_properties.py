@@ -1,0 +1,312 @@
+"""The frame codec under everything that is not in the vectors: random frames, noise, mutations, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
+from pocketserve_wire.frame_decoder import (
+    ALIGNMENT,
+    AWAITS_AUTH,
+    AWAITS_CHALLENGE,
+    AWAITS_HELLO,
+    AWAITS_READY,
+    BUFFER_BYTES,
+    FIRST_BODY_BYTES,
+    FROM_CLIENT,
+    FROM_SERVER,
+    FrameDecoder,
+)
+from pocketserve_wire.frames import (
+    CRITICAL,
+    HEADER_BYTES,
+    MAX_EXT_BYTES,
+    Extension,
+    Frame,
+    FrameType,
+    Header,
+    encode_ext,
+    encode_frame,
+    encode_head,
+    encode_header,
+    encode_retry_after,
+    parse_ext,
+    parse_header,
+    retry_after_ms,
+)
+from wire.wire_bodies import SETTINGS
+from wire.wire_vectors import load, summary
+
+MIB = 1024 * 1024
+MOST = 64 * MIB
+STATES = {
+    "hello": AWAITS_HELLO,
+    "auth": AWAITS_AUTH,
+    "challenge": AWAITS_CHALLENGE,
+    "ready": AWAITS_READY,
+    "server": FROM_CLIENT,
+    "client": FROM_SERVER,
+}
+
+u32 = st.integers(0, 2**32 - 1)
+ids = st.integers(1, 2**32 - 1)
+exts = st.dictionaries(
+    st.integers(0, 255).filter(lambda tag: tag not in iter(Extension)), st.binary(max_size=20), max_size=4
+)
+known_exts = st.fixed_dictionaries(
+    {}, optional={1: st.binary(min_size=4, max_size=4), 2: st.text("ab/+; ", min_size=1, max_size=128).map(str.encode)}
+)
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> Frame:
+    """Any frame that a server may read after READY, or a client."""
+    kind = draw(st.sampled_from(sorted(FROM_CLIENT | FROM_SERVER)))
+    if kind in (FrameType.PING, FrameType.PONG):
+        return Frame(kind, arg=draw(u32))
+    if kind is FrameType.CANCEL:
+        return Frame(kind, draw(ids))
+    body = draw(st.binary(max_size=300))
+    ext = draw(exts) | draw(known_exts)
+    if kind in (FrameType.GOAWAY, FrameType.ERROR):
+        request_id = draw(u32) if kind is FrameType.GOAWAY else 0
+        return Frame(kind, request_id, draw(u32), ext=ext, json_length=len(body), body=body)
+    json_length = draw(st.integers(0, len(body)))
+    if kind is FrameType.RESPONSE:
+        return Frame(kind, draw(ids), draw(st.integers(200, 599)), b"", ext, json_length, body)
+    target = draw(st.binary(min_size=1, max_size=1024))
+    return Frame(kind, draw(ids), draw(u32), target, ext, json_length, body)
+
+
+def decoder_for(frame: Frame) -> FrameDecoder:
+    """A decoder of the side that the frame is for."""
+    return FrameDecoder(FROM_CLIENT if frame.type in FROM_CLIENT else FROM_SERVER, MOST)
+
+
+@SETTINGS
+@given(frames(), st.lists(st.integers(0, 2000), max_size=5))
+def test_random_frames_round_trip(frame: Frame, cuts: list[int]) -> None:
+    """Decoding gives back what was encoded, however it is cut."""
+    data = encode_frame(frame)
+    bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    decoder = decoder_for(frame)
+    found = [f for start, end in itertools.pairwise(bounds) for f in decoder.feed(data[start:end])]
+    (one,) = found
+    assert (one.type, one.request_id, one.arg, one.target) == (frame.type, frame.request_id, frame.arg, frame.target)
+    assert list(one.ext.items()) == list(frame.ext.items())
+    assert (one.json_length, bytes(one.body), one.discarded) == (frame.json_length, frame.body, False)
+    assert encode_frame(one) == data
+    assert encode_head(frame, len(frame.body)) + frame.body == data
+
+
+@SETTINGS
+@given(st.sampled_from(sorted(STATES)), st.booleans(), st.binary(max_size=200), st.integers(0, 30))
+def test_noise_is_a_fault_or_nothing(state: str, listens: bool, noise: bytes, kept: int) -> None:
+    """Random bytes, some behind the start of a good header, never raise anything else."""
+    start = encode_header(Header(FrameType.REQUEST, 1, 0, 5, 3, 2, 9))[:kept]
+    decoder = FrameDecoder(STATES[state], MOST, listens=listens)
+    with contextlib.suppress(ConnectionFaultError):
+        for frame in decoder.feed(start + noise):
+            assert frame.type in STATES[state]
+
+
+@SETTINGS
+@given(st.binary(max_size=64))
+def test_noise_as_extensions(data: bytes) -> None:
+    """Extensions are read or refused; what is read is encoded to the same bytes again."""
+    with contextlib.suppress(ConnectionFaultError):
+        assert encode_ext(parse_ext(data)) == data
+
+
+def test_mutated_vectors() -> None:
+    """200,000 damaged frames: each is read or refused with a fault, and nothing else happens."""
+    chance = random.Random(20260101)
+    vectors = [v for folder in ("valid", "invalid") for v in load(folder, "frames") if len(v.data) < 400]
+    outcomes = dict.fromkeys(["read", "refused", "waiting"], 0)
+    for number in range(200_000):
+        vector = vectors[number % len(vectors)]
+        data = bytearray(vector.data)
+        for _ in range(chance.randint(1, 3)):
+            position = chance.randrange(min(len(data), 64))
+            data[position] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, data[position] ^ (1 << chance.randrange(8))))
+        decoder = vector.decoder()
+        try:
+            outcomes["read" if decoder.feed(data) else "waiting"] += 1
+        except ConnectionFaultError:
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 1000, outcomes
+
+
+@pytest.mark.parametrize("announced", [FIRST_BODY_BYTES + 1, 64 * MIB])
+def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> None:
+    """64 MiB announced and ten bytes sent take a first step of 1 MiB; later steps double what is there."""
+    decoder = FrameDecoder(FROM_CLIENT, announced)
+    head = encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, announced)) + b"GET /x"
+    tracemalloc.start()
+    try:
+        assert decoder.feed(head + bytes(10)) == []
+        len(decoder.buffer())
+        assert tracemalloc.get_traced_memory()[1] < 2.5 * FIRST_BODY_BYTES
+        sent = 10
+        piece = bytes(BUFFER_BYTES)
+        while sent < min(announced, 8 * MIB):
+            space = decoder.buffer()
+            count = min(len(space), len(piece))
+            space[:count] = piece[:count]
+            decoder.received(count)
+            assert decoder.next() is None or sent + count == announced
+            sent += count
+            current = tracemalloc.get_traced_memory()[0]
+            assert current <= FIRST_BODY_BYTES + 2 * sent + 2 * BUFFER_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_stranger_reserves_nothing() -> None:
+    """Before READY a frame of more than 4 KiB is refused by its header."""
+    for allowed in (AWAITS_HELLO, AWAITS_AUTH, AWAITS_CHALLENGE, AWAITS_READY):
+        kind = min(allowed)
+        decoder = FrameDecoder(allowed, MOST)
+        with pytest.raises(ConnectionFaultError) as caught:
+            decoder.feed(encode_header(Header(kind, 0, 0, 0, 0, 64 * MIB, 64 * MIB)))
+        assert caught.value.fault is ConnectionFault.FRAME_TOO_LARGE
+
+
+def test_thrown_away_bodies_take_no_memory() -> None:
+    """A body that is not admitted is read into the same buffer over and over."""
+    decoder = FrameDecoder(FROM_CLIENT, MOST, lambda header: False)
+    head = encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, 16 * MIB)) + b"GET /x"
+    decoder.feed(head)
+    piece = bytes(MIB)
+    tracemalloc.start()
+    try:
+        found = [frame for _ in range(16) for frame in decoder.feed(piece)]
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()
+    (frame,) = found
+    assert frame.discarded and frame.body == b"" and not decoder.mid_frame
+
+
+def test_large_bodies_arrive_whole() -> None:
+    """A body that is given memory in four steps, cut at odd places."""
+    body = np.random.default_rng(1).bytes(5 * MIB + 3)
+    data = encode_frame(Frame(FrameType.RESPONSE, 9, 200, ext={2: b"image/png"}, body=body))
+    decoder = FrameDecoder(FROM_SERVER, MOST)
+    pieces = [data[start : start + 70_001] for start in range(0, len(data), 70_001)]
+    (frame,) = [frame for piece in pieces for frame in decoder.feed(piece)]
+    assert frame.body == body and frame.ext == {2: b"image/png"}
+
+
+@pytest.mark.parametrize("target_length", range(1, 18))
+@pytest.mark.parametrize("ext", [{}, {9: b"abc"}], ids=["no ext", "ext"])
+@pytest.mark.parametrize("size", [64, 2 * MIB], ids=["short", "long"])
+def test_bodies_are_aligned(target_length: int, ext: dict[int, bytes], size: int) -> None:
+    """Raw tensors that start at a multiple of 8 in the body do so in memory, as over HTTP."""
+    frame = Frame(FrameType.REQUEST, 1, 0, b"x" * target_length, ext, 0, bytes(size))
+    for pieces in ([encode_frame(frame)], [encode_frame(frame)[:30], encode_frame(frame)[30:]]):
+        decoder = FrameDecoder(FROM_CLIENT, MOST)
+        (found,) = [f for piece in pieces for f in decoder.feed(piece)]
+        assert np.frombuffer(found.body, np.uint8).ctypes.data % ALIGNMENT == 0
+        assert found.target == frame.target and len(found.body) == size
+
+
+@pytest.mark.parametrize("step", [BUFFER_BYTES - 1, BUFFER_BYTES, 2**20])
+def test_a_full_buffer_that_ends_within_a_header(step: int) -> None:
+    """24 does not divide 65,536: the start of a header moves to the buffer's front."""
+    count = 3 * BUFFER_BYTES // HEADER_BYTES
+    data = b"".join(encode_frame(Frame(FrameType.PING, arg=number)) for number in range(count))
+    decoder = FrameDecoder(FROM_SERVER, MOST)
+    found = [frame.arg for start in range(0, len(data), step) for frame in decoder.feed(data[start : start + step])]
+    assert found == list(range(count))
+
+
+def test_bodies_do_not_share_memory() -> None:
+    """A frame that is kept stays as it was while later ones are read."""
+    first = encode_frame(Frame(FrameType.RESPONSE, 1, 200, body=b"first", json_length=5))
+    second = encode_frame(Frame(FrameType.RESPONSE, 2, 200, body=b"SECND", json_length=5))
+    decoder = FrameDecoder(FROM_SERVER, MOST)
+    kept = decoder.feed(first + second)
+    decoder.feed(second * 3000)
+    assert [bytes(frame.body) for frame in kept] == [b"first", b"SECND"]
+
+
+def test_a_lent_buffer_is_taken_back() -> None:
+    """An owner that holds on to the buffer by mistake cannot keep the decoder from growing, nor write into a frame."""
+    decoder = FrameDecoder(FROM_SERVER, MOST)
+    decoder.feed(encode_header(Header(FrameType.RESPONSE, 1, 200, 0, 0, 0, 3 * MIB)))
+    view = decoder.buffer()
+    decoder.received(len(view))
+    assert decoder.next() is None
+    with pytest.raises(ValueError, match="released"):
+        view[0] = 1
+    assert len(decoder.buffer()) > 0
+
+
+def test_the_end_of_a_frame_is_known() -> None:
+    """A connection that ends within a frame is told from one that ends between two."""
+    data = encode_frame(Frame(FrameType.REQUEST, 1, 0, b"GET /", body=b"abc"))
+    decoder = FrameDecoder(FROM_CLIENT, MOST)
+    states = []
+    for byte in data:
+        decoder.feed(bytes([byte]))
+        states.append((decoder.mid_frame, decoder.buffered))
+    header = [(True, True)] * (HEADER_BYTES - 1)
+    assert states == [*header, *[(True, False)] * (len(data) - len(header) - 1), (False, False)]
+
+
+def test_what_is_asked_about_a_header() -> None:
+    """``admit`` sees each request once, when its header is there, and is not asked about anything else."""
+    seen: list[int] = []
+
+    def admit(header: Header) -> bool:
+        seen.append(header.request_id)
+        return header.request_id != 2
+
+    decoder = FrameDecoder(FROM_CLIENT, MOST, admit)
+    data = [encode_frame(Frame(FrameType.REQUEST, number, 0, b"GET /", body=b"abc")) for number in (1, 2, 3)]
+    ping = encode_frame(Frame(FrameType.PING))
+    decoder.feed(data[0][:HEADER_BYTES])
+    assert seen == [1]
+    rest = decoder.feed(data[0][HEADER_BYTES:] + ping + b"".join(data[1:]) + ping)
+    assert seen == [1, 2, 3]
+    assert [summary(frame)["discarded"] for frame in rest] == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 2**31, 2**32 - 1])
+def test_retry_after(milliseconds: int) -> None:
+    """The number survives the way, and what does not fit is cut down."""
+    assert retry_after_ms({1: encode_retry_after(milliseconds)}) == milliseconds
+    assert retry_after_ms({}) is None
+    assert retry_after_ms({1: encode_retry_after(2**40)}) == 2**32 - 1
+    assert retry_after_ms({1: encode_retry_after(-5)}) == 0
+
+
+def test_a_header_is_checked_without_a_decoder_too() -> None:
+    """Whoever reads 24 bytes by itself gets the same answer."""
+    with pytest.raises(ConnectionFaultError) as caught:
+        parse_header(b"OJ" + bytes(22))
+    assert caught.value.fault is ConnectionFault.BAD_MARK
+    assert CRITICAL == 0x80  # whoever answers a request compares tags with it
+
+
+def test_the_fast_way_for_requests_checks_the_same() -> None:
+    """Good REQUESTs are told by a shortcut: at each limit it agrees with the slow way."""
+    for target in (0, 1, 1024, 1025):
+        for ext in (0, MAX_EXT_BYTES, MAX_EXT_BYTES + 1):
+            for request_id in (0, 1):
+                for json_length in (4, 5):
+                    header = Header(FrameType.REQUEST, request_id, 0, target, ext, json_length, 4)
+                    good = 1 <= target <= 1024 and ext <= MAX_EXT_BYTES and request_id > 0 and json_length <= 4
+                    try:
+                        assert parse_header(encode_header(header)) == header and good
+                    except ConnectionFaultError:
+                        assert not good
