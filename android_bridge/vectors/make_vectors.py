@@ -9,11 +9,11 @@ import json
 import sys
 from pathlib import Path
 
-from generator import bad_frames, good_frames, handshakes, inference
+from generator import bad_frames, good_frames, handshakes, inference, refused_requests
 from generator.wire import Vector
 
 HERE = Path(__file__).resolve().parent
-SOURCES = (good_frames, inference, handshakes, bad_frames)
+SOURCES = (good_frames, inference, handshakes, bad_frames, refused_requests)
 
 
 def wanted() -> dict[Path, bytes]:
