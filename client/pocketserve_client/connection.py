@@ -17,7 +17,7 @@ from pocketserve_client import greeting
 from pocketserve_client.errors import ConnectionLostError, ServerError, ServerUnreachableError
 from pocketserve_client.transport import JSON, OCTETS, Answer, Request
 from pocketserve_wire.faults import ConnectionFaultError
-from pocketserve_wire.frames import Extension, Frame, FrameType, encode_frame, encode_head
+from pocketserve_wire.frames import CRITICAL, Extension, Frame, FrameType, encode_frame, encode_head
 
 PING_AFTER_S: Final = 5.0
 """Silence after which a waiting caller asks whether the server still lives; as much again, and it counts as dead."""
@@ -303,7 +303,7 @@ class Connection:
             with self._state:
                 pending = self._pending.pop(frame.request_id, None)
             if pending is not None:  # else nobody waits for it any more
-                pending.finish(_answer(frame))
+                _finish(pending, frame)
         elif frame.type == FrameType.PING and not writing:
             self._reply(Frame(FrameType.PONG, arg=frame.arg))
         elif frame.type == FrameType.GOAWAY:
@@ -336,6 +336,15 @@ class Connection:
             self._socket.close()
             self._reading.release()
         return self._closed
+
+
+def _finish(pending: PendingAnswer, frame: Frame) -> None:
+    unknown = [tag for tag in frame.ext if tag & CRITICAL]
+    if unknown:
+        text = f"the answer carries extension {unknown[0]}, which this client must understand to read it"
+        pending.finish(None, ServerError(501, "NOT_IMPLEMENTED", text))
+    else:
+        pending.finish(_answer(frame))
 
 
 def _answer(frame: Frame) -> Answer:

@@ -1,0 +1,171 @@
+"""The Python client against the golden vectors: a server that says exactly what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pocketserve_client.connection import Connection, PendingAnswer
+from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerError, ServerUnreachableError
+from pocketserve_client.transport import Request
+from pocketserve_wire.faults import GoAwayReason
+from pocketserve_wire.frame_decoder import AWAITS_AUTH, AWAITS_HELLO, FROM_CLIENT, FrameDecoder
+from pocketserve_wire.frames import Frame, FrameType, encode_frame, json_frame
+from pocketserve_wire.handshake import ConnectionLimits, ServerHandshake
+from wire.wire_vectors import Vector, load
+
+KEY = b"key"
+TIMEOUT_S = 20.0
+LIMITS = ConnectionLimits(2**20, 8, 2**20, 300_000, "test/1")
+# The client takes answers of any size; and HTTP in place of frames is seen before READY.
+BAD = [v for v in load("invalid", "frames") if v.facts["receiver"] == "client" and v.facts["state"] == "ready"]
+BAD = [v for v in BAD if not v.name.startswith("too_large_response")]
+BEFORE = [v for v in load("invalid", "frames") if v.facts.get("awaits") in ("CHALLENGE", "READY")]
+ENDINGS = [
+    v
+    for v in load("valid", "frames")
+    if v.facts["receiver"] == "client" and any(f["name"] == "ERROR" for f in v.facts["frames"])
+]
+
+
+class Scripted:
+    """A listening socket that shakes hands as a server does and then says what it is told.
+
+    Args:
+        words: what it says, by the frame it stands in for: CHALLENGE, READY, or what follows the first REQUEST.
+    """
+
+    def __init__(self, **words: bytes) -> None:
+        self._words = words
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        peer, _ = self._listener.accept()
+        peer.settimeout(TIMEOUT_S)
+        # A client that has heard enough closes without reading the rest, which resets the connection.
+        with peer, contextlib.suppress(ConnectionError):
+            decoder = FrameDecoder(AWAITS_HELLO, 2**20)
+            shake = ServerHandshake(KEY, bytes(16), LIMITS)
+            steps: list[tuple[str, Callable[[Frame], bytes], frozenset[FrameType]]] = [
+                ("challenge", shake.answer_hello, AWAITS_AUTH),
+                ("ready", shake.answer_auth, FROM_CLIENT),
+            ]
+            for name, answer, following in steps:
+                said = answer(self._read(peer, decoder))
+                decoder.allowed = following
+                peer.sendall(self._words.get(name, said))
+                if name in self._words:
+                    break
+            else:
+                self._read(peer, decoder)
+                peer.sendall(self._words["answer"])
+            while peer.recv(65_536):  # until the client has had enough
+                pass
+
+    @staticmethod
+    def _read(peer: socket.socket, decoder: FrameDecoder) -> Frame:
+        while (frame := decoder.next()) is None:
+            count = peer.recv_into(decoder.buffer())
+            assert count
+            decoder.received(count)
+        return frame
+
+    def close(self) -> None:
+        """Wait until the peer is gone."""
+        self._thread.join(TIMEOUT_S)
+        self._listener.close()
+
+
+@pytest.fixture
+def script() -> Iterator[Callable[..., Scripted]]:
+    """Starts scripted servers."""
+    started: list[Scripted] = []
+
+    def start(**words: bytes) -> Scripted:
+        started.append(Scripted(**words))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def ask(server: Scripted) -> tuple[Connection, PendingAnswer]:
+    """Connect and send one request."""
+    connection = Connection(server.address, KEY, TIMEOUT_S)
+    return connection, connection.start(Request("GET", "/v2"))
+
+
+@pytest.mark.parametrize("vector", BAD, ids=str)
+def test_faults_of_the_server_end_the_call(vector: Vector, script: Callable[..., Scripted]) -> None:
+    """The client closes and says that the server does not keep to the protocol, unless its answer came before."""
+    connection, pending = ask(script(answer=vector.data))
+    with pytest.raises(ServerUnreachableError, match="protocol"):
+        pending.result()
+    assert not connection.usable
+
+
+@pytest.mark.parametrize("vector", BEFORE, ids=str)
+def test_faults_before_ready(vector: Vector, script: Callable[..., Scripted]) -> None:
+    """Nothing is asked of such a server."""
+    server = script(**{vector.facts["awaits"].lower(): vector.data})
+    with pytest.raises(ServerUnreachableError):
+        Connection(server.address, KEY, TIMEOUT_S)
+
+
+@pytest.mark.parametrize("vector", ENDINGS, ids=str)
+def test_errors_of_the_connection(vector: Vector, script: Callable[..., Scripted]) -> None:
+    """Whatever the body of an ERROR looks like, the call ends with an error of the package."""
+    if vector.facts["state"] == "handshake":
+        server = script(**{vector.facts["awaits"].lower(): vector.data})
+        with pytest.raises((ServerUnreachableError, ServerError)):
+            Connection(server.address, KEY, TIMEOUT_S)
+        return
+    connection, pending = ask(script(answer=vector.data))
+    if vector.facts["frames"][0]["name"] == "RESPONSE":
+        assert pending.result().status == 200
+    else:
+        with pytest.raises((ServerUnreachableError, ServerError)):
+            pending.result()
+    connection.close()
+
+
+def test_a_squatter_is_told_nothing(script: Callable[..., Scripted]) -> None:
+    """No proof, the client's own proof, somebody else's proof: nothing is sent after AUTH."""
+    limits = b'"max_frame":1,"max_inflight":1,"max_bytes_inflight":1,"idle_ms":1'
+    for proof in (b"", b'"proof":"' + b"0" * 64 + b'",'):
+        server = script(ready=json_frame(FrameType.READY, b"{" + proof + limits + b"}"))
+        with pytest.raises(NotOurServerError):
+            Connection(server.address, KEY, TIMEOUT_S)
+
+
+def test_an_answer_that_must_be_understood(script: Callable[..., Scripted]) -> None:
+    """An unknown critical extension fails its request alone."""
+    (vector,) = [v for v in load("valid", "frames") if v.name == "response_unknown_critical"]
+    connection, first = ask(script(answer=vector.data))
+    second = connection.start(Request("GET", "/v2"))
+    with pytest.raises(ServerError) as caught:
+        first.result()
+    assert (caught.value.status, caught.value.code) == (501, "NOT_IMPLEMENTED")
+    assert second.result().status == 200
+    connection.close()
+
+
+def test_what_goaway_promises(script: Callable[..., Scripted]) -> None:
+    """What was taken is answered, what was not fails as safe to send again."""
+    away = json_frame(FrameType.GOAWAY, b"{}", request_id=1, arg=GoAwayReason.SHUTTING_DOWN)
+    answer = encode_frame(Frame(FrameType.RESPONSE, 1, 200, json_length=2, body=b"{}"))
+    connection, first = ask(script(answer=away + answer))
+    second = connection.start(Request("GET", "/v2"))
+    assert first.result().status == 200
+    with pytest.raises(ConnectionLostError):
+        second.result()
+    assert not connection.usable
+    connection.close()
