@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pocketserve.transports.socket.connection import Connection
 from pocketserve.transports.socket.lingering import Lingering
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, HttpPeerError
-from pocketserve_wire.frame_decoder import FROM_CLIENT, FrameDecoder
+from pocketserve_wire.frame_decoder import AWAITS_AUTH, AWAITS_HELLO, FROM_CLIENT, FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType, json_frame
 from pocketserve_wire.handshake import NONCE_BYTES, ServerHandshake
 
@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 MOST_OVER: Final = 1024 * 1024
 """Bytes by which a body may exceed the limit and still be read, thrown away and answered 413."""
 
-_FIRST = frozenset({FrameType.HELLO, FrameType.ERROR})
-_SECOND = frozenset({FrameType.AUTH, FrameType.ERROR})
 _HTTP_TEXT = b"this is the socket port; HTTP has a port of its own\n"
 _HTTP_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
@@ -43,7 +41,7 @@ class Stranger:
         self._server = server
         self._socket = connection
         self._descriptor = connection.fileno()
-        self._decoder = FrameDecoder(_FIRST, server.limits.max_frame + MOST_OVER, listens=True)
+        self._decoder = FrameDecoder(AWAITS_HELLO, server.limits.max_frame + MOST_OVER, listens=True)
         self._handshake = ServerHandshake(server.key, secrets.token_bytes(NONCE_BYTES), server.limits)
         self._refusal: bytes | None = None
         connection.setblocking(False)
@@ -76,7 +74,7 @@ class Stranger:
         while (frame := self._decoder.next()) is not None:
             if frame.type == FrameType.HELLO:
                 self._socket.sendall(self._handshake.answer_hello(frame))
-                self._decoder.allowed = _SECOND
+                self._decoder.allowed = AWAITS_AUTH
             elif frame.type == FrameType.AUTH:
                 self._become_known(frame)
                 return False
