@@ -112,6 +112,7 @@ FORBIDDEN = {
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.api": [*HTTP, "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.transports.socket": ["flask", "werkzeug", "waitress", "pocketserve.transports.http"],
     "pocketserve.transports": ["pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
 }
 
@@ -184,10 +185,11 @@ def loaded_by(statement: str) -> set[str]:
         ("import pocketserve_wire.oip", {*LATE, "numpy", "requests", "flask", "socket", "pocketserve"}),
         ("import pocketserve", {*LATE, "numpy", "requests", "flask", "waitress"}),
         ("import pocketserve.serving", {*LATE, "requests"}),
+        ("import pocketserve.transports.socket.server", {*LATE, "requests", "flask", "werkzeug", "waitress"}),
         ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.KINDS if k.module]", LATE),
         ("import pocketserve_client", {*LATE, "flask", "waitress", "pocketserve"}),
     ],
-    ids=["wire", "pocketserve", "serving", "runtimes", "client"],
+    ids=["wire", "pocketserve", "serving", "socket", "runtimes", "client"],
 )
 def test_what_an_import_loads(statement: str, unwanted: set[str]) -> None:
     """The server starts small: no framework, no picture library, no metrics and no client is loaded with it."""

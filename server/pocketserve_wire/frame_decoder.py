@@ -22,7 +22,9 @@ from .frames import (
     parse_header,
 )
 
-BUFFER_BYTES: Final = 65_536
+BUFFER_BYTES: Final = 16_384
+"""Small frames are received whole. Of a large one no more than this is copied before it is where it stays."""
+
 FIRST_BODY_BYTES: Final = 1024 * 1024
 """A longer body is given memory in steps, each twice the one before."""
 
@@ -87,6 +89,11 @@ class FrameDecoder:
     def buffered(self) -> bool:
         """Whether bytes are here that no frame was made of yet: part of one, or whole ones."""
         return self._start != self._end
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the buffer ends where the frame, or the memory it was given so far, ends."""
+        return self._header is not None and not self._discarding
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty once :meth:`next` has said None. Valid until :meth:`received`."""
@@ -171,9 +178,11 @@ class FrameDecoder:
             # The header's last bytes are kept in front as padding, so that the body starts aligned.
             padding = _padding(header)
             taken = min(header.payload_length, self._end - self._start)
-            self._payload = bytearray(self._view[self._start - padding : self._start + taken])
             self._wanted = padding + header.payload_length
             self._filled = padding + taken
+            payload = bytearray(min(self._wanted, FIRST_BODY_BYTES))
+            payload[: self._filled] = self._view[self._start - padding : self._start + taken]
+            self._payload = payload
             self._start += taken
         else:
             self._discarding = header.payload_length

@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from .faults import ConnectionFault, ConnectionFaultError
 
@@ -77,8 +77,7 @@ _ONLY_JSON = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """The fixed 24 bytes in front of every frame.
 
     Attributes:

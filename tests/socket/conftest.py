@@ -18,6 +18,7 @@ from pocketserve.config import Config
 from pocketserve.service import Service
 from pocketserve.transports.socket.patience import Patience
 from pocketserve.transports.socket.server import SocketServer
+from pocketserve.transports.socket.watcher import Watcher
 
 TOKEN = "t" * 43
 HURRIED = Patience(handshake=0.3, frame=0.3, stall=0.3, quiet=0.1, lingering=0.3, wrong_proof=0.01)
@@ -102,10 +103,10 @@ def until() -> Callable[[Callable[[], bool]], None]:
 class Local:
     """A socket server in this process, with little patience unless told otherwise."""
 
-    def __init__(self, patience: Patience = HURRIED, **settings: Any) -> None:
+    def __init__(self, patience: Patience = HURRIED, watcher: Watcher | None = None, **settings: Any) -> None:
         options = {"models_dir": MODELS, "state_dir": STATE, "socket_port": 0, "quarantine": False} | settings
         self.service = Service(Config(**options))
-        self.server = SocketServer(self.service, TOKEN, patience)
+        self.server = SocketServer(self.service, TOKEN, patience, watcher)
         self.server.start()
 
     def connect(self, **options: Any) -> Framed:

@@ -21,7 +21,7 @@ from pocketserve.engine.cancellation import Cancellation
 from pocketserve.transports.socket import requests
 from pocketserve.transports.socket.lingering import Lingering
 from pocketserve.transports.socket.outbox import Outbox
-from pocketserve.transports.socket.watcher import BROKEN
+from pocketserve.transports.socket.poller import BROKEN
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, GoAwayReason
 from pocketserve_wire.frame_decoder import FrameDecoder
@@ -112,7 +112,9 @@ class Connection:
             elif now - self._frame_begun > self._server.patience.frame:
                 raise self._unfinished()
         try:
-            count = self._socket.recv_into(decoder.buffer())
+            # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
+            flags = socket.MSG_WAITALL if decoder.in_body else 0
+            count = self._socket.recv_into(decoder.buffer(), 0, flags)
         except BlockingIOError:
             self._leave_to_watcher()
             return False

@@ -144,7 +144,7 @@ class Outbox:
                 return True
 
     def _send(self, chunks: list[Chunk], size: int) -> Waiting:
-        sent = self._socket.sendmsg(chunks[:MAX_CHUNKS], (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        sent = self._socket.sendmsg(chunks[:MAX_CHUNKS], (), socket.MSG_DONTWAIT)
         if sent == size:
             return [], 0
         return rest_of(chunks, sent), size - sent

@@ -39,6 +39,8 @@ class SocketServer:
     Args:
         service: what requests call.
         token: what clients must know; None asks for nothing.
+        patience: how long peers are waited for.
+        watcher: a new one, which has not run.
 
     Attributes:
         host, port: where it listens.
@@ -52,7 +54,9 @@ class SocketServer:
         PortTakenError: the address cannot be bound.
     """
 
-    def __init__(self, service: Service, token: str | None, patience: Patience | None = None) -> None:
+    def __init__(
+        self, service: Service, token: str | None, patience: Patience | None = None, watcher: Watcher | None = None
+    ) -> None:
         config = service.config
         self.service = service
         self.patience = patience or Patience()
@@ -61,7 +65,7 @@ class SocketServer:
         self._listener = bind(config.host, config.socket_port, "--socket-port")
         self.host = config.host
         self.port: int = self._listener.getsockname()[1]
-        self.watcher = Watcher()
+        self.watcher = watcher or Watcher()
         self.runners = Slots(config.worker_threads)
         # Every thread reads a connection or runs a request; nothing that must be read ever waits for a thread.
         self.workers = Workers(config.socket_connections + config.worker_threads)

@@ -14,13 +14,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
+
+from pocketserve.transports.socket.poller import ONCE, READABLE, Poller, best_poller
 
 log = logging.getLogger(__name__)
-
-ONCE: Final = select.EPOLLONESHOT
-READABLE: Final = select.EPOLLIN | select.EPOLLONESHOT
-BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
 
 
 class Watched(Protocol):
@@ -30,7 +28,7 @@ class Watched(Protocol):
         """Bytes came, or the connection ended. Sent once for each :meth:`Watcher.arm`.
 
         Args:
-            events: what epoll says.
+            events: what the poller says; see ``poller.BROKEN``.
         """
 
     def on_time(self) -> None:
@@ -41,10 +39,14 @@ class Watched(Protocol):
 
 
 class Watcher:
-    """An epoll loop with deadlines. Everything but :meth:`run` may be called from any thread."""
+    """A loop with deadlines. Everything but :meth:`run` may be called from any thread.
 
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
+    Args:
+        poller: how it waits; by default the best that the system has.
+    """
+
+    def __init__(self, poller: Poller | None = None) -> None:
+        self._poller = poller or best_poller()
         self._watched: dict[int, Watched] = {}
         self._times: dict[Watched, float] = {}
         self._lock = threading.Lock()
@@ -54,25 +56,25 @@ class Watcher:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._epoll.register(self._wake_read, select.EPOLLIN)
+        self._poller.register(self._wake_read, select.POLLIN)
 
     def add(self, descriptor: int, watched: Watched) -> None:
         """Know a descriptor, without waiting for it yet."""
         self._watched[descriptor] = watched
-        self._epoll.register(descriptor, ONCE)
+        self._poller.register(descriptor, ONCE)
 
     def arm(self, descriptor: int) -> None:
         """Report once when the descriptor can be read. Costs one system call and wakes nobody."""
-        self._epoll.modify(descriptor, READABLE)
+        self._poller.modify(descriptor, READABLE)
 
     def disarm(self, descriptor: int) -> None:
         """Report only that the connection broke."""
-        self._epoll.modify(descriptor, ONCE)
+        self._poller.modify(descriptor, ONCE)
 
     def remove(self, descriptor: int, watched: Watched) -> None:
         """Forget a descriptor before it is closed; once more does nothing."""
         if self._watched.pop(descriptor, None) is not None:
-            self._epoll.unregister(descriptor)
+            self._poller.unregister(descriptor)
         self.set_time(watched, None)
 
     def set_time(self, watched: Watched, when: float | None) -> None:
@@ -103,7 +105,7 @@ class Watcher:
     def run(self) -> None:
         """Wait and report until stopped."""
         while not self._has_ended():
-            for descriptor, events in self._epoll.poll(self._timeout()):
+            for descriptor, events in self._poller.poll(self._timeout()):
                 if descriptor == self._wake_read:
                     self._drain_wakes()
                 elif (watched := self._watched.get(descriptor)) is not None:
@@ -112,7 +114,7 @@ class Watcher:
             while self._calls:
                 self._calls.popleft()()
             self._run_times()
-        self._epoll.close()
+        self._poller.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 

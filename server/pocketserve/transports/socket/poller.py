@@ -1,0 +1,105 @@
+"""Waiting for many descriptors, each reported once: epoll where there is one, poll elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from typing import Final, Protocol
+
+ONCE: Final = 1 << 30
+"""Report one event and then no more until the next ``modify``; epoll's own number for it."""
+
+READABLE: Final = select.POLLIN | ONCE
+BROKEN: Final = select.POLLHUP | select.POLLERR
+"""Always reported; epoll has the same numbers."""
+
+
+class Poller(Protocol):
+    """What the watcher needs of ``select.epoll``. All but ``poll`` may be called from any thread."""
+
+    def register(self, descriptor: int, events: int) -> None:
+        """Know a descriptor."""
+
+    def modify(self, descriptor: int, events: int) -> None:
+        """Wait for something else."""
+
+    def unregister(self, descriptor: int) -> None:
+        """Forget a descriptor."""
+
+    def poll(self, timeout: float | None) -> list[tuple[int, int]]:
+        """Wait for events; at most ``timeout`` seconds."""
+
+    def close(self) -> None:
+        """Let go of what the system holds."""
+
+
+class PollPoller:
+    """epoll's behaviour on ``poll``, for systems without it. Each change wakes the thread that waits."""
+
+    def __init__(self) -> None:
+        self._events: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def register(self, descriptor: int, events: int) -> None:
+        """Know a descriptor."""
+        self.modify(descriptor, events)
+
+    def modify(self, descriptor: int, events: int) -> None:
+        """Wait for something else."""
+        with self._lock:
+            self._events[descriptor] = events
+            self._wake()
+
+    def unregister(self, descriptor: int) -> None:
+        """Forget a descriptor."""
+        with self._lock:
+            self._events.pop(descriptor, None)
+            self._wake()
+
+    def poll(self, timeout: float | None) -> list[tuple[int, int]]:
+        """Wait for events; at most ``timeout`` seconds. May return early without any."""
+        waiting = select.poll()
+        waiting.register(self._wake_read, select.POLLIN)
+        with self._lock:
+            asked = dict(self._events)
+        for descriptor, events in asked.items():
+            waiting.register(descriptor, events & ~ONCE)
+        found = []
+        for descriptor, events in waiting.poll(None if timeout is None else 1000 * timeout):
+            if descriptor == self._wake_read:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+            elif self._take(descriptor, asked[descriptor]):
+                found.append((descriptor, events))
+        return found
+
+    def close(self) -> None:
+        """Let go of what the system holds."""
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _take(self, descriptor: int, asked: int) -> bool:
+        """Whether an event is still wanted; it is forgotten if it was wanted once."""
+        with self._lock:
+            if self._events.get(descriptor) != asked:
+                return False  # changed since; what is still true is reported next time
+            if asked & ONCE:
+                del self._events[descriptor]
+        return True
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is being woken already
+            os.write(self._wake_write, b"\0")
+
+
+def best_poller() -> Poller:
+    """epoll, or what comes nearest to it."""
+    if hasattr(select, "epoll"):
+        poller: Poller = select.epoll()
+        return poller
+    return PollPoller()

@@ -1,0 +1,131 @@
+"""The watcher with either way of waiting: events once, deadlines in order, calls, and a server on top."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from time import monotonic
+
+import pytest
+
+from pocketserve.transports.socket.poller import BROKEN, PollPoller, best_poller
+from pocketserve.transports.socket.watcher import Watcher
+
+POLLERS = {"best": best_poller, "poll": PollPoller}
+
+
+@pytest.fixture(params=POLLERS)
+def watcher(request):
+    """A watcher that has not run."""
+    return Watcher(POLLERS[request.param]())
+
+
+@pytest.fixture
+def running(watcher):
+    """A watcher at work."""
+    thread = threading.Thread(target=watcher.run)
+    thread.start()
+    yield watcher
+    watcher.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+class Heard:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.told = threading.Semaphore(0)
+
+    def _note(self, event: object) -> None:
+        self.events.append(event)
+        self.told.release()
+
+    def on_ready(self, events: int) -> None:
+        self._note("broken" if events & BROKEN else "ready")
+
+    def on_time(self) -> None:
+        self._note(monotonic())
+
+    def on_fault(self) -> None:
+        self._note("fault")
+
+
+def test_an_event_is_told_once_for_each_arming(running):
+    read, write = os.pipe()
+    heard = Heard()
+    running.add(read, heard)
+    os.write(write, b"x")
+    assert not heard.told.acquire(timeout=0.05)
+    for _ in range(3):
+        running.arm(read)
+        assert heard.told.acquire(timeout=10)
+        assert not heard.told.acquire(timeout=0.02)
+    running.arm(read)
+    assert heard.told.acquire(timeout=10)
+    running.disarm(read)
+    os.close(write)
+    assert heard.told.acquire(timeout=10)
+    assert heard.events == ["ready"] * 4 + ["broken"]
+    running.remove(read, heard)
+    running.remove(read, heard)
+    os.close(read)
+
+
+def test_times_come_in_order_even_if_set_while_it_sleeps(running):
+    late, soon, never = Heard(), Heard(), Heard()
+    begun = monotonic()
+    running.set_time(late, begun + 0.2)
+    running.set_time(never, begun + 0.15)
+    running.set_time(soon, begun + 0.05)
+    running.set_time(never, None)
+    assert soon.told.acquire(timeout=10) and late.told.acquire(timeout=10)
+    assert begun + 0.05 <= soon.events[0] <= late.events[0]
+    assert late.events[0] >= begun + 0.2
+    assert not never.events
+
+
+def test_calls_are_made_on_its_thread_and_refused_after_its_end(watcher):
+    thread = threading.Thread(target=watcher.run)
+    thread.start()
+    seen: list[threading.Thread] = []
+    done = threading.Event()
+    assert watcher.call(lambda: (seen.append(threading.current_thread()), done.set()))
+    assert done.wait(10)
+    assert seen == [thread]
+    watcher.stop()
+    thread.join(10)
+    assert not watcher.call(done.clear) and done.is_set()
+    watcher.set_time(Heard(), monotonic())  # nobody is woken any more
+
+
+def test_one_that_fails_does_not_end_the_loop(running):
+    class Failing(Heard):
+        def on_time(self) -> None:
+            raise ValueError
+
+    failing, other = Failing(), Heard()
+    running.set_time(failing, monotonic())
+    assert failing.told.acquire(timeout=10)
+    assert failing.events == ["fault"]
+    running.set_time(other, monotonic())
+    assert other.told.acquire(timeout=10)
+
+
+def test_a_server_without_epoll(local):
+    server = local(watcher=Watcher(PollPoller()))
+    peers = [server.connect() for _ in range(5)]
+    for turn in range(20):
+        for peer in peers:
+            assert peer.call("POST /predictions/petals", b"[1,2,3]").status == 200
+            peer.ping(turn)
+    for peer in peers:
+        asked = [peer.ask("POST /predictions/petals", b"[1,2,3]") for _ in range(20)]
+        assert sorted(peer.answers(20)) == asked
+        peer.close()
+
+
+def test_this_system_has_epoll():
+    assert hasattr(select, "epoll") == isinstance(best_poller(), getattr(select, "epoll", ()))
