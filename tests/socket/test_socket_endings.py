@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import struct
-import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,24 +59,18 @@ def test_a_reset_within_a_body(server):
         reset(peer)
 
 
-def test_a_lost_connection_gives_up_its_requests(local, until):
-    server = local(keep_alive=0)
+def test_a_lost_connection_leaves_nothing_behind(local, models_copy, slow, until):
+    server = local(models_dir=models_copy)
     peer = server.connect()
-    assert peer.call(PETALS, NUMBERS).status == 200
-    lane = server.service.engine.running("petals", "tflite").lane
-    work = threading.Event()
-    holder = threading.Thread(target=lambda: lane.run(lambda session: work.wait(30), 1e18))
-    holder.start()
-    try:
-        for _ in range(3):
-            peer.ask(PETALS, NUMBERS)
-        until(lambda: lane.waiting == 3)
-        reset(peer)
-        until(lambda: not server.server.connections)
-    finally:
-        work.set()
-        holder.join()
-    until(lambda: not lane.waiting)
+    for _ in range(3):
+        peer.ask(slow.target, slow.body)
+    slow.begun()
+    reset(peer)
+    until(lambda: not server.server.connections)
+    with server.connect() as other:
+        assert other.call(PETALS, NUMBERS).status == 200
+    slow.finish()
+    until(lambda: server.server.workers.busy == 0)
 
 
 def test_a_quiet_connection_costs_no_thread(local, until):
