@@ -67,8 +67,8 @@ class SocketServer:
         self.port: int = self._listener.getsockname()[1]
         self.watcher = watcher or Watcher()
         self.runners = Slots(config.worker_threads)
-        # Every thread reads a connection or runs a request; nothing that must be read ever waits for a thread.
-        self.workers = Workers(config.socket_connections + config.worker_threads)
+        # A thread reads a connection, writes to it or runs a request: nothing that must be read waits for a thread.
+        self.workers = Workers(2 * config.socket_connections + config.worker_threads)
         self.strangers: dict[Stranger, None] = {}
         self.lingering: dict[Lingering, None] = {}
         self._most = config.socket_connections

@@ -51,7 +51,9 @@ class Stranger:
         server.watcher.arm(self._descriptor)
 
     def on_ready(self, events: int) -> None:
-        """Bytes came."""
+        """Bytes came, or the connection broke."""
+        if self._refusal is not None:  # nothing that comes now can help
+            return self.close()
         try:
             count = self._socket.recv_into(self._decoder.buffer())
             if not count:
