@@ -179,6 +179,7 @@ class SocketServer:
         self.watcher.stop()
         if self._thread.is_alive():
             self._thread.join(STOP_S)
+        self._listener.close()  # also where it was never started
 
     def _stop_lingering(self) -> None:
         for connection in list(self.lingering):

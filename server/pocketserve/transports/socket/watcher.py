@@ -112,7 +112,7 @@ class Watcher:
                     self._report(watched, functools.partial(watched.on_ready, events))
             self._sleeps_until = 0.0
             while self._calls:
-                self._calls.popleft()()
+                self._run_call(self._calls.popleft())
             self._run_times()
         self._poller.close()
         os.close(self._wake_read)
@@ -143,6 +143,13 @@ class Watcher:
                 del self._times[watched]
         for watched in due:
             self._report(watched, watched.on_time)
+
+    @staticmethod
+    def _run_call(function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception:
+            log.exception("unexpected error in the socket transport's loop")
 
     def _report(self, watched: Watched, event: Callable[[], None]) -> None:
         try:
