@@ -1,0 +1,106 @@
+package dev.pocketserve.bridge;
+
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Set;
+import org.json.JSONArray;
+import org.json.JSONException;
+import org.json.JSONObject;
+import org.json.JSONTokener;
+
+/** One answer as both transports give it. */
+final class Answer {
+    private static final Set<String> RETRYABLE = new HashSet<>(Arrays.asList(
+            "QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"));
+    private static final int MAX_MESSAGE = 2000;
+
+    final int status;
+    final String contentType;
+    final byte[] body;
+    final int jsonLength;
+    private final long retryAfterMs;
+
+    /**
+     * Takes an answer as it came.
+     *
+     * @param jsonLength bytes of JSON at the body's start
+     * @param retryAfterMs -1 when the answer does not say
+     */
+    Answer(int status, String contentType, int jsonLength, byte[] body, long retryAfterMs) {
+        this.status = status;
+        this.contentType = contentType;
+        this.jsonLength = jsonLength;
+        this.body = body;
+        this.retryAfterMs = retryAfterMs;
+    }
+
+    /** This answer if it is a success; success is exactly 200. */
+    Answer orThrow() throws PocketServeException {
+        if (status == 200) {
+            return this;
+        }
+        String code = null;
+        String message = null;
+        try {
+            JSONObject error = new JSONObject(text(body.length));
+            code = error.optString("code", null);
+            message = error.optString("error", null);
+        } catch (JSONException notOurs) {
+            message = null;
+        }
+        if (status == 401) {
+            throw new PocketServeException(PocketServeException.TOKEN_UNKNOWN, status, false, -1,
+                    "the server does not know this token; take the one that `pocketserve token` prints", null);
+        }
+        if (code == null || message == null) {
+            throw new PocketServeException(PocketServeException.BAD_ANSWER, status, false, -1,
+                    "the server answered with status " + status + " and no error that this library can read; "
+                    + "is something else listening on that port?", null);
+        }
+        boolean retryable = RETRYABLE.contains(code) || status == 429;
+        throw new PocketServeException(code, status, retryable, retryAfterMs, shorten(message), null);
+    }
+
+    JSONObject object() throws PocketServeException {
+        Object value = json();
+        if (value instanceof JSONObject) {
+            return (JSONObject) value;
+        }
+        throw bad("a JSON object was expected", null);
+    }
+
+    JSONArray array() throws PocketServeException {
+        Object value = json();
+        if (value instanceof JSONArray) {
+            return (JSONArray) value;
+        }
+        throw bad("a JSON array was expected", null);
+    }
+
+    private Object json() throws PocketServeException {
+        try {
+            return new JSONTokener(text(jsonLength)).nextValue();
+        } catch (JSONException error) {
+            throw bad("it is no JSON", error);
+        }
+    }
+
+    private String text(int length) {
+        return new String(body, 0, length, Request.UTF_8);
+    }
+
+    /** What follows the JSON. */
+    ByteBuffer raw() {
+        return ByteBuffer.wrap(body, jsonLength, body.length - jsonLength).slice();
+    }
+
+    static String shorten(String message) {
+        return message.length() <= MAX_MESSAGE ? message : message.substring(0, MAX_MESSAGE) + "...";
+    }
+
+    static PocketServeException bad(String what, Throwable cause) {
+        return PocketServeException.lasting(
+                PocketServeException.BAD_ANSWER, "the server's answer cannot be read: " + what, cause);
+    }
+}

@@ -1,0 +1,23 @@
+package dev.pocketserve.bridge;
+
+/**
+ * Receives the outcome of a call that did not block. Exactly one of the two methods is called, once, on the executor
+ * that the client was built with.
+ *
+ * @param <T> what the call gives
+ */
+public interface Callback<T> {
+    /**
+     * The call succeeded.
+     *
+     * @param result what it gave
+     */
+    void onResult(T result);
+
+    /**
+     * The call failed or was cancelled.
+     *
+     * @param error why
+     */
+    void onError(PocketServeException error);
+}

@@ -1,0 +1,43 @@
+package dev.pocketserve.bridge;
+
+/** Carries a caller's wish to give up to the thread that waits for the answer. */
+final class Cancellation {
+    private boolean cancelled;
+    private Runnable action;
+
+    /** Gives up: runs what the waiting thread left here. */
+    void cancel() {
+        Runnable run;
+        synchronized (this) {
+            if (cancelled) {
+                return;
+            }
+            cancelled = true;
+            run = action;
+        }
+        if (run != null) {
+            run.run();
+        }
+    }
+
+    synchronized boolean isCancelled() {
+        return cancelled;
+    }
+
+    /** Leaves what is to be done on a cancel; null takes it away. Runs it at once if that happened already. */
+    void onCancel(Runnable run) {
+        boolean now;
+        synchronized (this) {
+            action = run;
+            now = cancelled && run != null;
+        }
+        if (now) {
+            run.run();
+        }
+    }
+
+    static PocketServeException cancelled(Throwable cause) {
+        return PocketServeException.lasting(
+                PocketServeException.CANCELLED, "the call was cancelled before its answer came", cause);
+    }
+}

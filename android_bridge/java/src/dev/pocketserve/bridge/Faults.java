@@ -1,0 +1,135 @@
+package dev.pocketserve.bridge;
+
+import dev.pocketserve.bridge.wire.ConnectionFault;
+import dev.pocketserve.bridge.wire.Frame;
+import dev.pocketserve.bridge.wire.HandshakeException;
+import dev.pocketserve.bridge.wire.StrictJson;
+import dev.pocketserve.bridge.wire.WireException;
+import java.io.IOException;
+import java.util.Map;
+
+/** Turns what the platform and the protocol say into one sentence with the way out. */
+final class Faults {
+    private Faults() {
+    }
+
+    /** A connection could not be opened. */
+    static PocketServeException connecting(String host, int port, Exception error) {
+        String where = host + ":" + port;
+        String said = causes(error);
+        if (isForbidden(said) || error instanceof SecurityException) {
+            return PocketServeException.lasting(PocketServeException.LOOPBACK_FORBIDDEN,
+                    "Android forbids this app to connect to " + where + "; the manifest needs the permissions "
+                    + "android.permission.INTERNET and, from Android 17, android.permission.USE_LOOPBACK_INTERFACE, "
+                    + "the app that runs the server needs the latter too, and both must live in the same profile",
+                    error);
+        }
+        if (said.contains("Cleartext")) {
+            return PocketServeException.lasting(PocketServeException.CLEARTEXT_FORBIDDEN,
+                    "Android forbids plain HTTP to " + host + "; allow it for 127.0.0.1 in the app's network security "
+                    + "configuration, or use Transport.SOCKET", error);
+        }
+        return PocketServeException.passing(PocketServeException.SERVER_UNREACHABLE,
+                "nothing answers at " + where + " (" + error.getMessage() + "); is the server running? Start it with "
+                + "`pocketserve serve` and keep Termux from being stopped", error);
+    }
+
+    /** A connection was there and the peer said nothing, or not enough. */
+    static PocketServeException silent(String host, int port, Throwable cause) {
+        return PocketServeException.passing(PocketServeException.SERVER_UNREACHABLE,
+                "something accepts connections at " + host + ":" + port + " but does not answer; Android may have "
+                + "frozen the server (open Termux, and take a wake lock there), or another program has its port",
+                cause);
+    }
+
+    /** The peer ended the connection within the handshake. */
+    static PocketServeException hungUp(String host, int port, IOException cause) {
+        if (cause != null && isForbidden(causes(cause))) {
+            return connecting(host, port, cause);
+        }
+        return PocketServeException.passing(PocketServeException.SERVER_UNREACHABLE,
+                "what listens at " + host + ":" + port + " ended the connection before it had said who it is; is it "
+                + "the server, and is that its socket port?", cause);
+    }
+
+    /** The peer broke the protocol within the handshake. */
+    static PocketServeException handshake(String host, int port, WireException error) {
+        if (error instanceof HandshakeException) {
+            switch (((HandshakeException) error).getRefusal()) {
+                case TOKEN_NEEDED:
+                    return PocketServeException.lasting(PocketServeException.TOKEN_UNKNOWN, error.getMessage(), error);
+                case VERSION:
+                    return PocketServeException.lasting(
+                            PocketServeException.UNSUPPORTED_VERSION, error.getMessage(), error);
+                case NOT_OUR_SERVER:
+                    return PocketServeException.lasting(PocketServeException.NOT_OUR_SERVER, error.getMessage(), error);
+                default:
+                    break;
+            }
+        }
+        return PocketServeException.lasting(PocketServeException.NOT_OUR_SERVER,
+                "what listens at " + host + ":" + port + " does not speak Pocketserve's socket protocol ("
+                + error.getMessage() + "); is that the server's socket port?", error);
+    }
+
+    /** The peer sent ERROR. */
+    static PocketServeException reported(Frame frame) {
+        ConnectionFault fault = ConnectionFault.numbered(frame.arg());
+        String said = "";
+        if (fault == null) {
+            fault = ConnectionFault.INTERNAL;
+        }
+        try {
+            Map<String, Object> content = StrictJson.object(frame.body());
+            if (content.get("error") instanceof String) {
+                said = Answer.shorten((String) content.get("error"));
+            }
+        } catch (IllegalArgumentException unreadable) {
+            // The number says enough.
+            said = "";
+        }
+        if (fault == ConnectionFault.UNAUTHORIZED) {
+            return PocketServeException.lasting(PocketServeException.TOKEN_UNKNOWN,
+                    "the server does not know this token; take the one that `pocketserve token` prints", null);
+        }
+        if (fault == ConnectionFault.UNSUPPORTED_VERSION) {
+            return PocketServeException.lasting(PocketServeException.UNSUPPORTED_VERSION,
+                    "the server does not speak this library's version of the socket protocol; update the older of the "
+                    + "two (" + said + ")", null);
+        }
+        boolean passing = fault == ConnectionFault.TOO_MANY_CONNECTIONS || fault == ConnectionFault.TIMEOUT
+                || fault == ConnectionFault.INTERNAL || fault == ConnectionFault.SLOW_READER;
+        return new PocketServeException(
+                fault.name(), 0, passing, -1,
+                "the server ended the connection: " + (said.isEmpty() ? fault.name() : said), null);
+    }
+
+    static PocketServeException lost(String how, Throwable cause) {
+        return PocketServeException.passing(PocketServeException.CONNECTION_LOST,
+                "the connection to the server broke before the answer came (" + how + ")", cause);
+    }
+
+    static PocketServeException closed() {
+        return PocketServeException.lasting(PocketServeException.CLOSED, "this client was closed", null);
+    }
+
+    static PocketServeException interrupted(InterruptedException error) {
+        Thread.currentThread().interrupt();
+        return Cancellation.cancelled(error);
+    }
+
+    private static boolean isForbidden(String said) {
+        return said.contains("EPERM") || said.contains("Operation not permitted") || said.contains("EACCES")
+                || said.contains("Permission denied");
+    }
+
+    private static String causes(Throwable error) {
+        StringBuilder said = new StringBuilder();
+        int depth = 0;
+        for (Throwable each = error; each != null && depth < 10; each = each.getCause()) {
+            said.append(each.getMessage()).append('\n');
+            depth++;
+        }
+        return said.toString();
+    }
+}

@@ -1,0 +1,193 @@
+package dev.pocketserve.bridge;
+
+import java.io.Closeable;
+import java.util.HashSet;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.Executor;
+
+/**
+ * Sends camera frames to a model so that each answer is about the newest picture there was.
+ *
+ * <p>{@link #offer} never blocks. While as many frames as allowed are under way, the newest one waits and takes the
+ * place of one that waited before. What waits on the server is replaced there too, by its {@code stream} parameter.
+ *
+ * <p>Frames travel by threads of the stream, which end with {@link #close}.
+ */
+public final class FrameStream implements Closeable {
+    private static final int MAX_IN_FLIGHT = 16;
+
+    private final Calls calls;
+    private final String model;
+    private final StreamListener listener;
+    private final Executor executor;
+    private final String name;
+    private final Set<Cancellation> underWay = new HashSet<>();
+    private Frame waiting;
+    private long lastNumber;
+    private boolean closed;
+
+    /** One frame on its way. */
+    private static final class Frame {
+        private final long number;
+        private final byte[] bytes;
+        private final String contentType;
+        private final PredictOptions options;
+
+        Frame(long number, byte[] bytes, String contentType, PredictOptions options) {
+            this.number = number;
+            this.bytes = bytes;
+            this.contentType = contentType;
+            this.options = options;
+        }
+    }
+
+    FrameStream(Calls calls, String model, int inFlight, StreamListener listener, Executor executor) {
+        if (inFlight < 1 || inFlight > MAX_IN_FLIGHT) {
+            throw new IllegalArgumentException("inFlight lies between 1 and " + MAX_IN_FLIGHT + ", not " + inFlight);
+        }
+        this.calls = calls;
+        this.model = model;
+        this.listener = listener;
+        this.executor = executor;
+        this.name = UUID.randomUUID().toString();
+        for (int i = 0; i < inFlight; i++) {
+            Thread thread = new Thread(new Runnable() {
+                @Override
+                public void run() {
+                    work();
+                }
+            }, "pocketserve-stream");
+            thread.setDaemon(true);
+            thread.start();
+        }
+    }
+
+    /**
+     * Offers an encoded picture.
+     *
+     * @param picture such as a JPEG; not to be changed before the listener has heard of it
+     * @return the frame's number, from 1
+     * @throws IllegalStateException when the stream was closed
+     */
+    public long offer(byte[] picture) {
+        return offer(picture, "application/octet-stream", null);
+    }
+
+    /**
+     * Offers a frame of any kind.
+     *
+     * @param bytes not to be changed before the listener has heard of it
+     * @param contentType what they are
+     * @param options such as width, height, rotation and format of a raw frame; null for none
+     * @return the frame's number, from 1
+     * @throws IllegalStateException when the stream was closed
+     */
+    public long offer(byte[] bytes, String contentType, PredictOptions options) {
+        PredictOptions own = (options == null ? new PredictOptions() : new PredictOptions(options)).stream(name);
+        Frame replaced;
+        long number;
+        synchronized (this) {
+            if (closed) {
+                throw new IllegalStateException("this stream was closed");
+            }
+            replaced = waiting;
+            number = ++lastNumber;
+            waiting = new Frame(number, bytes, contentType, own);
+            notify();
+        }
+        if (replaced != null) {
+            tellDropped(replaced.number);
+        }
+        return number;
+    }
+
+    private void work() {
+        while (true) {
+            Cancellation cancellation = new Cancellation();
+            Frame frame = next(cancellation);
+            if (frame == null) {
+                return;
+            }
+            try {
+                Prediction answer =
+                        calls.predict(model, frame.bytes, frame.contentType, frame.options, cancellation);
+                tellResult(frame.number, answer);
+            } catch (PocketServeException error) {
+                if ("SUPERSEDED".equals(error.getCode())) {
+                    tellDropped(frame.number);
+                } else {
+                    tellError(frame.number, error);
+                }
+            } finally {
+                synchronized (this) {
+                    underWay.remove(cancellation);
+                }
+            }
+        }
+    }
+
+    private synchronized Frame next(Cancellation cancellation) {
+        while (waiting == null && !closed) {
+            try {
+                wait();
+            } catch (InterruptedException notOurs) {
+                return null;
+            }
+        }
+        if (closed) {
+            return null;
+        }
+        Frame frame = waiting;
+        waiting = null;
+        underWay.add(cancellation);
+        return frame;
+    }
+
+    private void tellResult(final long number, final Prediction prediction) {
+        AsyncCalls.execute(executor, new Runnable() {
+            @Override
+            public void run() {
+                listener.onResult(number, prediction);
+            }
+        });
+    }
+
+    private void tellDropped(final long number) {
+        AsyncCalls.execute(executor, new Runnable() {
+            @Override
+            public void run() {
+                listener.onDropped(number);
+            }
+        });
+    }
+
+    private void tellError(final long number, final PocketServeException error) {
+        AsyncCalls.execute(executor, new Runnable() {
+            @Override
+            public void run() {
+                listener.onError(number, error);
+            }
+        });
+    }
+
+    /** Ends the stream. The frame that waits counts as dropped; those under way are cancelled. Never blocks. */
+    @Override
+    public void close() {
+        Frame left;
+        Cancellation[] running;
+        synchronized (this) {
+            closed = true;
+            left = waiting;
+            waiting = null;
+            running = underWay.toArray(new Cancellation[0]);
+            notifyAll();
+        }
+        for (Cancellation each : running) {
+            each.cancel();
+        }
+        if (left != null) {
+            tellDropped(left.number);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+package dev.pocketserve.bridge;
+
+import dev.pocketserve.bridge.wire.FrameEncoder;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.nio.ByteBuffer;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.ReentrantLock;
+
+/** The writing half of a connection: one frame at a time, each in as few writes as its size allows. */
+final class FrameWriter {
+    /** A body up to this size is copied behind its head and sent with it: one system call costs more than the copy. */
+    private static final int JOINED_BYTES = 32_768;
+    private static final int CHUNK_BYTES = 65_536;
+
+    private final OutputStream out;
+    private final ReentrantLock lock = new ReentrantLock();
+
+    FrameWriter(OutputStream out) {
+        this.out = out;
+    }
+
+    /** Takes the turn to write; false when the deadline passed first. */
+    boolean lock(Deadline deadline) throws PocketServeException {
+        try {
+            return lock.tryLock() || lock.tryLock(deadline.remainingNs(), TimeUnit.NANOSECONDS);
+        } catch (InterruptedException error) {
+            throw Faults.interrupted(error);
+        }
+    }
+
+    void unlock() {
+        lock.unlock();
+    }
+
+    /** Writes one REQUEST; the lock must be held. */
+    void request(long id, long deadlineMs, Request request) throws IOException {
+        ByteBuffer[] body = request.body();
+        int joined = joinable(body);
+        byte[] head = FrameEncoder.requestHead(id, deadlineMs, request.method + " " + request.path,
+                request.contentType, request.jsonLength, request.bodyLength, joined);
+        int at = head.length - joined;
+        int next = 0;
+        while (joined > 0 && next < body.length && at + body[next].remaining() <= head.length) {
+            int count = body[next].remaining();
+            body[next].get(head, at, count);
+            at += count;
+            next++;
+        }
+        out.write(head, 0, head.length);
+        for (; next < body.length; next++) {
+            write(out, body[next]);
+        }
+    }
+
+    /** Bytes of the pieces at the body's start that are small enough to go with the head. */
+    private static int joinable(ByteBuffer[] body) {
+        int total = 0;
+        for (ByteBuffer piece : body) {
+            if (total + piece.remaining() > JOINED_BYTES) {
+                break;
+            }
+            total += piece.remaining();
+        }
+        return total;
+    }
+
+    static void write(OutputStream out, ByteBuffer piece) throws IOException {
+        if (piece.hasArray()) {
+            out.write(piece.array(), piece.arrayOffset() + piece.position(), piece.remaining());
+            return;
+        }
+        byte[] chunk = new byte[Math.min(CHUNK_BYTES, piece.remaining())];
+        while (piece.hasRemaining()) {
+            int count = Math.min(chunk.length, piece.remaining());
+            piece.get(chunk, 0, count);
+            out.write(chunk, 0, count);
+        }
+    }
+
+    /** Writes a small frame if the turn comes in time; false when a write of another thread goes on. */
+    boolean small(byte[] frame, long waitMs) throws IOException, InterruptedException {
+        if (!lock.tryLock(waitMs, TimeUnit.MILLISECONDS)) {
+            return false;
+        }
+        try {
+            out.write(frame, 0, frame.length);
+            return true;
+        } finally {
+            lock.unlock();
+        }
+    }
+}

@@ -1,0 +1,260 @@
+package dev.pocketserve.bridge;
+
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.net.HttpRetryException;
+import java.net.HttpURLConnection;
+import java.net.Proxy;
+import java.net.SocketTimeoutException;
+import java.net.URL;
+import java.nio.ByteBuffer;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.Set;
+
+/** HTTP by the platform's own client, which keeps connections alive by itself. */
+final class HttpLink implements Link {
+    private static final String JSON_LENGTH = "Inference-Header-Content-Length";
+    private static final int CHUNK_BYTES = 65_536;
+
+    private final Settings settings;
+    private final Set<HttpURLConnection> underWay =
+            Collections.synchronizedSet(new HashSet<HttpURLConnection>());
+    private volatile boolean closed;
+
+    HttpLink(Settings settings) {
+        this.settings = settings;
+    }
+
+    @Override
+    public Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
+            throws PocketServeException {
+        for (int attempt = 0;; attempt++) {
+            if (closed) {
+                throw Faults.closed();
+            }
+            try {
+                return once(request, deadline, cancellation);
+            } catch (BrokenException broken) {
+                if (closed) {
+                    throw Faults.closed();
+                }
+                // A kept connection that the server has closed in the meantime is the usual reason.
+                if (!request.isIdempotent() || attempt >= settings.retries || deadline.isOver()) {
+                    throw broken.fault();
+                }
+            }
+        }
+    }
+
+    private Answer once(Request request, Deadline deadline, Cancellation cancellation)
+            throws PocketServeException, BrokenException {
+        final HttpURLConnection connection = open(request, deadline);
+        underWay.add(connection);
+        cancellation.onCancel(new Runnable() {
+            @Override
+            public void run() {
+                connection.disconnect();
+            }
+        });
+        try {
+            connect(connection);
+            return converse(connection, request, deadline);
+        } catch (PocketServeException error) {
+            connection.disconnect();
+            throw cancellation.isCancelled() ? Cancellation.cancelled(error) : error;
+        } catch (SocketTimeoutException error) {
+            connection.disconnect();
+            throw cancellation.isCancelled() ? Cancellation.cancelled(error) : deadline.exceeded();
+        } catch (IOException | RuntimeException error) {
+            connection.disconnect();
+            if (cancellation.isCancelled()) {
+                throw Cancellation.cancelled(error);
+            }
+            if (error instanceof RuntimeException && !closed) {
+                throw (RuntimeException) error;
+            }
+            throw new BrokenException(Faults.lost(String.valueOf(error.getMessage()), error), false);
+        } finally {
+            cancellation.onCancel(null);
+            underWay.remove(connection);
+        }
+    }
+
+    private HttpURLConnection open(Request request, Deadline deadline) throws PocketServeException {
+        if (deadline.isOver()) {
+            throw deadline.exceeded();
+        }
+        try {
+            URL url = new URL("http", settings.host, settings.httpPort, request.path);
+            HttpURLConnection connection = (HttpURLConnection) url.openConnection(Proxy.NO_PROXY);
+            connection.setRequestMethod(request.method);
+            connection.setInstanceFollowRedirects(false);
+            connection.setUseCaches(false);
+            connection.setConnectTimeout(deadline.within(settings.connectTimeoutMs).socketTimeoutMs());
+            connection.setReadTimeout(deadline.socketTimeoutMs());
+            // Android asks for gzip otherwise, which costs more on loopback than it saves.
+            connection.setRequestProperty("Accept-Encoding", "identity");
+            if (settings.token != null && request.needsToken()) {
+                connection.setRequestProperty("Authorization", "Bearer " + settings.token);
+            }
+            if (!request.method.equals("GET")) {
+                connection.setDoOutput(true);
+                connection.setFixedLengthStreamingMode(request.bodyLength);
+                connection.setRequestProperty("Content-Type", request.contentType);
+            }
+            if (request.isMixed()) {
+                connection.setRequestProperty(JSON_LENGTH, Integer.toString(request.jsonLength));
+            }
+            return connection;
+        } catch (IOException error) {
+            throw Faults.connecting(settings.host, settings.httpPort, error);
+        }
+    }
+
+    private void connect(HttpURLConnection connection) throws PocketServeException {
+        try {
+            connection.connect();
+        } catch (SocketTimeoutException error) {
+            throw Faults.silent(settings.host, settings.httpPort, error);
+        } catch (IOException | SecurityException error) {
+            throw Faults.connecting(settings.host, settings.httpPort, error);
+        }
+    }
+
+    private Answer converse(HttpURLConnection connection, Request request, Deadline deadline) throws IOException {
+        IOException writing = null;
+        if (connection.getDoOutput()) {
+            writing = write(connection, request);
+        }
+        int status;
+        try {
+            status = connection.getResponseCode();
+        } catch (HttpRetryException refused) {
+            // The JDK hides the body of a 401 to a streamed request; its status is all that matters.
+            return new Answer(refused.responseCode(), null, 0, new byte[0], -1);
+        } catch (SocketTimeoutException error) {
+            throw error;
+        } catch (IOException error) {
+            throw writing != null ? writing : error;
+        }
+        if (status < 0) {
+            throw new IOException("the answer is no HTTP");
+        }
+        InputStream in = status >= 400 ? connection.getErrorStream() : connection.getInputStream();
+        byte[] body = in == null ? new byte[0] : read(in, connection.getContentLength(), deadline);
+        return answer(connection, status, body);
+    }
+
+    /** Sends the body. A server that refuses early stops reading, and then its answer says more than the write. */
+    private static IOException write(HttpURLConnection connection, Request request) throws SocketTimeoutException {
+        try {
+            OutputStream out = connection.getOutputStream();
+            try {
+                for (ByteBuffer piece : request.body()) {
+                    FrameWriter.write(out, piece);
+                }
+            } finally {
+                out.close();
+            }
+            return null;
+        } catch (SocketTimeoutException error) {
+            throw error;
+        } catch (IOException error) {
+            return error;
+        }
+    }
+
+    private byte[] read(InputStream in, int announced, Deadline deadline) throws IOException {
+        if (announced > settings.maxAnswerBytes) {
+            throw tooLarge();
+        }
+        try {
+            if (announced >= 0) {
+                return readExactly(in, announced, deadline);
+            }
+            ByteArrayOutputStream all = new ByteArrayOutputStream();
+            byte[] chunk = new byte[CHUNK_BYTES];
+            for (int count = in.read(chunk); count >= 0; count = in.read(chunk)) {
+                all.write(chunk, 0, count);
+                if (all.size() > settings.maxAnswerBytes) {
+                    throw tooLarge();
+                }
+                checkTime(deadline);
+            }
+            return all.toByteArray();
+        } finally {
+            in.close();
+        }
+    }
+
+    private static byte[] readExactly(InputStream in, int length, Deadline deadline) throws IOException {
+        byte[] body = new byte[length];
+        int filled = 0;
+        while (filled < length) {
+            int count = in.read(body, filled, length - filled);
+            if (count < 0) {
+                throw new IOException("the answer ended after " + filled + " of " + length + " bytes");
+            }
+            filled += count;
+            checkTime(deadline);
+        }
+        // Reading the end as well lets the platform keep the connection.
+        if (in.read() >= 0) {
+            throw new IOException("the answer is longer than it said");
+        }
+        return body;
+    }
+
+    private static void checkTime(Deadline deadline) throws PocketServeException {
+        if (deadline.isOver()) {
+            throw deadline.exceeded();
+        }
+    }
+
+    private PocketServeException tooLarge() {
+        return Answer.bad("it has more than " + settings.maxAnswerBytes + " bytes (maxAnswerBytes)", null);
+    }
+
+    private static Answer answer(HttpURLConnection connection, int status, byte[] body) throws PocketServeException {
+        String type = connection.getContentType();
+        String length = connection.getHeaderField(JSON_LENGTH);
+        int jsonLength = body.length;
+        if (length != null) {
+            try {
+                jsonLength = Integer.parseInt(length.trim());
+            } catch (NumberFormatException error) {
+                throw Answer.bad(JSON_LENGTH + " is no number", error);
+            }
+            if (jsonLength < 0 || jsonLength > body.length) {
+                throw Answer.bad(JSON_LENGTH + " does not fit the body", null);
+            }
+        } else if (type == null || !type.startsWith("application/json")) {
+            jsonLength = 0;
+        }
+        return new Answer(status, type, jsonLength, body, retryAfterMs(connection));
+    }
+
+    private static long retryAfterMs(HttpURLConnection connection) {
+        String seconds = connection.getHeaderField("Retry-After");
+        try {
+            return seconds == null ? -1 : 1000 * Long.parseLong(seconds.trim());
+        } catch (NumberFormatException aDate) {
+            return -1;
+        }
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+        HttpURLConnection[] all;
+        synchronized (underWay) {
+            all = underWay.toArray(new HttpURLConnection[0]);
+        }
+        for (HttpURLConnection connection : all) {
+            connection.disconnect();
+        }
+    }
+}

@@ -1,0 +1,165 @@
+package dev.pocketserve.bridge;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/** How tensors are to be answered. Each method changes this object and returns it; share it once it is complete. */
+public final class InferOptions {
+    private final Map<String, Object> parameters = new LinkedHashMap<>();
+    private final List<String> outputs = new ArrayList<>();
+    private String version;
+    private String id = "";
+    private int timeoutMs;
+
+    /** Everything as the server does by itself. */
+    public InferOptions() {
+    }
+
+    /**
+     * The version of the model.
+     *
+     * @param name such as {@code tflite-int8}
+     * @return this
+     */
+    public InferOptions version(String name) {
+        version = name;
+        return this;
+    }
+
+    /**
+     * The outputs to answer; without this, all of them.
+     *
+     * @param names of outputs
+     * @return this
+     */
+    public InferOptions outputs(String... names) {
+        outputs.clear();
+        outputs.addAll(Arrays.asList(names));
+        return this;
+    }
+
+    /**
+     * A name for this request, which comes back with the answer.
+     *
+     * @param text at most 256 characters
+     * @return this
+     */
+    public InferOptions id(String text) {
+        id = text;
+        return this;
+    }
+
+    /**
+     * How long the request may wait for its turn on the server.
+     *
+     * @param ms from 1
+     * @return this
+     */
+    public InferOptions deadlineMs(int ms) {
+        return parameter("timeout", 1000L * ms);
+    }
+
+    /**
+     * Before whom the request goes.
+     *
+     * @param level 1 is the highest, 0 the model's usual one
+     * @return this
+     */
+    public InferOptions priority(int level) {
+        return parameter("priority", (long) level);
+    }
+
+    /**
+     * Frames of the same stream replace each other: one that still waits when a newer one comes is not run, and gets
+     * the error SUPERSEDED.
+     *
+     * @param name unique to this source of frames
+     * @return this
+     */
+    public InferOptions stream(String name) {
+        return parameter("stream", name);
+    }
+
+    /**
+     * One step of a model with a memory. Steps are never repeated by this library.
+     *
+     * @param sequenceId which memory; not 0
+     * @param start whether this is the first step
+     * @param end whether this is the last step
+     * @return this
+     */
+    public InferOptions sequence(long sequenceId, boolean start, boolean end) {
+        parameter("sequence_id", sequenceId);
+        parameter("sequence_start", start);
+        return parameter("sequence_end", end);
+    }
+
+    /**
+     * One step of a model with a memory. Steps are never repeated by this library.
+     *
+     * @param sequenceId which memory; not empty
+     * @param start whether this is the first step
+     * @param end whether this is the last step
+     * @return this
+     */
+    public InferOptions sequence(String sequenceId, boolean start, boolean end) {
+        parameter("sequence_id", sequenceId);
+        parameter("sequence_start", start);
+        return parameter("sequence_end", end);
+    }
+
+    /**
+     * Any other parameter of the request.
+     *
+     * @param name its name
+     * @param value a String, Boolean, Integer, Long or finite Double
+     * @return this
+     */
+    public InferOptions parameter(String name, Object value) {
+        boolean number = value instanceof Long || value instanceof Integer
+                || value instanceof Double && !((Double) value).isNaN() && !((Double) value).isInfinite();
+        if (!number && !(value instanceof String) && !(value instanceof Boolean)) {
+            throw new IllegalArgumentException("parameter " + name + " must be a text, a boolean or a finite number");
+        }
+        parameters.put(name, value);
+        return this;
+    }
+
+    /**
+     * How long this call may take in all, instead of the client's own limit.
+     *
+     * @param ms from 1
+     * @return this
+     */
+    public InferOptions timeoutMs(int ms) {
+        timeoutMs = ms;
+        return this;
+    }
+
+    int timeoutOr(int standard) {
+        return timeoutMs > 0 ? timeoutMs : standard;
+    }
+
+    String getVersion() {
+        return version;
+    }
+
+    String getId() {
+        return id;
+    }
+
+    List<String> getOutputs() {
+        return outputs;
+    }
+
+    Map<String, Object> getParameters() {
+        return parameters;
+    }
+
+    boolean isSequenceStep() {
+        return parameters.containsKey("sequence_id");
+    }
+}

@@ -1,0 +1,88 @@
+package dev.pocketserve.bridge;
+
+import org.json.JSONObject;
+
+/** One entry of an answer: a class, a thing that was found, or a value. */
+public final class Label {
+    private final String text;
+    private final int index;
+    private final double score;
+    private final Box box;
+    private final JSONObject json;
+
+    Label(JSONObject json) {
+        this.json = json;
+        this.text = json.optString("label", json.optString("name", json.optString("text", "")));
+        this.index = json.optInt("index", -1);
+        this.score = json.optDouble("score", Double.NaN);
+        JSONObject place = json.optJSONObject("box");
+        this.box = place == null ? null : new Box(place.optDouble("x"), place.optDouble("y"),
+                place.optDouble("width"), place.optDouble("height"));
+    }
+
+    /**
+     * The label, or the name of a value.
+     *
+     * @return empty when the model has none
+     */
+    public String getLabel() {
+        return text;
+    }
+
+    /**
+     * The class's number.
+     *
+     * @return -1 when the entry has none
+     */
+    public int getIndex() {
+        return index;
+    }
+
+    /**
+     * How sure the model is.
+     *
+     * @return NaN when the entry has none
+     */
+    public double getScore() {
+        return score;
+    }
+
+    /**
+     * A regression's value.
+     *
+     * @return NaN when the entry has none
+     */
+    public double getValue() {
+        return json.optDouble("value", Double.NaN);
+    }
+
+    /**
+     * Where it is on the picture.
+     *
+     * @return null unless the model finds places
+     */
+    public Box getBox() {
+        return box;
+    }
+
+    /**
+     * The whole entry as it came, for members that have no method here.
+     *
+     * @return never null; not to be changed
+     */
+    public JSONObject getJson() {
+        return json;
+    }
+
+    @Override
+    public String toString() {
+        if (!Double.isNaN(score)) {
+            return text + " (" + Math.round(1000 * score) / 10.0 + " %)";
+        }
+        if (json.has("value")) {
+            String unit = json.optString("unit", "");
+            return (text.isEmpty() ? "" : text + " ") + json.opt("value") + (unit.isEmpty() ? "" : " " + unit);
+        }
+        return text.isEmpty() ? json.toString() : text;
+    }
+}

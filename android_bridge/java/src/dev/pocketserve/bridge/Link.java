@@ -1,0 +1,14 @@
+package dev.pocketserve.bridge;
+
+/** A way to the server. Thread-safe. */
+interface Link {
+    /**
+     * Sends a request and waits for its answer, whatever its status.
+     *
+     * @throws PocketServeException when no answer came
+     */
+    Answer exchange(Request request, Deadline deadline, Cancellation cancellation) throws PocketServeException;
+
+    /** Ends all calls under way with CLOSED and refuses new ones. */
+    void close();
+}

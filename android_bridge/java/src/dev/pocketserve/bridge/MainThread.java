@@ -1,0 +1,43 @@
+package dev.pocketserve.bridge;
+
+/**
+ * Knows Android's main thread without needing Android: the class that knows it is looked up by name, and where there
+ * is none, as on a desktop, there is no main thread.
+ */
+final class MainThread {
+    private final Thread main;
+
+    private MainThread(Thread main) {
+        this.main = main;
+    }
+
+    /** No thread is refused. */
+    static MainThread unchecked() {
+        return new MainThread(null);
+    }
+
+    static MainThread find() {
+        try {
+            Class<?> looper = Class.forName("android.os.Looper");
+            Object mainLooper = looper.getMethod("getMainLooper").invoke(null);
+            if (mainLooper == null) {
+                return unchecked();
+            }
+            return new MainThread((Thread) looper.getMethod("getThread").invoke(mainLooper));
+        } catch (ReflectiveOperationException absent) {
+            return unchecked();
+        } catch (LinkageError | RuntimeException broken) {
+            // A stub of the Android API on a desktop throws from every method.
+            return unchecked();
+        }
+    }
+
+    /** Refuses to block the thread that draws. */
+    void refuse() throws PocketServeException {
+        if (main != null && Thread.currentThread() == main) {
+            throw PocketServeException.lasting(PocketServeException.ON_MAIN_THREAD,
+                    "a blocking call on Android's main thread would freeze the screen, and Android forbids it; use "
+                    + "async() with a callback, a coroutine on Dispatchers.IO, or a thread of your own", null);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+package dev.pocketserve.bridge;
+
+import org.json.JSONObject;
+
+/** One version in the server's folder of models. */
+public final class ModelState {
+    private final JSONObject json;
+
+    ModelState(JSONObject json) {
+        this.json = json;
+    }
+
+    /**
+     * The model.
+     *
+     * @return its name
+     */
+    public String getName() {
+        return json.optString("name", "");
+    }
+
+    /**
+     * The version.
+     *
+     * @return empty when the model has none
+     */
+    public String getVersion() {
+        return json.optString("version", "");
+    }
+
+    /**
+     * Whether it can be asked.
+     *
+     * @return READY, UNAVAILABLE, LOADING or UNLOADING
+     */
+    public String getState() {
+        return json.optString("state", "");
+    }
+
+    /**
+     * Why it is in that state.
+     *
+     * @return empty when there is nothing to say
+     */
+    public String getReason() {
+        return json.optString("reason", "");
+    }
+
+    @Override
+    public String toString() {
+        return json.toString();
+    }
+}

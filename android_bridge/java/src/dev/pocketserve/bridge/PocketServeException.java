@@ -1,0 +1,117 @@
+package dev.pocketserve.bridge;
+
+import java.io.IOException;
+
+/**
+ * Why a call has no result. The only exception that calls throw, apart from {@link IllegalArgumentException} for
+ * arguments that are wrong whatever the server says.
+ *
+ * <p>It is an {@link IOException}: Java callers are reminded by the compiler that a call to another process can fail,
+ * code that handles network errors already handles this one, and Kotlin, which has no checked exceptions, is not
+ * bothered.
+ *
+ * <p>{@link #getCode} is stable and meant for programs; the message is one sentence for people and may change. Codes
+ * of the server are listed in its documentation of HTTP; those of this library are constants here.
+ */
+public final class PocketServeException extends IOException {
+    /** Nothing answers on the server's port: it is not running, or Android has frozen it. */
+    public static final String SERVER_UNREACHABLE = "SERVER_UNREACHABLE";
+    /** Something else listens on the port, or a server with another token. No request was sent to it. */
+    public static final String NOT_OUR_SERVER = "NOT_OUR_SERVER";
+    /** The server does not know this client's token, or asks for one and this client has none. */
+    public static final String TOKEN_UNKNOWN = "TOKEN_UNKNOWN";
+    /** The file with the token cannot be read, or holds no token. */
+    public static final String TOKEN_UNREADABLE = "TOKEN_UNREADABLE";
+    /** Android forbids the connection: a permission is missing. */
+    public static final String LOOPBACK_FORBIDDEN = "LOOPBACK_FORBIDDEN";
+    /** Android forbids plain HTTP to this address: a network security configuration is missing. */
+    public static final String CLEARTEXT_FORBIDDEN = "CLEARTEXT_FORBIDDEN";
+    /** A blocking call on Android's main thread. */
+    public static final String ON_MAIN_THREAD = "ON_MAIN_THREAD";
+    /** The answer did not come within the client's own limit. */
+    public static final String TIMEOUT = "TIMEOUT";
+    /** The connection broke before the answer came; whether the call was carried out is not known. */
+    public static final String CONNECTION_LOST = "CONNECTION_LOST";
+    /** The answer does not follow the protocol. */
+    public static final String BAD_ANSWER = "BAD_ANSWER";
+    /** Server and library speak different versions of the socket protocol. */
+    public static final String UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION";
+    /** The call was cancelled by its caller, or the calling thread was interrupted. */
+    public static final String CANCELLED = "CANCELLED";
+    /** The client was closed. */
+    public static final String CLOSED = "CLOSED";
+
+    private static final long serialVersionUID = 1L;
+
+    /** See {@link #getCode}. */
+    private final String code;
+    /** See {@link #getStatus}. */
+    private final int status;
+    /** See {@link #isRetryable}. */
+    private final boolean retryable;
+    /** See {@link #getRetryAfterMs}. */
+    private final long retryAfterMs;
+
+    PocketServeException(
+            String code, int status, boolean retryable, long retryAfterMs, String message, Throwable cause) {
+        super(message, cause);
+        this.code = code;
+        this.status = status;
+        this.retryable = retryable;
+        this.retryAfterMs = retryAfterMs;
+    }
+
+    static PocketServeException lasting(String code, String message, Throwable cause) {
+        return new PocketServeException(code, 0, false, -1, message, cause);
+    }
+
+    static PocketServeException passing(String code, String message, Throwable cause) {
+        return new PocketServeException(code, 0, true, -1, message, cause);
+    }
+
+    /** The same fault for another waiting call: each caller gets its own stack trace. */
+    PocketServeException again() {
+        return new PocketServeException(code, status, retryable, retryAfterMs, getMessage(), this);
+    }
+
+    /**
+     * The stable code, such as {@code QUEUE_FULL} or {@link #SERVER_UNREACHABLE}.
+     *
+     * @return never null
+     */
+    public String getCode() {
+        return code;
+    }
+
+    /**
+     * The HTTP status of the server's answer, which the socket uses too.
+     *
+     * @return 0 when no answer came
+     */
+    public int getStatus() {
+        return status;
+    }
+
+    /**
+     * Whether the same call may simply be made again later.
+     *
+     * @return false when something must be changed first
+     */
+    public boolean isRetryable() {
+        return retryable;
+    }
+
+    /**
+     * Milliseconds after which trying again makes sense.
+     *
+     * @return -1 when the server did not say
+     */
+    public long getRetryAfterMs() {
+        return retryAfterMs;
+    }
+
+    @Override
+    public String toString() {
+        return code + ": " + getMessage();
+    }
+}

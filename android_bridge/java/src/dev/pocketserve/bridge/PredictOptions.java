@@ -1,0 +1,137 @@
+package dev.pocketserve.bridge;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/** How raw input is to be answered. Each method changes this object and returns it; share it once it is complete. */
+public final class PredictOptions {
+    private final Map<String, String> query = new LinkedHashMap<>();
+    private int timeoutMs;
+
+    /** Everything as the server does by itself. */
+    public PredictOptions() {
+    }
+
+    PredictOptions(PredictOptions from) {
+        query.putAll(from.query);
+        timeoutMs = from.timeoutMs;
+    }
+
+    /**
+     * How many of the best classes to answer.
+     *
+     * @param count from 1
+     * @return this
+     */
+    public PredictOptions topK(int count) {
+        return parameter("top_k", Integer.toString(count));
+    }
+
+    /**
+     * The least score of an answer.
+     *
+     * @param score in the model's own scale, mostly 0 to 1
+     * @return this
+     */
+    public PredictOptions threshold(double score) {
+        return parameter("threshold", Double.toString(score));
+    }
+
+    /**
+     * The version of the model.
+     *
+     * @param name such as {@code tflite-int8}
+     * @return this
+     */
+    public PredictOptions version(String name) {
+        return parameter("version", name);
+    }
+
+    /**
+     * Asks for the picture with the answer drawn on it instead of labels.
+     *
+     * @param format such as {@code png}
+     * @return this
+     */
+    public PredictOptions annotate(String format) {
+        return parameter("annotate", format);
+    }
+
+    /**
+     * Frames of the same stream replace each other: one that still waits when a newer one comes is not run, and gets
+     * the error SUPERSEDED.
+     *
+     * @param name unique to this source of frames
+     * @return this
+     */
+    public PredictOptions stream(String name) {
+        return parameter("stream", name);
+    }
+
+    /**
+     * How long the request may wait for its turn on the server.
+     *
+     * @param ms from 1
+     * @return this
+     */
+    public PredictOptions deadlineMs(int ms) {
+        return parameter("timeout_ms", Integer.toString(ms));
+    }
+
+    /**
+     * Describes a raw camera frame, which has no header of its own. Strides that differ from the width are given with
+     * {@link #parameter}: {@code row_stride}, {@code uv_row_stride}, {@code pixel_stride}.
+     *
+     * @param format nv21, yuv420, rgba, rgb or gray
+     * @param width pixels
+     * @param height pixels
+     * @param rotation degrees clockwise that turn the picture upright: 0, 90, 180 or 270
+     * @return this
+     */
+    public PredictOptions frame(String format, int width, int height, int rotation) {
+        parameter("format", format);
+        parameter("width", Integer.toString(width));
+        parameter("height", Integer.toString(height));
+        return parameter("rotation", Integer.toString(rotation));
+    }
+
+    /**
+     * Any other query parameter, such as width, height, rotation and format of a raw camera frame.
+     *
+     * @param name its name
+     * @param value its value, not yet encoded
+     * @return this
+     */
+    public PredictOptions parameter(String name, String value) {
+        if (name.isEmpty() || value == null) {
+            throw new IllegalArgumentException("a parameter needs a name and a value");
+        }
+        query.put(name, value);
+        return this;
+    }
+
+    /**
+     * How long this call may take in all, instead of the client's own limit.
+     *
+     * @param ms from 1
+     * @return this
+     */
+    public PredictOptions timeoutMs(int ms) {
+        timeoutMs = ms;
+        return this;
+    }
+
+    int timeoutOr(int standard) {
+        return timeoutMs > 0 ? timeoutMs : standard;
+    }
+
+    /** The query with its question mark, or nothing. */
+    String query() {
+        StringBuilder text = new StringBuilder();
+        for (Map.Entry<String, String> each : query.entrySet()) {
+            text.append(text.length() == 0 ? '?' : '&').append(Request.encode(each.getKey())).append('=')
+                    .append(Request.encode(each.getValue()));
+        }
+        return text.toString();
+    }
+}

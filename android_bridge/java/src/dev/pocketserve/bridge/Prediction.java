@@ -1,0 +1,129 @@
+package dev.pocketserve.bridge;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import org.json.JSONArray;
+import org.json.JSONObject;
+
+/** A model's answer to one raw input. */
+public final class Prediction {
+    private final JSONObject json;
+    private final List<Label> labels;
+    private final byte[] picture;
+
+    private Prediction(JSONObject json, List<Label> labels, byte[] picture) {
+        this.json = json;
+        this.labels = Collections.unmodifiableList(labels);
+        this.picture = picture;
+    }
+
+    static Prediction from(Answer answer) throws PocketServeException {
+        if (answer.contentType != null && answer.contentType.startsWith("image/")) {
+            return new Prediction(new JSONObject(), Collections.<Label>emptyList(), answer.body);
+        }
+        JSONObject json = answer.object();
+        JSONArray entries = json.optJSONArray("predictions");
+        if (entries == null) {
+            throw Answer.bad("it has no predictions", null);
+        }
+        List<Label> labels = new ArrayList<>(entries.length());
+        for (int i = 0; i < entries.length(); i++) {
+            JSONObject entry = entries.optJSONObject(i);
+            if (entry == null) {
+                throw Answer.bad("predictions[" + i + "] is no object", null);
+            }
+            labels.add(new Label(entry));
+        }
+        return new Prediction(json, labels, null);
+    }
+
+    /**
+     * The model that answered.
+     *
+     * @return its name; empty with {@link #getPicture}
+     */
+    public String getModel() {
+        return json.optString("model", "");
+    }
+
+    /**
+     * The version that answered.
+     *
+     * @return such as {@code tflite}
+     */
+    public String getVersion() {
+        return json.optString("version", "");
+    }
+
+    /**
+     * What the model does.
+     *
+     * @return such as {@code image-classification}
+     */
+    public String getTask() {
+        return json.optString("task", "");
+    }
+
+    /**
+     * What the model found, the best first.
+     *
+     * @return read-only; empty when nothing reached the threshold
+     */
+    public List<Label> getLabels() {
+        return labels;
+    }
+
+    /**
+     * The best of {@link #getLabels}.
+     *
+     * @return null when nothing was found
+     */
+    public Label getBest() {
+        return labels.isEmpty() ? null : labels.get(0);
+    }
+
+    /**
+     * How long the server took.
+     *
+     * @return never null
+     */
+    public Timing getTiming() {
+        return new Timing(json.optJSONObject("timing_ms"));
+    }
+
+    /**
+     * The picture with the answer drawn on it, if {@link PredictOptions#annotate} asked for one.
+     *
+     * @return an encoded picture, or null
+     */
+    public byte[] getPicture() {
+        return picture == null ? null : picture.clone();
+    }
+
+    /**
+     * The whole answer as it came, for members that have no method here.
+     *
+     * @return never null; not to be changed
+     */
+    public JSONObject getJson() {
+        return json;
+    }
+
+    /**
+     * One line for people, such as {@code 7 (99.8 %)}.
+     *
+     * @return what was found first, or that nothing was found
+     */
+    public String summary() {
+        if (picture != null) {
+            return "a picture of " + picture.length + " bytes";
+        }
+        return labels.isEmpty() ? "nothing found" : labels.get(0).toString();
+    }
+
+    @Override
+    public String toString() {
+        return getModel() + ": " + summary();
+    }
+}

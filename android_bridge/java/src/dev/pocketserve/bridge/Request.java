@@ -1,0 +1,105 @@
+package dev.pocketserve.bridge;
+
+import java.nio.ByteBuffer;
+import java.nio.charset.Charset;
+
+/** One request as both transports send it. Its body is in pieces, so that tensors are sent from where they lie. */
+final class Request {
+    static final Charset UTF_8 = Charset.forName("UTF-8");
+    private static final String UNRESERVED = "-._~";
+    private static final ByteBuffer[] NO_BODY = new ByteBuffer[0];
+
+    final String method;
+    final String path;
+    final String contentType;
+    final int jsonLength;
+    final int bodyLength;
+    private final ByteBuffer[] body;
+    private boolean idempotent = true;
+    private boolean open;
+
+    private Request(String method, String path, String contentType, int jsonLength, ByteBuffer... body) {
+        this.method = method;
+        this.path = path;
+        this.contentType = contentType;
+        this.jsonLength = jsonLength;
+        this.body = body;
+        long length = 0;
+        for (ByteBuffer piece : body) {
+            length += piece.remaining();
+        }
+        if (length > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException("a request of " + length + " bytes cannot be sent");
+        }
+        this.bodyLength = (int) length;
+    }
+
+    static Request get(String path) {
+        return new Request("GET", path, null, 0, NO_BODY);
+    }
+
+    static Request postJson(String path, String json) {
+        byte[] bytes = json.getBytes(UTF_8);
+        return new Request("POST", path, "application/json", bytes.length, ByteBuffer.wrap(bytes));
+    }
+
+    static Request postRaw(String path, byte[] bytes, String contentType) {
+        return new Request("POST", path, contentType, 0, ByteBuffer.wrap(bytes));
+    }
+
+    /** JSON and, behind it, raw tensors. */
+    static Request postTensors(String path, int jsonLength, ByteBuffer... body) {
+        return new Request("POST", path, "application/octet-stream", jsonLength, body);
+    }
+
+    /** Marks a call that must not be carried out twice. */
+    Request once() {
+        idempotent = false;
+        return this;
+    }
+
+    /** Marks a call that needs no token. */
+    Request withoutToken() {
+        open = true;
+        return this;
+    }
+
+    boolean isIdempotent() {
+        return idempotent;
+    }
+
+    boolean needsToken() {
+        return !open;
+    }
+
+    /** Whether raw bytes follow JSON in the body. */
+    boolean isMixed() {
+        return jsonLength > 0 && jsonLength < bodyLength;
+    }
+
+    /** The pieces of the body, each with a position of its own. */
+    ByteBuffer[] body() {
+        ByteBuffer[] copies = new ByteBuffer[body.length];
+        for (int i = 0; i < body.length; i++) {
+            copies[i] = body[i].duplicate();
+        }
+        return copies;
+    }
+
+    /** One segment of a path, or one value of a query, percent-encoded. */
+    static String encode(String text) {
+        StringBuilder encoded = new StringBuilder(text.length() + 8);
+        for (byte each : text.getBytes(UTF_8)) {
+            char character = (char) (each & 0xff);
+            boolean plain = character < 0x80
+                    && (Character.isLetterOrDigit(character) || UNRESERVED.indexOf(character) >= 0);
+            if (plain) {
+                encoded.append(character);
+            } else {
+                encoded.append('%').append(Character.toUpperCase(Character.forDigit(character >> 4, 16)))
+                        .append(Character.toUpperCase(Character.forDigit(character & 0xf, 16)));
+            }
+        }
+        return encoded.toString();
+    }
+}

@@ -1,0 +1,26 @@
+package dev.pocketserve.bridge;
+
+/** What a client was built with. Immutable. */
+final class Settings {
+    final String host;
+    final int socketPort;
+    final int httpPort;
+    final String token;
+    final int connectTimeoutMs;
+    final int timeoutMs;
+    final int pingIntervalMs;
+    final int retries;
+    final int maxAnswerBytes;
+
+    Settings(PocketServe.Builder from, String token) {
+        this.host = from.host;
+        this.socketPort = from.socketPort;
+        this.httpPort = from.httpPort;
+        this.token = token;
+        this.connectTimeoutMs = from.connectTimeoutMs;
+        this.timeoutMs = from.timeoutMs;
+        this.pingIntervalMs = from.pingIntervalMs;
+        this.retries = from.retries;
+        this.maxAnswerBytes = from.maxAnswerBytes;
+    }
+}

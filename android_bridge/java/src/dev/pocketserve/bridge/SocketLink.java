@@ -1,0 +1,103 @@
+package dev.pocketserve.bridge;
+
+import java.io.IOException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.ReentrantLock;
+
+/** One connection at a time, opened when it is needed and anew when it broke. */
+final class SocketLink implements Link {
+    /** Requests that a server turned away unstarted, one connection after the other. */
+    private static final int MAX_TURNED_AWAY = 8;
+    private static final long FIRST_PAUSE_MS = 50;
+    private static final long LONGEST_PAUSE_MS = 1000;
+
+    private final Settings settings;
+    /** Only one caller opens a connection; the others wait for it. */
+    private final ReentrantLock opening = new ReentrantLock();
+    private volatile SocketConnection current;
+    private volatile boolean closed;
+
+    SocketLink(Settings settings) {
+        this.settings = settings;
+    }
+
+    @Override
+    public Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
+            throws PocketServeException {
+        for (int attempt = 0;; attempt++) {
+            try {
+                return connection(deadline).exchange(request, deadline, cancellation);
+            } catch (BrokenException broken) {
+                int most = broken.isNotStarted() ? MAX_TURNED_AWAY : request.isIdempotent() ? settings.retries : 0;
+                if (closed || attempt >= most || deadline.isOver() || !broken.fault().isRetryable()) {
+                    throw broken.fault();
+                }
+                pause(attempt, deadline);
+            }
+        }
+    }
+
+    /** The first repetition comes at once: a connection that was idle has mostly just been closed. */
+    private static void pause(int attempt, Deadline deadline) throws PocketServeException {
+        if (attempt == 0) {
+            return;
+        }
+        long ms = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS << Math.min(attempt, 10));
+        try {
+            Thread.sleep(Math.min(ms, deadline.remainingMs()));
+        } catch (InterruptedException error) {
+            throw Faults.interrupted(error);
+        }
+    }
+
+    private SocketConnection connection(Deadline deadline) throws PocketServeException {
+        SocketConnection open = current;
+        if (!closed && open != null && open.isUsable()) {
+            return open;
+        }
+        try {
+            if (!opening.tryLock(Math.max(0, deadline.remainingNs()), TimeUnit.NANOSECONDS)) {
+                throw deadline.exceeded();
+            }
+        } catch (InterruptedException error) {
+            throw Faults.interrupted(error);
+        }
+        try {
+            open = current;
+            if (closed) {
+                throw Faults.closed();
+            }
+            if (open == null || !open.isUsable()) {
+                open = open(deadline);
+            }
+            return open;
+        } finally {
+            opening.unlock();
+        }
+    }
+
+    private SocketConnection open(Deadline deadline) throws PocketServeException {
+        Handshaker handshaker = new Handshaker(settings);
+        handshaker.run(deadline);
+        try {
+            SocketConnection opened = new SocketConnection(handshaker, settings.pingIntervalMs);
+            current = opened;
+            if (closed) {
+                opened.end(Faults.closed());
+            }
+            return opened;
+        } catch (IOException error) {
+            Handshaker.closeQuietly(handshaker.socket);
+            throw Faults.hungUp(settings.host, settings.socketPort, error);
+        }
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+        SocketConnection open = current;
+        if (open != null) {
+            open.end(Faults.closed());
+        }
+    }
+}

@@ -1,0 +1,129 @@
+package dev.pocketserve.bridge;
+
+import dev.pocketserve.bridge.wire.FrameEncoder;
+import dev.pocketserve.bridge.wire.FrameType;
+import java.io.IOException;
+import java.util.ArrayDeque;
+import java.util.Deque;
+
+/**
+ * Notices a peer that fell silent, and writes what the reading thread must not wait for: PONG and CANCEL.
+ *
+ * <p>While requests are under way and nothing has been received for one interval it sends a PING; if nothing at all
+ * comes for another interval, the peer is dead: frozen by Android, or gone without a word. While nothing is under way
+ * it waits without a timeout: an idle client uses no processor.
+ */
+final class Watch implements Runnable {
+    /** Small frames that wait to be written; a peer that makes it more is not worth an answer. */
+    private static final int MAX_WAITING = 256;
+
+    private final SocketConnection connection;
+    private final FrameWriter writer;
+    private final long intervalMs;
+    private final Deque<byte[]> waiting = new ArrayDeque<>();
+    private volatile boolean heard;
+    private boolean stopped;
+    private boolean begun;
+    private boolean asleep;
+
+    Watch(SocketConnection connection, FrameWriter writer, int intervalMs) {
+        this.connection = connection;
+        this.writer = writer;
+        this.intervalMs = intervalMs;
+    }
+
+    /** Something came from the peer. */
+    void received() {
+        heard = true;
+    }
+
+    /** A request goes under way where there was none. Cheap: the thread is only woken from its deep sleep. */
+    synchronized void begin() {
+        heard = true;
+        begun = true;
+        if (asleep) {
+            notifyAll();
+        }
+    }
+
+    void pong(long opaque) {
+        enqueue(FrameEncoder.emptyFrame(FrameType.PONG, 0, opaque));
+    }
+
+    void cancel(long id) {
+        enqueue(FrameEncoder.emptyFrame(FrameType.CANCEL, id, 0));
+    }
+
+    private synchronized void enqueue(byte[] frame) {
+        if (waiting.size() < MAX_WAITING) {
+            waiting.add(frame);
+            notifyAll();
+        }
+    }
+
+    synchronized void stop() {
+        stopped = true;
+        notifyAll();
+    }
+
+    @Override
+    public void run() {
+        try {
+            boolean pinged = false;
+            while (true) {
+                byte[] frame = next();
+                if (frame != null) {
+                    writer.small(frame, intervalMs);
+                } else if (isStopped()) {
+                    return;
+                } else if (heard || !connection.isBusy()) {
+                    heard = false;
+                    pinged = false;
+                    sleepWhileIdle();
+                } else if (pinged) {
+                    connection.end(Faults.lost("the server fell silent; Android may have frozen it", null));
+                } else {
+                    // A write that goes on for a whole interval counts as a PING without an answer.
+                    pinged = true;
+                    writer.small(FrameEncoder.emptyFrame(FrameType.PING, 0, 1), intervalMs);
+                }
+            }
+        } catch (IOException error) {
+            connection.end(Faults.lost("writing: " + error.getMessage(), error));
+        } catch (InterruptedException error) {
+            connection.end(Faults.lost("its thread was interrupted", error));
+        }
+    }
+
+    private synchronized boolean isStopped() {
+        return stopped;
+    }
+
+    /** A frame to write, or null after one interval, or once stopped. */
+    private synchronized byte[] next() throws InterruptedException {
+        long ends = System.nanoTime() + intervalMs * 1_000_000;
+        while (!stopped && waiting.isEmpty()) {
+            long leftMs = (ends - System.nanoTime() + 999_999) / 1_000_000;
+            if (leftMs <= 0) {
+                return null;
+            }
+            wait(leftMs);
+        }
+        return stopped ? null : waiting.poll();
+    }
+
+    /** Waits for a request, unless one began since the last time: then another interval is watched first. */
+    private void sleepWhileIdle() throws InterruptedException {
+        if (connection.isBusy()) {
+            return;
+        }
+        synchronized (this) {
+            asleep = true;
+            while (!begun && !stopped && waiting.isEmpty()) {
+                wait();
+            }
+            asleep = false;
+            begun = false;
+        }
+    }
+}

@@ -1,0 +1,6 @@
+/**
+ * Ask a Pocketserve server on the same device, from plain Java 8 or Kotlin.
+ *
+ * <p>Start with {@link dev.pocketserve.bridge.PocketServe}.
+ */
+package dev.pocketserve.bridge;

@@ -1,0 +1,351 @@
+package dev.pocketserve.bridge.wire;
+
+import java.nio.charset.Charset;
+
+/**
+ * Bytes of one connection to frames. Not thread-safe: one reader at a time.
+ *
+ * <p>Small frames go through {@link #feed}. A large body can be received where it stays: while {@link #bodyMissing} is
+ * above 0, read straight into {@link #body} at {@link #bodyOffset} and say so with {@link #bodyReceived}.
+ *
+ * <p>Lengths are unsigned 32-bit numbers and are kept as longs until a limit was applied; no memory is taken before.
+ */
+public final class FrameDecoder {
+    private static final int MAX_EXT_BYTES = 4096;
+    private static final int MAX_HANDSHAKE_BYTES = 4096;
+    private static final int MAX_NOTICE_BYTES = 65_536;
+    private static final Charset ASCII = Charset.forName("US-ASCII");
+    private static final byte[] NOTHING = new byte[0];
+
+    /** Whose bytes are read. */
+    public enum Side {
+        /** This is a client: it reads what a server sends. */
+        CLIENT,
+        /** This is a server: it reads what a client sends. */
+        SERVER
+    }
+
+    private enum State { FIRST, SECOND, OPEN }
+
+    private final Side side;
+    private final long maxBody;
+    private final byte[] head = new byte[FrameEncoder.HEADER_BYTES];
+    private State state = State.FIRST;
+    private int headFilled;
+    private byte[] middle = NOTHING;
+    private int middleFilled;
+    private byte[] body;
+    private int bodyFilled;
+    private long skipping;
+    private long lastRequestId;
+    private Frame ready;
+
+    /**
+     * Starts at the beginning of a connection.
+     *
+     * @param side who reads
+     * @param maxBody bytes that the body of a REQUEST or RESPONSE may have, else FRAME_TOO_LARGE
+     */
+    public FrameDecoder(Side side, int maxBody) {
+        this.side = side;
+        this.maxBody = maxBody;
+    }
+
+    /** Passes over the handshake, for tests of what comes behind it. */
+    public void skipHandshake() {
+        state = State.OPEN;
+    }
+
+    /**
+     * Whether a frame was begun and is not whole yet.
+     *
+     * @return false between frames
+     */
+    public boolean midFrame() {
+        return headFilled > 0;
+    }
+
+    /**
+     * Takes bytes until a frame is whole or all are used. Take the frame with {@link #take} before the next call.
+     *
+     * @param bytes holds them
+     * @param offset where they start
+     * @param length how many there are
+     * @return how many were used
+     * @throws WireException the peer broke the protocol; the decoder must not be used any more
+     */
+    public int feed(byte[] bytes, int offset, int length) throws WireException {
+        int at = offset;
+        int end = offset + length;
+        while (at < end && ready == null) {
+            if (headFilled < head.length) {
+                at += fillHead(bytes, at, end - at);
+            } else if (skipping > 0) {
+                int gone = (int) Math.min(skipping, end - at);
+                at += gone;
+                skipping -= gone;
+                finishSkipped();
+            } else if (middleFilled < middle.length) {
+                int count = Math.min(middle.length - middleFilled, end - at);
+                System.arraycopy(bytes, at, middle, middleFilled, count);
+                middleFilled += count;
+                at += count;
+                finishIfWhole();
+            } else {
+                int count = Math.min(bodyMissing(), end - at);
+                System.arraycopy(bytes, at, body, bodyFilled, count);
+                at += count;
+                bodyReceived(count);
+            }
+        }
+        return at - offset;
+    }
+
+    /**
+     * The frame that became whole.
+     *
+     * @return null when there is none; a frame is handed out once
+     */
+    public Frame take() {
+        Frame taken = ready;
+        ready = null;
+        return taken;
+    }
+
+    /**
+     * Bytes of the body that are still to come, once all before it is there.
+     *
+     * @return 0 when the decoder is not within a body
+     */
+    public int bodyMissing() {
+        boolean within = body != null && middleFilled == middle.length;
+        return within ? body.length - bodyFilled : 0;
+    }
+
+    /**
+     * The memory of the body that is being received.
+     *
+     * @return valid while {@link #bodyMissing} is above 0
+     */
+    public byte[] body() {
+        return body;
+    }
+
+    /**
+     * Where the body's next byte goes.
+     *
+     * @return an index of {@link #body}
+     */
+    public int bodyOffset() {
+        return bodyFilled;
+    }
+
+    /**
+     * Says that bytes were put into the body.
+     *
+     * @param count how many
+     * @throws WireException the frame that became whole breaks the protocol
+     */
+    public void bodyReceived(int count) throws WireException {
+        bodyFilled += count;
+        finishIfWhole();
+    }
+
+    private int fillHead(byte[] bytes, int at, int length) throws WireException {
+        int count = Math.min(head.length - headFilled, length);
+        System.arraycopy(bytes, at, head, headFilled, count);
+        headFilled += count;
+        // A peer of another protocol is told by its first bytes, however few it sends.
+        if (head[0] != 0x4f || headFilled > 1 && head[1] != 0x49) {
+            throw new WireException(ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49");
+        }
+        if (headFilled == head.length) {
+            begin();
+        }
+        return count;
+    }
+
+    private void begin() throws WireException {
+        int type = head[2] & 0xff;
+        checkHeader(type);
+        checkExpected(type);
+        long extLength = u16(head, 14);
+        if (type >= FrameType.FIRST_SKIPPED) {
+            skipping = extLength + u32(head, 20);
+            finishSkipped();
+            return;
+        }
+        checkSize(type);
+        middle = new byte[u16(head, 12) + (int) extLength];
+        middleFilled = 0;
+        int length = (int) u32(head, 20);
+        body = length == 0 ? NOTHING : allocate(length);
+        bodyFilled = 0;
+        finishIfWhole();
+    }
+
+    private static byte[] allocate(int length) throws WireException {
+        try {
+            return new byte[length];
+        } catch (OutOfMemoryError error) {
+            throw new WireException(ConnectionFault.FRAME_TOO_LARGE, "no memory for a body of " + length + " bytes");
+        }
+    }
+
+    private void checkHeader(int type) throws WireException {
+        if (type < FrameType.FIRST_SKIPPED && !FrameType.isKnown(type)) {
+            throw new WireException(ConnectionFault.UNKNOWN_FRAME, "unknown frame " + FrameType.name(type));
+        }
+        if (head[3] != 0) {
+            throw bad("flags must be 0 in version 1");
+        }
+        if (type < FrameType.FIRST_SKIPPED) {
+            checkId(type);
+            if (u32(head, 8) != 0 && !FrameType.hasArg(type)) {
+                throw bad("arg must be 0 in " + FrameType.name(type));
+            }
+        }
+        checkTarget(type);
+        boolean mayExtend = type >= FrameType.FIRST_SKIPPED || FrameType.hasExtensions(type) && state == State.OPEN;
+        if (u16(head, 14) > (mayExtend ? MAX_EXT_BYTES : 0)) {
+            throw bad("ext_len " + u16(head, 14) + " is too much for " + FrameType.name(type));
+        }
+        checkLengths(type, u32(head, 16), u32(head, 20));
+        long status = u32(head, 8);
+        if (type == FrameType.RESPONSE && (status < 200 || status > 599)) {
+            throw bad("arg of RESPONSE is an HTTP status, not " + status);
+        }
+    }
+
+    private void checkId(int type) throws WireException {
+        long id = u32(head, 4);
+        if (FrameType.hasId(type) && id == 0) {
+            throw badId(FrameType.name(type) + " needs a request_id above 0");
+        }
+        if (!FrameType.hasId(type) && type != FrameType.GOAWAY && id != 0) {
+            throw badId("request_id must be 0 in " + FrameType.name(type));
+        }
+    }
+
+    private void checkTarget(int type) throws WireException {
+        int length = u16(head, 12);
+        if (type == FrameType.REQUEST) {
+            if (length == 0 || length > FrameEncoder.MAX_TARGET_BYTES) {
+                throw bad("target_len must lie between 1 and 1024, not " + length);
+            }
+        } else if (length != 0) {
+            throw bad("target_len must be 0 in a frame that is no REQUEST");
+        }
+    }
+
+    private static void checkLengths(int type, long json, long body) throws WireException {
+        if (json > body) {
+            throw bad("json_len exceeds body_len");
+        }
+        if (type >= FrameType.FIRST_SKIPPED) {
+            if (body > MAX_NOTICE_BYTES) {
+                throw tooLarge("a frame of unknown type may have 65536 bytes at most");
+            }
+            return;
+        }
+        if (FrameType.isEmpty(type) && body != 0) {
+            throw bad(FrameType.name(type) + " has no body");
+        }
+        if (FrameType.isOnlyJson(type)) {
+            if (json != body) {
+                throw bad("json_len must equal body_len in " + FrameType.name(type));
+            }
+            int most = type <= FrameType.READY ? MAX_HANDSHAKE_BYTES - FrameEncoder.HEADER_BYTES : MAX_NOTICE_BYTES;
+            if (body > most) {
+                throw tooLarge("the body of " + FrameType.name(type) + " may have " + most + " bytes at most");
+            }
+        }
+    }
+
+    private void checkExpected(int type) throws WireException {
+        boolean expected;
+        if (state == State.OPEN) {
+            expected = type >= FrameType.FIRST_SKIPPED || (side == Side.CLIENT ? fromServer(type) : fromClient(type));
+        } else if (side == Side.CLIENT) {
+            expected = type == FrameType.ERROR
+                    || type == (state == State.FIRST ? FrameType.CHALLENGE : FrameType.READY);
+        } else {
+            expected = type == FrameType.ERROR || type == (state == State.FIRST ? FrameType.HELLO : FrameType.AUTH);
+        }
+        if (!expected) {
+            throw new WireException(
+                    ConnectionFault.UNEXPECTED_FRAME, FrameType.name(type) + " may not come here");
+        }
+        if (type == FrameType.REQUEST) {
+            long id = u32(head, 4);
+            if (id <= lastRequestId) {
+                throw badId("request_id " + id + " follows " + lastRequestId + "; ids must increase");
+            }
+            lastRequestId = id;
+        }
+    }
+
+    private static boolean fromServer(int type) {
+        return type == FrameType.RESPONSE || type == FrameType.PING || type == FrameType.PONG
+                || type == FrameType.GOAWAY || type == FrameType.ERROR;
+    }
+
+    private static boolean fromClient(int type) {
+        return type == FrameType.REQUEST || type == FrameType.CANCEL || type == FrameType.PING
+                || type == FrameType.PONG || type == FrameType.ERROR;
+    }
+
+    private void checkSize(int type) throws WireException {
+        long length = u32(head, 20);
+        // Before READY the peer is a stranger: it cannot make this side hold more than a page.
+        long most = state != State.OPEN ? MAX_HANDSHAKE_BYTES - FrameEncoder.HEADER_BYTES
+                : FrameType.isOnlyJson(type) ? MAX_NOTICE_BYTES : maxBody;
+        if (length > most) {
+            throw tooLarge("body_len " + length + " exceeds " + most);
+        }
+    }
+
+    private void finishSkipped() {
+        if (skipping == 0) {
+            headFilled = 0;
+        }
+    }
+
+    private void finishIfWhole() throws WireException {
+        if (middleFilled < middle.length || bodyFilled < body.length) {
+            return;
+        }
+        int type = head[2] & 0xff;
+        int targetLength = u16(head, 12);
+        Extensions extensions = Extensions.parse(middle, targetLength, middle.length - targetLength);
+        String target = targetLength == 0 ? "" : new String(middle, 0, targetLength, ASCII);
+        ready = new Frame(type, u32(head, 4), u32(head, 8), target, extensions, (int) u32(head, 16), body);
+        body = null;
+        middle = NOTHING;
+        middleFilled = 0;
+        headFilled = 0;
+        if (state != State.OPEN && type != FrameType.ERROR) {
+            state = state == State.FIRST ? State.SECOND : State.OPEN;
+        }
+    }
+
+    static int u16(byte[] from, int at) {
+        return (from[at] & 0xff) | (from[at + 1] & 0xff) << 8;
+    }
+
+    static long u32(byte[] from, int at) {
+        return (u16(from, at) | (long) u16(from, at + 2) << 16) & 0xffffffffL;
+    }
+
+    private static WireException bad(String message) {
+        return new WireException(ConnectionFault.BAD_FRAME, message);
+    }
+
+    private static WireException badId(String message) {
+        return new WireException(ConnectionFault.BAD_REQUEST_ID, message);
+    }
+
+    private static WireException tooLarge(String message) {
+        return new WireException(ConnectionFault.FRAME_TOO_LARGE, message);
+    }
+}

@@ -1,0 +1,175 @@
+package dev.pocketserve.bridge;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+import static org.junit.Assert.fail;
+
+import dev.pocketserve.bridge.wire.Frame;
+import dev.pocketserve.bridge.wire.FrameType;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.Test;
+
+/** Camera frames: the newest counts, every one is heard of, nothing blocks. */
+public class FrameStreamTest {
+    private static final int LIMIT = 30_000;
+    private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
+
+    /** Writes down what became of each frame. */
+    private static final class Listener implements StreamListener {
+        final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+
+        @Override
+        public void onResult(long frame, Prediction prediction) {
+            heard.add("result " + frame);
+        }
+
+        @Override
+        public void onDropped(long frame) {
+            heard.add("dropped " + frame);
+        }
+
+        @Override
+        public void onError(long frame, PocketServeException error) {
+            heard.add(error.getCode() + " " + frame);
+        }
+
+        String next() throws InterruptedException {
+            return heard.poll(10, TimeUnit.SECONDS);
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void onlyTheNewestWaitingFrameCounts() throws Exception {
+        CountDownLatch first = new CountDownLatch(1);
+        CountDownLatch offered = new CountDownLatch(1);
+        List<String> targets = new ArrayList<>();
+        List<Byte> bodies = new ArrayList<>();
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake();
+            for (int i = 0; i < 2; i++) {
+                Frame frame = c.next();
+                targets.add(frame.target());
+                bodies.add(frame.body()[0]);
+                first.countDown();
+                offered.await(10, TimeUnit.SECONDS);
+                c.respond(frame.requestId(), 200, SEEN);
+            }
+            c.untilClosed();
+        }); PocketServe client = peer.client().build()) {
+            Listener listener = new Listener();
+            try (FrameStream stream = client.stream("m", listener)) {
+                assertEquals(1, stream.offer(new byte[] {1}));
+                assertTrue(first.await(10, TimeUnit.SECONDS));
+                for (byte i = 2; i <= 5; i++) {
+                    stream.offer(new byte[] {i});
+                }
+                assertEquals("dropped 2", listener.next());
+                assertEquals("dropped 3", listener.next());
+                assertEquals("dropped 4", listener.next());
+                offered.countDown();
+                assertEquals("result 1", listener.next());
+                assertEquals("result 5", listener.next());
+            }
+            assertEquals("[1, 5]", bodies.toString());
+            assertTrue(targets.get(0), targets.get(0).matches("POST /predictions/m\\?stream=[0-9a-f-]{36}"));
+            assertEquals(targets.get(0), targets.get(1));
+            assertTrue(listener.heard.isEmpty());
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void errorsDoNotEndTheStreamAndSupersededIsDropped() throws Exception {
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake();
+            c.respond(c.next().requestId(), 409, "{\"error\":\"newer\",\"code\":\"SUPERSEDED\"}");
+            c.respond(c.next().requestId(), 400, "{\"error\":\"bad\",\"code\":\"INVALID_INPUT\"}");
+            c.respond(c.next().requestId(), 200, SEEN);
+            c.untilClosed();
+        }); PocketServe client = peer.client().build()) {
+            Listener listener = new Listener();
+            try (FrameStream stream = client.stream("m", listener)) {
+                String[] wanted = {"dropped 1", "INVALID_INPUT 2", "result 3"};
+                for (String one : wanted) {
+                    stream.offer(new byte[1], "image/jpeg", new PredictOptions().frame("rgb", 1, 1, 90));
+                    assertEquals(one, listener.next());
+                }
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void asManyAsAllowedAreUnderWay() throws Exception {
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake();
+            Frame one = c.next();
+            Frame two = c.next();
+            c.respond(two.requestId(), 200, SEEN);
+            c.respond(one.requestId(), 200, SEEN);
+            c.untilClosed();
+        }); PocketServe client = peer.client().build()) {
+            Listener listener = new Listener();
+            try (FrameStream stream = client.stream("m", 2, listener)) {
+                stream.offer(new byte[1]);
+                String heard = "";
+                // A frame that no thread had taken yet is replaced by the next; an answer proves that two were sent.
+                while (!heard.startsWith("result")) {
+                    stream.offer(new byte[1]);
+                    heard = listener.next();
+                    assertTrue(heard, heard.startsWith("result") || heard.startsWith("dropped"));
+                }
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void closingTellsOfEveryFrame() throws Exception {
+        CountDownLatch first = new CountDownLatch(1);
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake().next();
+            first.countDown();
+            c.next(FrameType.CANCEL);
+            c.untilClosed();
+        }); PocketServe client = peer.client().build()) {
+            Listener listener = new Listener();
+            FrameStream stream = client.stream("m", listener);
+            stream.offer(new byte[1]);
+            assertTrue(first.await(10, TimeUnit.SECONDS));
+            stream.offer(new byte[1]);
+            stream.close();
+            List<String> both = new ArrayList<>();
+            both.add(listener.next());
+            both.add(listener.next());
+            assertTrue(both.toString(), both.contains("dropped 2") && both.contains("CANCELLED 1"));
+            try {
+                stream.offer(new byte[1]);
+                fail("taken");
+            } catch (IllegalStateException expected) {
+                assertTrue(expected.getMessage().contains("closed"));
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void callbacksRunWhereTheCallerWants() throws Exception {
+        BlockingQueue<Runnable> queue = new LinkedBlockingQueue<>();
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake();
+            c.respond(c.next().requestId(), 200, SEEN);
+            c.untilClosed();
+        }); PocketServe client = peer.client().callbackExecutor(queue::add).build()) {
+            Listener listener = new Listener();
+            try (FrameStream stream = client.stream("m", listener)) {
+                stream.offer(new byte[1]);
+                Runnable callback = queue.poll(10, TimeUnit.SECONDS);
+                assertTrue(listener.heard.isEmpty());
+                callback.run();
+                assertEquals("result 1", listener.next());
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+package dev.pocketserve.bridge;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertTrue;
+
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import java.io.ByteArrayOutputStream;
+import java.io.Closeable;
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import org.junit.Test;
+
+/** The HTTP transport: what it sends, and what it makes of answers of all kinds. */
+public class HttpClientTest {
+    private static final int LIMIT = 30_000;
+
+    /** How to answer one request. */
+    private interface Handler {
+        void handle(HttpExchange exchange, byte[] body) throws IOException;
+    }
+
+    /** A small HTTP server. */
+    private static final class Web implements Closeable {
+        final HttpServer server;
+        final ExecutorService threads = Executors.newCachedThreadPool();
+        final AtomicInteger requests = new AtomicInteger();
+
+        Web(Handler handler) throws IOException {
+            server = HttpServer.create(new InetSocketAddress(InetAddress.getByName("127.0.0.1"), 0), 10);
+            server.setExecutor(threads);
+            server.createContext("/", exchange -> {
+                requests.incrementAndGet();
+                handler.handle(exchange, readAll(exchange.getRequestBody()));
+                exchange.close();
+            });
+            server.start();
+        }
+
+        PocketServe client() throws IOException {
+            return client(10_000);
+        }
+
+        PocketServe client(int timeoutMs) throws IOException {
+            return PocketServe.builder().transport(Transport.HTTP).httpPort(server.getAddress().getPort())
+                    .token(FakePeer.TOKEN).timeoutMs(timeoutMs).maxAnswerBytes(100_000).build();
+        }
+
+        @Override
+        public void close() {
+            server.stop(0);
+            threads.shutdownNow();
+        }
+    }
+
+    private static byte[] readAll(InputStream in) throws IOException {
+        ByteArrayOutputStream all = new ByteArrayOutputStream();
+        for (int next = in.read(); next >= 0; next = in.read()) {
+            all.write(next);
+        }
+        return all.toByteArray();
+    }
+
+    private static void answer(HttpExchange exchange, int status, String type, String body) throws IOException {
+        byte[] bytes = body.getBytes(FakePeer.UTF_8);
+        exchange.getResponseHeaders().set("Content-Type", type);
+        exchange.sendResponseHeaders(status, bytes.length == 0 ? -1 : bytes.length);
+        exchange.getResponseBody().write(bytes);
+    }
+
+    @Test(timeout = LIMIT)
+    public void requestsSayWhatTheyCarry() throws Exception {
+        AtomicReference<String> seen = new AtomicReference<>();
+        AtomicReference<com.sun.net.httpserver.Headers> headers = new AtomicReference<>();
+        try (Web web = new Web((exchange, body) -> {
+            seen.set(exchange.getRequestMethod() + " " + exchange.getRequestURI() + " " + body.length);
+            headers.set(exchange.getRequestHeaders());
+            answer(exchange, 200, "application/json", "{\"predictions\":[]}");
+        }); PocketServe client = web.client()) {
+            client.predict("a b", new byte[300_000], "image/jpeg", new PredictOptions().topK(2));
+        }
+        assertEquals("POST /predictions/a%20b?top_k=2 300000", seen.get());
+        assertEquals("300000", headers.get().getFirst("Content-Length"));
+        assertEquals("Bearer " + FakePeer.TOKEN, headers.get().getFirst("Authorization"));
+        assertEquals("image/jpeg", headers.get().getFirst("Content-Type"));
+        assertEquals("identity", headers.get().getFirst("Accept-Encoding"));
+        assertNull(headers.get().getFirst("Inference-Header-Content-Length"));
+    }
+
+    @Test(timeout = LIMIT)
+    public void tensorsTravelAsRawBytes() throws Exception {
+        try (Web web = new Web((exchange, body) -> {
+            int json = Integer.parseInt(exchange.getRequestHeaders().getFirst("Inference-Header-Content-Length"));
+            String head = "{\"outputs\":[{\"name\":\"y\",\"datatype\":\"FP32\",\"shape\":[1],"
+                    + "\"parameters\":{\"binary_data_size\":4}}]}";
+            exchange.getResponseHeaders().set("Inference-Header-Content-Length", "" + head.length());
+            exchange.getResponseHeaders().set("Content-Type", "application/octet-stream");
+            exchange.sendResponseHeaders(200, 0);
+            exchange.getResponseBody().write(head.getBytes(FakePeer.UTF_8));
+            exchange.getResponseBody().write(body, json, 4);
+        }); PocketServe client = web.client()) {
+            InferResult result = client.infer("m", Tensor.of("x", new float[] {2.5f}, 1));
+            assertEquals(2.5f, result.get("y").floats()[0], 0);
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void theTokenIsNotShownWhereItIsNotNeeded() throws Exception {
+        AtomicReference<String> seen = new AtomicReference<>("unset");
+        try (Web web = new Web((exchange, body) -> {
+            seen.set(exchange.getRequestHeaders().getFirst("Authorization"));
+            answer(exchange, 200, "application/json", "{}");
+        }); PocketServe client = web.client()) {
+            assertTrue(client.isLive());
+        }
+        assertNull(seen.get());
+    }
+
+    @Test(timeout = LIMIT)
+    public void errorsAreRead() throws Exception {
+        try (Web web = new Web((exchange, body) -> {
+            exchange.getResponseHeaders().set("Retry-After", "2");
+            answer(exchange, 429, "application/json", "{\"error\":\"full\",\"code\":\"QUEUE_FULL\"}");
+        }); PocketServe client = web.client()) {
+            PocketServeException error = Faulty.of("QUEUE_FULL", () -> client.classify("m", new byte[9]));
+            assertEquals(2000, error.getRetryAfterMs());
+            assertEquals(429, error.getStatus());
+            assertEquals(1, web.requests.get());
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void aServerThatDoesNotKnowTheTokenSaysSo() throws Exception {
+        try (Web web = new Web((exchange, body) -> {
+            exchange.getResponseHeaders().set("WWW-Authenticate", "Bearer");
+            answer(exchange, 401, "application/json", "{\"error\":\"who?\",\"code\":\"UNAUTHORIZED\"}");
+        }); PocketServe client = web.client()) {
+            Faulty.of(PocketServeException.TOKEN_UNKNOWN, client::models);
+            PocketServeException error =
+                    Faulty.of(PocketServeException.TOKEN_UNKNOWN, () -> client.classify("m", new byte[9]));
+            assertEquals(401, error.getStatus());
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void redirectsAreNotFollowed() throws Exception {
+        try (Web web = new Web((exchange, body) -> {
+            exchange.getResponseHeaders().set("Location", "/elsewhere");
+            answer(exchange, 302, "text/plain", "");
+        }); PocketServe client = web.client()) {
+            assertEquals(302, Faulty.of(PocketServeException.BAD_ANSWER, client::models).getStatus());
+            assertEquals(1, web.requests.get());
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void largeAnswersAreRefused() throws Exception {
+        for (boolean announced : new boolean[] {true, false}) {
+            try (Web web = new Web((exchange, body) -> {
+                exchange.sendResponseHeaders(200, announced ? 200_000 : 0);
+                exchange.getResponseBody().write(new byte[200_000]);
+            }); PocketServe client = web.client()) {
+                PocketServeException error = Faulty.of(PocketServeException.BAD_ANSWER, client::models);
+                assertTrue(error.getMessage(), error.getMessage().contains("maxAnswerBytes"));
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void aWrongLengthOfTheJsonIsRefused() throws Exception {
+        for (String length : new String[] {"-1", "99", "x"}) {
+            try (Web web = new Web((exchange, body) -> {
+                exchange.getResponseHeaders().set("Inference-Header-Content-Length", length);
+                answer(exchange, 200, "application/octet-stream", "{}");
+            }); PocketServe client = web.client()) {
+                Faulty.of(PocketServeException.BAD_ANSWER, client::models);
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void aCallEndsWithItsTime() throws Exception {
+        CountDownLatch over = new CountDownLatch(1);
+        try (Web web = new Web((exchange, body) -> await(over)); PocketServe client = web.client(200)) {
+            Faulty.of(PocketServeException.TIMEOUT, client::models);
+            over.countDown();
+        }
+    }
+
+    private static void await(CountDownLatch latch) throws IOException {
+        try {
+            latch.await(20, TimeUnit.SECONDS);
+        } catch (InterruptedException error) {
+            throw new IOException(error);
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void aCallCanBeCancelled() throws Exception {
+        CountDownLatch received = new CountDownLatch(1);
+        CountDownLatch over = new CountDownLatch(1);
+        CountDownLatch told = new CountDownLatch(1);
+        AtomicReference<String> code = new AtomicReference<>();
+        try (Web web = new Web((exchange, body) -> {
+            received.countDown();
+            await(over);
+        }); PocketServe client = web.client()) {
+            Call call = client.async().classify("m", new byte[10], null, new Callback<Prediction>() {
+                @Override
+                public void onResult(Prediction result) {
+                    told.countDown();
+                }
+
+                @Override
+                public void onError(PocketServeException error) {
+                    code.set(error.getCode());
+                    told.countDown();
+                }
+            });
+            assertTrue(received.await(10, TimeUnit.SECONDS));
+            call.cancel();
+            assertTrue(told.await(10, TimeUnit.SECONDS));
+            assertEquals(PocketServeException.CANCELLED, code.get());
+            over.countDown();
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void closingEndsCalls() throws Exception {
+        CountDownLatch received = new CountDownLatch(1);
+        CountDownLatch over = new CountDownLatch(1);
+        AtomicReference<PocketServe> closing = new AtomicReference<>();
+        try (Web web = new Web((exchange, body) -> {
+            closing.get().close();
+            received.countDown();
+            await(over);
+        }); PocketServe client = web.client()) {
+            closing.set(client);
+            Faulty.of(PocketServeException.CLOSED, client::models);
+            Faulty.of(PocketServeException.CLOSED, client::models);
+            over.countDown();
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void brokenConnectionsAreRepeatedOnlyWhereThatIsSafe() throws Exception {
+        AtomicInteger accepted = new AtomicInteger();
+        try (ServerSocket listener = new ServerSocket(0, 10, InetAddress.getByName("127.0.0.1"))) {
+            Thread thread = new Thread(() -> {
+                while (true) {
+                    try (Socket socket = listener.accept()) {
+                        accepted.incrementAndGet();
+                        socket.setSoTimeout(10_000);
+                        socket.getInputStream().read(new byte[10_000]);
+                    } catch (IOException closed) {
+                        return;
+                    }
+                }
+            });
+            thread.start();
+            try (PocketServe client = PocketServe.builder().transport(Transport.HTTP)
+                    .httpPort(listener.getLocalPort()).build()) {
+                Faulty.of(PocketServeException.CONNECTION_LOST, () -> {
+                    client.load("m");
+                    return null;
+                });
+                int once = accepted.get();
+                assertEquals(1, once);
+                Faulty.of(PocketServeException.CONNECTION_LOST, () -> client.classify("m", new byte[5]));
+                assertEquals(3, accepted.get() - once);
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void autoTakesHttpOnlyWhereNobodyHasTheSocketsPort() throws Exception {
+        try (Web web = new Web((exchange, body) -> answer(exchange, 200, "application/json", "{\"models\":[\"h\"]}"));
+                FakePeer stranger = new FakePeer(c -> c.send("hello".getBytes(FakePeer.UTF_8)));
+                FakePeer server = new FakePeer(c -> c.handshake().serve())) {
+            PocketServe.Builder builder = PocketServe.builder().transport(Transport.AUTO).token(FakePeer.TOKEN)
+                    .httpPort(web.server.getAddress().getPort());
+            try (PocketServe client = builder.socketPort(server.port()).build()) {
+                assertEquals("GET /v2/models", client.models().get(0));
+            }
+            try (PocketServe client = builder.socketPort(stranger.port()).build()) {
+                Faulty.of(PocketServeException.NOT_OUR_SERVER, client::models);
+            }
+            assertEquals(0, web.requests.get());
+            int free;
+            try (ServerSocket taken = new ServerSocket(0)) {
+                free = taken.getLocalPort();
+            }
+            try (PocketServe client = builder.socketPort(free).build()) {
+                assertEquals("h", client.models().get(0));
+                assertFalse(client.models().isEmpty());
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+"""The Java library: built for Android 6, documented, and tested on the JVM, before and after a way through dex."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from conftest import MODELS, ROOT, Server, start_server
+from pocketserve.api import openapi
+from pocketserve.api.routes import ROUTES
+from pocketserve.config import SETTINGS
+
+from .conftest import load_script
+
+pytestmark = pytest.mark.java
+
+SCRIPT: ModuleType = load_script(ROOT / "android_bridge" / "build.py")
+FORMS = ("library", "dexed")
+SOCKET = "socket_port" in SETTINGS
+STREAMS = b'"stream"' in b"".join(bytes(chunk) for chunk in openapi.document(ROUTES).chunks)
+LIVE = [
+    name
+    for name in SCRIPT.test_classes(live=True)
+    if (SOCKET or "Socket" not in name) and (STREAMS or "Stream" not in name)
+]
+"""Live tests of what this server can do."""
+
+
+@dataclass
+class Built:
+    """What the steps made.
+
+    Attributes:
+        jars: the library as it is, and after a way through dex.
+    """
+
+    build: Any
+    jars: dict[str, Path]
+    tests: Path
+
+
+@pytest.fixture(scope="module")
+def built(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The library in both forms, and its tests."""
+    build = SCRIPT.Build(toolchain, tmp_path_factory.mktemp("java"))
+    library = build.library()
+    return Built(build, {"library": library, "dexed": build.dexed()}, build.tests(library))
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
+    """A server of its own, because the tests unload models, and the properties that lead Java there."""
+    folder = tmp_path_factory.mktemp("server")
+    running = start_server(folder, MODELS, *(["--socket-port", "0"] if SOCKET else []))
+    properties = {
+        "pocketserve.http": str(running.port),
+        "pocketserve.token": str(folder / "token"),
+        "pocketserve.digits": str(MODELS / "digits" / "samples"),
+    }
+    if SOCKET:
+        properties["pocketserve.socket"] = str(running.ready["socket"]["port"])
+    yield running, properties
+    assert running.stop() == 0
+
+
+def expect_good(outcomes: list[Any]) -> None:
+    """Fail with the traces of all tests that failed."""
+    assert outcomes, "no test was run"
+    failed = [f"{outcome.test}\n{outcome.trace}" for outcome in outcomes if outcome.trace]
+    assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", SCRIPT.test_classes(live=False))
+def test_class(built: Built, name: str, form: str) -> None:
+    """A class of tests that needs no server."""
+    expect_good(built.build.run_tests(built.jars[form], built.tests, [name]))
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", LIVE)
+def test_live_class(built: Built, live: tuple[Server, dict[str, str]], name: str, form: str) -> None:
+    """A class of tests against a real server."""
+    expect_good(built.build.run_tests(built.jars[form], built.tests, [name], live[1]))
+
+
+def test_every_public_member_is_documented(built: Built) -> None:
+    assert (built.build.docs() / "dev/pocketserve/bridge/PocketServe.html").exists()
+
+
+def test_style(built: Built) -> None:
+    built.build.style()
+
+
+def test_style_finds_what_dx_cannot_have(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules that keep the library on Android 6 are in force."""
+    lines = ("import java.util.*;", "/** X. */", "final class X {", "    Runnable a = () -> { };")
+    (tmp_path / "X.java").write_text("\n".join((*lines, "    Runnable b = this::toString;", "}", "")))
+    monkeypatch.setattr(SCRIPT, "SOURCES", tmp_path)
+    with pytest.raises(SCRIPT.BuildError, match=r"(?s)AvoidStarImport.*'->'.*'::'"):
+        built.build.style()
+
+
+def test_classes_of_later_androids_are_refused(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler itself refuses what Android 6 does not have."""
+    (tmp_path / "X.java").write_text("final class X { Object o = java.util.Base64.getEncoder(); }\n")
+    monkeypatch.setattr(SCRIPT, "SOURCES", tmp_path)
+    with pytest.raises(SCRIPT.BuildError, match="Base64"):
+        SCRIPT.Build(built.build.tools, tmp_path / "out").library()
+
+
+def test_the_same_sources_make_the_same_jar(built: Built, tmp_path: Path) -> None:
+    again = SCRIPT.Build(built.build.tools, tmp_path).library()
+    assert again.read_bytes() == built.jars["library"].read_bytes()
+
+
+def test_nothing_but_the_platform_is_needed() -> None:
+    """The library imports the JDK's classes of Android 6, org.json and itself: no android.*, no other library."""
+    allowed = ("java.", "javax.crypto.", "org.json.", "dev.pocketserve.bridge.")
+    for file in SCRIPT.SOURCES.rglob("*.java"):
+        for line in file.read_text("utf-8").splitlines():
+            if line.startswith("import "):
+                assert line.removeprefix("import ").removeprefix("static ").startswith(allowed), f"{file.name}: {line}"
