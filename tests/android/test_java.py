@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -68,6 +71,23 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dic
     assert running.stop() == 0
 
 
+@pytest.fixture(scope="module")
+def desktop(built: Built, live: tuple[Server, dict[str, str]]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Starts a program of the desktop stand-in: ``desktop("Main", "http", "--model", ...)``."""
+    built.build.desktop(built.jars["library"])
+
+    def start(program: str, transport: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        where = ["--transport", transport, "--port", live[1][f"pocketserve.{transport}"]]
+        command = [*built.build.desktop_command(program), *where, "--token-file", live[1]["pocketserve.token"]]
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+    return start
+
+
+TRANSPORTS = ["http", *(["socket"] if SOCKET else [])]
+SAMPLES = MODELS / "digits" / "samples"
+
+
 def expect_good(outcomes: list[Any]) -> None:
     """Fail with the traces of all tests that failed."""
     assert outcomes, "no test was run"
@@ -88,6 +108,51 @@ def test_class(built: Built, name: str, form: str) -> None:
 def test_live_class(built: Built, live: tuple[Server, dict[str, str]], name: str, form: str) -> None:
     """A class of tests against a real server."""
     expect_good(built.build.run_tests(built.jars[form], built.tests, [name], live[1]))
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_desktop_stand_in_says_what_the_toast_would(desktop: Callable[..., Any], transport: str) -> None:
+    done = desktop("Main", transport, "--model", "digits", str(SAMPLES))
+    assert done.returncode == 0 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 10
+    assert all(line.startswith(f"{digit}.png: {digit} (") for digit, line in enumerate(lines))
+
+
+@pytest.mark.live
+def test_the_desktop_stand_in_tells_bad_pictures(desktop: Callable[..., Any], tmp_path: Path) -> None:
+    """Exit code 1: each picture that failed is named, the others are answered."""
+    shutil.copy(SAMPLES / "3.png", tmp_path / "good.png")
+    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    done = desktop("Main", "http", "--model", "digits", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stdout.startswith("good.png: 3 (") and done.stderr.startswith("bad.jpg: INVALID_INPUT: ")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--model", "nothing", str(SAMPLES)], 1, "MODEL_NOT_FOUND"),
+        (["--model", "digits", "--port", "1", str(SAMPLES)], 1, "SERVER_UNREACHABLE"),
+        (["--model", "digits"], 2, "usage"),
+        (["--model", "digits", "/nowhere"], 2, "usage"),
+        (["--model", "digits", "--port", "x", str(SAMPLES)], 2, "--port"),
+        (["--model", "digits", "--colour", "x", str(SAMPLES)], 2, "--colour"),
+    ],
+)
+def test_the_desktop_stand_in_fails(desktop: Callable[..., Any], arguments: list[str], code: int, said: str) -> None:
+    done = desktop("Main", "http", *arguments)
+    assert done.returncode == code and said in done.stderr, done.stderr
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_benchmark_gives_raw_samples(desktop: Callable[..., Any], transport: str) -> None:
+    done = desktop("Bench", transport, "--model", "digits", "--shape", "588,8,8,1", "--warmup", "1", "--requests", "5")
+    result = json.loads(done.stdout)
+    assert (result["bytes_in"], result["bytes_out"], len(result["samples_ns"])) == (150_528, 588 * 10 * 4, 5)
 
 
 def test_every_public_member_is_documented(built: Built) -> None:

@@ -1,0 +1,107 @@
+package dev.pocketserve.desktop;
+
+import dev.pocketserve.bridge.InferResult;
+import dev.pocketserve.bridge.PocketServe;
+import dev.pocketserve.bridge.PocketServeException;
+import dev.pocketserve.bridge.Tensor;
+import org.json.JSONArray;
+import org.json.JSONException;
+import org.json.JSONObject;
+
+/**
+ * Round trips of one FP32 tensor, one after the other over one connection, as raw samples in JSON:
+ * {@code {"transport", "model", "bytes_in", "bytes_out", "samples_ns"}}. {@code benchmarks/} compares them.
+ */
+public final class Bench {
+    private static final String USAGE = "usage: Bench --model MODEL [--input NAME] [--shape 1,112,112,3] [--port PORT] "
+            + "[--token-file FILE] [--transport socket|http] [--warmup N] [--requests N]";
+
+    private Bench() {
+    }
+
+    /**
+     * Runs it.
+     *
+     * @param arguments see the usage; input and shape are asked of the server unless they are given
+     */
+    public static void main(String[] arguments) {
+        int code = 0;
+        try {
+            System.out.println(run(Arguments.parse(
+                    arguments, "model", "input", "shape", "port", "token-file", "transport", "warmup", "requests")));
+        } catch (Arguments.UsageException error) {
+            System.err.println(error.getMessage());
+            System.err.println(USAGE);
+            code = 2;
+        } catch (PocketServeException | JSONException error) {
+            System.err.println(error);
+            code = 1;
+        }
+        System.exit(code);
+    }
+
+    private static JSONObject run(Arguments arguments)
+            throws Arguments.UsageException, PocketServeException, JSONException {
+        String model = arguments.text("model", null);
+        if (model == null) {
+            throw new Arguments.UsageException("--model is needed");
+        }
+        try (PocketServe server = arguments.client()) {
+            JSONObject input = server.modelMetadata(model).getJSONArray("inputs").getJSONObject(0);
+            long[] shape = shape(arguments.text("shape", null), input.getJSONArray("shape"));
+            Tensor tensor = tensor(arguments.text("input", input.getString("name")), shape);
+            int bytesOut = 0;
+            for (int i = arguments.number("warmup", 200); i > 0; i--) {
+                bytesOut = bytes(server.infer(model, tensor));
+            }
+            JSONArray samples = new JSONArray();
+            for (int i = arguments.number("requests", 2000); i > 0; i--) {
+                long start = System.nanoTime();
+                InferResult result = server.infer(model, tensor);
+                samples.put(System.nanoTime() - start);
+                bytesOut = bytes(result);
+            }
+            return new JSONObject().put("transport", arguments.transport().toString()).put("model", model)
+                    .put("bytes_in", tensor.buffer().remaining()).put("bytes_out", bytesOut)
+                    .put("samples_ns", samples);
+        }
+    }
+
+    private static int bytes(InferResult result) {
+        int total = 0;
+        for (Tensor tensor : result.getTensors().values()) {
+            total += tensor.buffer().remaining();
+        }
+        return total;
+    }
+
+    /** The shape that was given, else the model's own with 1 where it is free. */
+    private static long[] shape(String given, JSONArray own) throws Arguments.UsageException, JSONException {
+        String[] parts = given == null ? null : given.split(",");
+        long[] shape = new long[parts == null ? own.length() : parts.length];
+        for (int i = 0; i < shape.length; i++) {
+            try {
+                shape[i] = parts == null ? Math.max(1, own.getLong(i)) : Long.parseLong(parts[i].trim());
+            } catch (NumberFormatException error) {
+                throw new Arguments.UsageException("--shape is a list of whole numbers, such as 1,112,112,3");
+            }
+        }
+        return shape;
+    }
+
+    private static Tensor tensor(String name, long[] shape) throws Arguments.UsageException {
+        long count = 1;
+        for (long size : shape) {
+            count *= size;
+        }
+        float[] values = new float[(int) Math.max(0, Math.min(count, 1 << 28))];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = i % 256 / 255f;
+        }
+        try {
+            return Tensor.of(name, values, shape);
+        } catch (IllegalArgumentException error) {
+            throw new Arguments.UsageException(error.getMessage());
+        }
+    }
+}
