@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -153,6 +155,52 @@ def test_the_benchmark_gives_raw_samples(desktop: Callable[..., Any], transport:
     done = desktop("Bench", transport, "--model", "digits", "--shape", "588,8,8,1", "--warmup", "1", "--requests", "5")
     result = json.loads(done.stdout)
     assert (result["bytes_in"], result["bytes_out"], len(result["samples_ns"])) == (150_528, 588 * 10 * 4, 5)
+
+
+GUIDE = (ROOT / "docs" / "android.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```java\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+
+
+def compile_example(built: Built, folder: Path, code: str) -> str:
+    """Compile an example as an app would; returns its class path."""
+    name = re.search(r"^(?:public )?class (\w+)", code, re.MULTILINE)
+    assert name is not None
+    (folder / f"{name[1]}.java").write_text(code, encoding="utf-8")
+    tools = built.build.tools
+    library = built.jars["library"]
+    # The second example is of Android, which has the classes that are only stubs here.
+    path = f"{library}{os.pathsep}{tools.android_jar}" if "android.os" in code else str(library)
+    subprocess.run([tools.javac, "-Werror", "-cp", path, "-d", folder, *folder.glob("*.java")], check=True, timeout=120)
+    return os.pathsep.join(map(str, (folder, library, tools.json_jar)))
+
+
+@pytest.mark.live
+def test_the_guides_first_example_runs(built: Built, live: tuple[Server, dict[str, str]], tmp_path: Path) -> None:
+    where = live[1]
+    code = EXAMPLES[0].replace("8470", where["pocketserve.http"]).replace("8471", where.get("pocketserve.socket", "1"))
+    path = compile_example(built, tmp_path, code if SOCKET else code.replace("Transport.SOCKET", "Transport.HTTP"))
+    command = [built.build.tools.java, "-cp", path, "Example", SAMPLES / "7.png", where["pocketserve.token"]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("7 (") and lines[1].startswith("7 0.") and lines[-1] == "10", done
+
+
+@pytest.mark.parametrize("code", EXAMPLES[1:], ids=range(1, len(EXAMPLES)))
+def test_the_guides_other_examples_compile(built: Built, tmp_path: Path, code: str) -> None:
+    compile_example(built, tmp_path, code)
+
+
+def test_the_guide_has_every_code() -> None:
+    """The table of codes has each code of the library once, and whether it is retryable is what the library says."""
+    source = "\n".join(file.read_text("utf-8") for file in SCRIPT.SOURCES.rglob("*.java"))
+    codes = set(re.findall(r'public static final String ([A-Z_]+) = "\1";', source))
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (yes|no) \|", GUIDE, re.MULTILINE)
+    assert codes and {code for code, _ in rows} == codes and len(rows) == len(codes)
+    for code, retry in rows:
+        made = set(
+            re.findall(rf"PocketServeException\s*\.(lasting|passing)\(\s*(?:PocketServeException\.)?{code}\b", source)
+        )
+        assert made <= {"passing" if retry == "yes" else "lasting"}, code
 
 
 def test_every_public_member_is_documented(built: Built) -> None:
