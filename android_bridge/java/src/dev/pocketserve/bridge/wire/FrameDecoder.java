@@ -1,6 +1,7 @@
 package dev.pocketserve.bridge.wire;
 
 import java.nio.charset.Charset;
+import java.util.Arrays;
 
 /**
  * Bytes of one connection to frames. Not thread-safe: one reader at a time.
@@ -8,7 +9,8 @@ import java.nio.charset.Charset;
  * <p>Small frames go through {@link #feed}. A large body can be received where it stays: while {@link #bodyMissing} is
  * above 0, read straight into {@link #body} at {@link #bodyOffset} and say so with {@link #bodyReceived}.
  *
- * <p>Lengths are unsigned 32-bit numbers and are kept as longs until a limit was applied; no memory is taken before.
+ * <p>Lengths are unsigned 32-bit numbers and are kept as longs until a limit was applied. No memory is taken before,
+ * and beyond a megabyte it grows with what has come.
  */
 public final class FrameDecoder {
     private static final int MAX_EXT_BYTES = 4096;
@@ -16,6 +18,8 @@ public final class FrameDecoder {
     private static final int MAX_NOTICE_BYTES = 65_536;
     private static final Charset ASCII = Charset.forName("US-ASCII");
     private static final byte[] NOTHING = new byte[0];
+    /** A longer body is given memory in steps, each twice the one before: memory follows what has come. */
+    private static final int FIRST_BODY_BYTES = 1 << 20;
 
     /** Whose bytes are read. */
     public enum Side {
@@ -35,6 +39,7 @@ public final class FrameDecoder {
     private byte[] middle = NOTHING;
     private int middleFilled;
     private byte[] body;
+    private int bodyLength;
     private int bodyFilled;
     private long skipping;
     private long lastRequestId;
@@ -113,7 +118,8 @@ public final class FrameDecoder {
     }
 
     /**
-     * Bytes of the body that are still to come, once all before it is there.
+     * Bytes of the body that can be put into {@link #body} now, once all before it is there; a large body takes
+     * several turns.
      *
      * @return 0 when the decoder is not within a body
      */
@@ -125,7 +131,7 @@ public final class FrameDecoder {
     /**
      * The memory of the body that is being received.
      *
-     * @return valid while {@link #bodyMissing} is above 0
+     * @return valid until the next call of {@link #bodyReceived}
      */
     public byte[] body() {
         return body;
@@ -148,6 +154,9 @@ public final class FrameDecoder {
      */
     public void bodyReceived(int count) throws WireException {
         bodyFilled += count;
+        if (bodyFilled == body.length && bodyFilled < bodyLength) {
+            body = grown(body, (int) Math.min(bodyLength, 2L * body.length));
+        }
         finishIfWhole();
     }
 
@@ -178,15 +187,15 @@ public final class FrameDecoder {
         checkSize(type);
         middle = new byte[u16(head, 12) + (int) extLength];
         middleFilled = 0;
-        int length = (int) u32(head, 20);
-        body = length == 0 ? NOTHING : allocate(length);
+        bodyLength = (int) u32(head, 20);
+        body = bodyLength == 0 ? NOTHING : grown(NOTHING, Math.min(bodyLength, FIRST_BODY_BYTES));
         bodyFilled = 0;
         finishIfWhole();
     }
 
-    private static byte[] allocate(int length) throws WireException {
+    private static byte[] grown(byte[] body, int length) throws WireException {
         try {
-            return new byte[length];
+            return Arrays.copyOf(body, length);
         } catch (OutOfMemoryError error) {
             throw new WireException(ConnectionFault.FRAME_TOO_LARGE, "no memory for a body of " + length + " bytes");
         }
@@ -201,19 +210,22 @@ public final class FrameDecoder {
         }
         if (type < FrameType.FIRST_SKIPPED) {
             checkId(type);
-            if (u32(head, 8) != 0 && !FrameType.hasArg(type)) {
-                throw bad("arg must be 0 in " + FrameType.name(type));
-            }
+            checkArg(type, u32(head, 8));
         }
         checkTarget(type);
-        boolean mayExtend = type >= FrameType.FIRST_SKIPPED || FrameType.hasExtensions(type) && state == State.OPEN;
+        boolean mayExtend = type >= FrameType.FIRST_SKIPPED || FrameType.hasExtensions(type);
         if (u16(head, 14) > (mayExtend ? MAX_EXT_BYTES : 0)) {
             throw bad("ext_len " + u16(head, 14) + " is too much for " + FrameType.name(type));
         }
         checkLengths(type, u32(head, 16), u32(head, 20));
-        long status = u32(head, 8);
-        if (type == FrameType.RESPONSE && (status < 200 || status > 599)) {
-            throw bad("arg of RESPONSE is an HTTP status, not " + status);
+    }
+
+    private static void checkArg(int type, long arg) throws WireException {
+        if (arg != 0 && !FrameType.hasArg(type)) {
+            throw bad("arg must be 0 in " + FrameType.name(type));
+        }
+        if (type == FrameType.RESPONSE && (arg < 200 || arg > 599)) {
+            throw bad("arg of RESPONSE is an HTTP status, not " + arg);
         }
     }
 
@@ -297,6 +309,9 @@ public final class FrameDecoder {
 
     private void checkSize(int type) throws WireException {
         long length = u32(head, 20);
+        if (state != State.OPEN && u16(head, 14) != 0) {
+            throw bad("there are no extensions before READY");
+        }
         // Before READY the peer is a stranger: it cannot make this side hold more than a page.
         long most = state != State.OPEN ? MAX_HANDSHAKE_BYTES - FrameEncoder.HEADER_BYTES
                 : FrameType.isOnlyJson(type) ? MAX_NOTICE_BYTES : maxBody;
@@ -312,7 +327,7 @@ public final class FrameDecoder {
     }
 
     private void finishIfWhole() throws WireException {
-        if (middleFilled < middle.length || bodyFilled < body.length) {
+        if (middleFilled < middle.length || bodyFilled < bodyLength) {
             return;
         }
         int type = head[2] & 0xff;

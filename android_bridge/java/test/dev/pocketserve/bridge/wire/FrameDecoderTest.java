@@ -43,6 +43,24 @@ public class FrameDecoderTest {
     }
 
     @Test
+    public void memoryFollowsWhatHasCome() throws Exception {
+        byte[] body = new byte[5_000_000];
+        new Random(2).nextBytes(body);
+        byte[] frame = response(1, body);
+        FrameDecoder decoder = open(body.length);
+        decoder.feed(frame, 0, 1000);
+        assertTrue(decoder.body().length <= 1 << 20);
+        int at = 1000;
+        while (decoder.bodyMissing() > 0) {
+            int count = decoder.bodyMissing();
+            System.arraycopy(frame, at, decoder.body(), decoder.bodyOffset(), count);
+            at += count;
+            decoder.bodyReceived(count);
+        }
+        assertArrayEquals(body, decoder.take().body());
+    }
+
+    @Test
     public void aFrameIsHandedOutBeforeTheNextIsRead() throws Exception {
         byte[] one = response(1, new byte[3]);
         byte[] two = new byte[one.length * 2];
