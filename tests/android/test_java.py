@@ -64,6 +64,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dic
     running = start_server(folder, MODELS, *(["--socket-port", "0"] if SOCKET else []))
     properties = {
         "pocketserve.http": str(running.port),
+        "pocketserve.pid": str(running.process.pid),
         "pocketserve.token": str(folder / "token"),
         "pocketserve.digits": str(MODELS / "digits" / "samples"),
     }

@@ -447,8 +447,8 @@ public final class PocketServe implements Closeable {
         /**
          * Where callbacks run.
          *
-         * @param executor such as one that posts to Android's main thread; by default they run on a thread of this
-         *     library, which must not be held for long
+         * @param executor such as one that posts to Android's main thread; by default they run where they arise, on a
+         *     thread of this library or in {@link FrameStream#offer}, and must be short
          * @return this
          */
         public Builder callbackExecutor(Executor executor) {

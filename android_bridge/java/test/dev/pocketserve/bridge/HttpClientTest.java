@@ -193,7 +193,7 @@ public class HttpClientTest {
     @Test(timeout = LIMIT)
     public void aCallEndsWithItsTime() throws Exception {
         CountDownLatch over = new CountDownLatch(1);
-        try (Web web = new Web((exchange, body) -> await(over)); PocketServe client = web.client(200)) {
+        try (Web web = new Web((exchange, body) -> await(over)); PocketServe client = web.client(1000)) {
             Faulty.of(PocketServeException.TIMEOUT, client::models);
             over.countDown();
         }

@@ -1,9 +1,38 @@
 package dev.pocketserve.bridge;
 
-/** The live cases over the socket. */
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import java.io.File;
+import org.junit.Test;
+
+/** The live cases over the socket, and what only a real process can do to a connection. */
 public class SocketLiveTest extends LiveCases {
     @Override
     Transport transport() {
         return Transport.SOCKET;
+    }
+
+    private static void signal(String name) throws Exception {
+        Process kill = new ProcessBuilder("kill", "-" + name, System.getProperty("pocketserve.pid")).start();
+        assertEquals(0, kill.waitFor());
+    }
+
+    /** As Android freezes an app: it stops in the middle of everything and later goes on as if nothing had been. */
+    @Test(timeout = LIMIT)
+    public void aFrozenServerIsNoticedAndComesBack() throws Exception {
+        try (PocketServe hasty = builder(transport()).tokenFile(new File(System.getProperty("pocketserve.token")))
+                .pingIntervalMs(200).timeoutMs(3000).build()) {
+            assertEquals("4", hasty.classify("digits", digit(4)).getBest().getLabel());
+            signal("STOP");
+            try {
+                PocketServeException error = Faulty.of(() -> hasty.classify("digits", digit(4)));
+                assertTrue(error.toString(), error.isRetryable());
+                assertTrue(error.toString(), error.getMessage().contains("frozen"));
+            } finally {
+                signal("CONT");
+            }
+            assertEquals("4", hasty.classify("digits", digit(4)).getBest().getLabel());
+        }
     }
 }

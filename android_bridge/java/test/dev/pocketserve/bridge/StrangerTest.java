@@ -19,7 +19,7 @@ public class StrangerTest {
     private static final String GOOD = "{\"v\":1,\"nonce\":\"00112233445566778899aabbccddeeff\",\"auth\":\"hmac-sha256\"}";
 
     private static PocketServeException meet(String code, FakePeer.Script script) throws Exception {
-        try (FakePeer peer = new FakePeer(script); PocketServe client = peer.client().timeoutMs(2000).build()) {
+        try (FakePeer peer = new FakePeer(script); PocketServe client = peer.client().build()) {
             PocketServeException error = Faulty.of(code, () -> client.classify("secret", new byte[10]));
             assertEquals(1, peer.accepted());
             return error;
