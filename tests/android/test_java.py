@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 
+import pocketserve_wire
 from conftest import MODELS, ROOT, Server, start_server
 from pocketserve.api import openapi
 from pocketserve.api.routes import ROUTES
 from pocketserve.config import SETTINGS
+from pocketserve_wire import ErrorCode
+from pocketserve_wire.faults import ConnectionFault
 
 from .conftest import load_script
 
@@ -202,6 +205,28 @@ def test_the_guide_has_every_code() -> None:
             re.findall(rf"PocketServeException\s*\.(lasting|passing)\(\s*(?:PocketServeException\.)?{code}\b", source)
         )
         assert made <= {"passing" if retry == "yes" else "lasting"}, code
+
+
+def source(name: str) -> str:
+    """The text of a file of the library."""
+    return (SCRIPT.SOURCES / "dev" / "pocketserve" / "bridge" / name).read_text(encoding="utf-8")
+
+
+def test_the_server_and_the_library_agree() -> None:
+    """What both sides write down: the codes that may be retried, the faults with their numbers, the version."""
+    retryable = re.search(r"RETRYABLE = .*?asList\((.*?)\)", source("Answer.java"), re.DOTALL)
+    assert retryable is not None
+    assert set(re.findall(r'"([A-Z_]+)"', retryable[1])) == {code.name for code in ErrorCode if code.retryable}
+    faults = re.findall(r"^    ([A-Z_]+)\((\d+)\)", source("wire/ConnectionFault.java"), re.MULTILINE)
+    assert {name: int(number) for name, number in faults} == {fault.name: fault.value for fault in ConnectionFault}
+    version = re.search(r'VERSION = "(.*?)"', source("PocketServe.java"))
+    assert version is not None and version[1] == pocketserve_wire.__version__
+
+
+def test_the_steps_are_a_command(built: Built, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert SCRIPT.main(["jar", "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "pocketserve-bridge.jar").exists()
+    assert capsys.readouterr().out.startswith("jar: ")
 
 
 def test_every_public_member_is_documented(built: Built) -> None:

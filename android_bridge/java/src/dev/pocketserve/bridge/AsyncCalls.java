@@ -149,7 +149,7 @@ public final class AsyncCalls {
     }
 
     /**
-     * See {@link PocketServe#predict}.
+     * See {@link PocketServe#predict(String, byte[], String, PredictOptions)}.
      *
      * @param model its name
      * @param input the bytes; not to be changed before the callback
@@ -219,17 +219,18 @@ public final class AsyncCalls {
     }
 
     /**
-     * See {@link PocketServe#isModelReady}.
+     * See {@link PocketServe#isModelReady(String, String)}.
      *
      * @param model its name
+     * @param version its version; null for the one that answers by default
      * @param callback hears the outcome
      * @return the call
      */
-    public Call isModelReady(final String model, Callback<Boolean> callback) {
+    public Call isModelReady(final String model, final String version, Callback<Boolean> callback) {
         return start(callback, new Work<Boolean>() {
             @Override
             public Boolean run(Cancellation cancellation) throws PocketServeException {
-                return calls.isModelReady(model, null, cancellation);
+                return calls.isModelReady(model, version, cancellation);
             }
         });
     }
@@ -297,17 +298,18 @@ public final class AsyncCalls {
     }
 
     /**
-     * See {@link PocketServe#load}.
+     * See {@link PocketServe#load(String, boolean)}.
      *
      * @param model its name
+     * @param release forget that it is in quarantine
      * @param callback hears the outcome; its result is null
      * @return the call
      */
-    public Call load(final String model, Callback<Void> callback) {
+    public Call load(final String model, final boolean release, Callback<Void> callback) {
         return start(callback, new Work<Void>() {
             @Override
             public Void run(Cancellation cancellation) throws PocketServeException {
-                return calls.load(model, cancellation);
+                return calls.load(model, release, cancellation);
             }
         });
     }

@@ -106,8 +106,9 @@ final class Calls {
         return found;
     }
 
-    Void load(String model, Cancellation cancellation) throws PocketServeException {
-        ask(Request.postJson(repository(model) + "/load", "{}").once(), cancellation);
+    Void load(String model, boolean release, Cancellation cancellation) throws PocketServeException {
+        String parameters = release ? "{\"parameters\":{\"release\":true}}" : "{}";
+        ask(Request.postJson(repository(model) + "/load", parameters).once(), cancellation);
         return null;
     }
 

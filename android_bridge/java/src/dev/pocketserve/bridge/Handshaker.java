@@ -62,7 +62,7 @@ final class Handshaker {
         byte[] nonce = new byte[16];
         RANDOM.nextBytes(nonce);
         ClientHandshake handshake =
-                new ClientHandshake(settings.token, nonce, settings.maxAnswerBytes, "pocketserve-java/0.1");
+                new ClientHandshake(settings.token, nonce, settings.maxAnswerBytes, Settings.NAME);
         try {
             OutputStream out = socket.getOutputStream();
             out.write(handshake.hello());

@@ -97,6 +97,8 @@ final class HttpLink implements Link {
             connection.setReadTimeout(deadline.socketTimeoutMs());
             // Android asks for gzip otherwise, which costs more on loopback than it saves.
             connection.setRequestProperty("Accept-Encoding", "identity");
+            // The platform's own name for itself holds the phone's model.
+            connection.setRequestProperty("User-Agent", Settings.NAME);
             if (settings.token != null && request.needsToken()) {
                 connection.setRequestProperty("Authorization", "Bearer " + settings.token);
             }

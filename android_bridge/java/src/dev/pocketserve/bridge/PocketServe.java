@@ -25,6 +25,8 @@ import org.json.JSONObject;
  * whatever the server says, {@link IllegalArgumentException}.
  */
 public final class PocketServe implements Closeable {
+    /** This library's version. */
+    public static final String VERSION = "0.1.0";
     /** The port of the socket protocol unless the server was told another. */
     public static final int SOCKET_PORT = 8471;
     /** The port of HTTP unless the server was told another. */
@@ -95,6 +97,19 @@ public final class PocketServe implements Closeable {
     }
 
     /**
+     * Asks a model about any raw input: a picture, a sound, a text, JSON.
+     *
+     * @param model its name
+     * @param input the bytes
+     * @param contentType what they are, such as {@code text/plain}
+     * @return the answer
+     * @throws PocketServeException when there is none
+     */
+    public Prediction predict(String model, byte[] input, String contentType) throws PocketServeException {
+        return predict(model, input, contentType, null);
+    }
+
+    /**
      * Asks a model about any raw input: a picture, a sound, a text, JSON, a raw camera frame.
      *
      * @param model its name
@@ -162,7 +177,19 @@ public final class PocketServe implements Closeable {
      * @throws PocketServeException when the server cannot be asked
      */
     public boolean isModelReady(String model) throws PocketServeException {
-        return blocking().isModelReady(model, null, new Cancellation());
+        return isModelReady(model, null);
+    }
+
+    /**
+     * Whether a version of a model can be asked.
+     *
+     * @param model its name
+     * @param version its version; null for the one that answers by default
+     * @return false for one that is unknown, was unloaded or failed
+     * @throws PocketServeException when the server cannot be asked
+     */
+    public boolean isModelReady(String model, String version) throws PocketServeException {
+        return blocking().isModelReady(model, version, new Cancellation());
     }
 
     /**
@@ -225,7 +252,18 @@ public final class PocketServe implements Closeable {
      * @throws PocketServeException when it cannot be loaded
      */
     public void load(String model) throws PocketServeException {
-        blocking().load(model, new Cancellation());
+        load(model, false);
+    }
+
+    /**
+     * Loads a model, or loads it anew.
+     *
+     * @param model its name
+     * @param release forget that it is in quarantine because it did harm, and try it again
+     * @throws PocketServeException when it cannot be loaded
+     */
+    public void load(String model, boolean release) throws PocketServeException {
+        blocking().load(model, release, new Cancellation());
     }
 
     /**

@@ -2,6 +2,9 @@ package dev.pocketserve.bridge;
 
 /** What a client was built with. Immutable. */
 final class Settings {
+    /** How this library names itself to servers. */
+    static final String NAME = "pocketserve-java/" + PocketServe.VERSION;
+
     final String host;
     final int socketPort;
     final int httpPort;

@@ -95,6 +95,7 @@ public class HttpClientTest {
         assertEquals("300000", headers.get().getFirst("Content-Length"));
         assertEquals("Bearer " + FakePeer.TOKEN, headers.get().getFirst("Authorization"));
         assertEquals("image/jpeg", headers.get().getFirst("Content-Type"));
+        assertTrue(headers.get().getFirst("User-Agent").startsWith("pocketserve-java/"));
         assertEquals("identity", headers.get().getFirst("Accept-Encoding"));
         assertNull(headers.get().getFirst("Inference-Header-Content-Length"));
     }

@@ -123,6 +123,9 @@ public abstract class LiveCases {
         assertFalse(client.isModelReady("petals"));
         client.load("petals");
         assertTrue(client.isModelReady("petals"));
+        client.load("petals", true);
+        assertTrue(client.isModelReady("petals", "tflite"));
+        assertFalse(client.isModelReady("petals", "none"));
         boolean found = false;
         for (ModelState state : client.index()) {
             found |= state.getName().equals("petals") && state.getState().equals("READY");

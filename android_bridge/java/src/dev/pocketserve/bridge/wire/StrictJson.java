@@ -82,7 +82,7 @@ public final class StrictJson {
             expect(':');
             Object value = value(depth + 1);
             if (found.containsKey(name)) {
-                throw wrong("the key " + name + " comes twice");
+                throw wrong("a key comes twice");
             }
             found.put(name, value);
             if (!another('}')) {
