@@ -6,7 +6,7 @@ Usage: python android_bridge/build.py [jar|docs|style|dex|desktop|test|all] [--o
     docs      its documentation; every public member must have one
     style     no lambdas, no method references, no star imports: dx and Android 6 cannot have them
     dex       the library as Android's bytecode and back again, to be tested: pocketserve-bridge-dexed.jar
-    desktop   the desktop stand-in and the benchmark: pocketserve-desktop.jar
+    desktop   the desktop stand-in and the benchmark, for java -jar: pocketserve-desktop.jar
     test      the tests that need no server, on the library and on the one that went through dex
     all       everything (the default)
 
@@ -32,6 +32,8 @@ SOURCES = HERE / "java" / "src"
 TESTS = HERE / "java" / "test"
 DESKTOP = HERE / "desktop"
 VECTORS = HERE / "vectors"
+DESKTOP_PACKAGE = "dev.pocketserve.desktop"
+JSON_JAR = "org.json.jar"
 STEP_TIMEOUT_S = 300
 TEST_TIMEOUT_S = 600
 NO_DATE = (1980, 1, 1, 0, 0, 0)
@@ -111,6 +113,12 @@ class Build:
         classes = self._empty("desktop-classes")
         path = self._class_path(library or self.library(), self.tools.json_jar)
         self._javac(classes, DESKTOP, ["-cp", path, "-source", "8", "-target", "8"])
+        shutil.copyfile(self.tools.json_jar, self.output / JSON_JAR)
+        jars = f"pocketserve-bridge.jar {JSON_JAR}"
+        (classes / "META-INF").mkdir()
+        (classes / "META-INF" / "MANIFEST.MF").write_text(
+            f"Manifest-Version: 1.0\nMain-Class: {DESKTOP_PACKAGE}.Main\nClass-Path: {jars}\n"
+        )
         return self._jar(classes, "pocketserve-desktop.jar")
 
     def tests(self, library: Path) -> Path:
@@ -139,10 +147,8 @@ class Build:
         return [Outcome(test, trace) for test, _, trace in outcomes]
 
     def desktop_command(self, main: str = "Main") -> list[str]:
-        """How to start a program of the desktop stand-in, once everything was built."""
-        jars = ("pocketserve-desktop.jar", "pocketserve-bridge.jar")
-        path = self._class_path(*[self.output / jar for jar in jars], self.tools.json_jar)
-        return [str(self.tools.java), "-cp", path, f"dev.pocketserve.desktop.{main}"]
+        """How to start a program of the desktop stand-in, once it was built; its jar names the others."""
+        return [str(self.tools.java), "-cp", str(self.output / "pocketserve-desktop.jar"), f"{DESKTOP_PACKAGE}.{main}"]
 
     def _javac(self, classes: Path, sources: Path, options: Sequence[str]) -> None:
         # -options: javac 17 warns that -source 8 will go one day.
@@ -152,7 +158,7 @@ class Build:
     def _jar(self, classes: Path, name: str) -> Path:
         jar = self.output / name
         with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(classes.rglob("*.class")):
+            for file in sorted(path for path in classes.rglob("*") if path.is_file()):
                 archive.writestr(zipfile.ZipInfo(file.relative_to(classes).as_posix(), NO_DATE), file.read_bytes())
         return jar
 

@@ -4,6 +4,8 @@ import org.json.JSONObject;
 
 /** One entry of an answer: a class, a thing that was found, or a value. */
 public final class Label {
+    private static final int LONGEST_LINE = 200;
+
     private final String text;
     private final int index;
     private final double score;
@@ -76,13 +78,18 @@ public final class Label {
 
     @Override
     public String toString() {
-        if (!Double.isNaN(score)) {
+        if (score >= 0 && score <= 1) {
             return text + " (" + Math.round(1000 * score) / 10.0 + " %)";
+        }
+        if (!Double.isNaN(score)) {
+            // Some models do not end in probabilities.
+            return text + " (" + score + ")";
         }
         if (json.has("value")) {
             String unit = json.optString("unit", "");
             return (text.isEmpty() ? "" : text + " ") + json.opt("value") + (unit.isEmpty() ? "" : " " + unit);
         }
-        return text.isEmpty() ? json.toString() : text;
+        String line = text.isEmpty() ? json.toString() : text;
+        return line.length() <= LONGEST_LINE ? line : line.substring(0, LONGEST_LINE) + "...";
     }
 }

@@ -151,6 +151,13 @@ public class MessagesTest {
         assertEquals(-1, value.getIndex());
         assertTrue(Double.isNaN(value.getScore()));
         assertNull(value.getBox());
+        assertEquals("cat (12.5)", Prediction.from(json(
+                "{\"predictions\":[{\"label\":\"cat\",\"score\":12.5}]}")).summary());
+        assertEquals("{\"embedding\":[1,2]}", Prediction.from(json(
+                "{\"predictions\":[{\"embedding\":[1,2]}]}")).summary());
+        String longText = new String(new char[999]).replace('\0', 'x');
+        assertEquals(203, Prediction.from(json(
+                "{\"predictions\":[{\"text\":\"" + longText + "\"}]}")).summary().length());
         assertEquals("nothing found", Prediction.from(json("{\"predictions\":[]}")).summary());
     }
 
