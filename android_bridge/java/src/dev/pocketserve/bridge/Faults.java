@@ -97,11 +97,18 @@ final class Faults {
                     "the server does not speak this library's version of the socket protocol; update the older of the "
                     + "two (" + said + ")", null);
         }
-        boolean passing = fault == ConnectionFault.TOO_MANY_CONNECTIONS || fault == ConnectionFault.TIMEOUT
-                || fault == ConnectionFault.INTERNAL || fault == ConnectionFault.SLOW_READER;
-        return new PocketServeException(
-                fault.name(), 0, passing, -1,
-                "the server ended the connection: " + (said.isEmpty() ? fault.name() : said), null);
+        String why = fault.name() + (said.isEmpty() ? "" : ", " + said);
+        switch (fault) {
+            case TIMEOUT:
+            case INTERNAL:
+            case SLOW_READER:
+                // TIMEOUT and INTERNAL have another meaning where calls fail with them.
+                return lost(why, null);
+            case TOO_MANY_CONNECTIONS:
+                return PocketServeException.passing(fault.name(), "the server has no room: " + said, null);
+            default:
+                return PocketServeException.lasting(fault.name(), "the server ended the connection: " + why, null);
+        }
     }
 
     static PocketServeException lost(String how, Throwable cause) {

@@ -413,6 +413,19 @@ public class SocketClientTest {
     }
 
     @Test(timeout = LIMIT)
+    public void aServerThatFailsHasLostTheConnection() throws Exception {
+        for (int reason : new int[] {8, 12, 13, 4711}) {
+            try (FakePeer peer = new FakePeer(c -> {
+                c.handshake().next();
+                c.send(FrameEncoder.jsonFrame(FrameType.ERROR, 0, reason, new byte[0]));
+            }); PocketServe client = peer.client().retries(1).build()) {
+                Faulty.of(PocketServeException.CONNECTION_LOST, client::models);
+                assertEquals(2, peer.accepted());
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
     public void closingEndsCallsAndRefusesNewOnes() throws Exception {
         AtomicReference<PocketServe> closing = new AtomicReference<>();
         try (FakePeer peer = new FakePeer(c -> {
