@@ -69,6 +69,16 @@ public final class PredictOptions {
     }
 
     /**
+     * Before whom the request goes.
+     *
+     * @param level 1 is the highest, 0 the model's usual one
+     * @return this
+     */
+    public PredictOptions priority(int level) {
+        return parameter("priority", Integer.toString(level));
+    }
+
+    /**
      * How long the request may wait for its turn on the server.
      *
      * @param ms from 1

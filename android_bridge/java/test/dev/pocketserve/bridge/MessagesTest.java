@@ -46,9 +46,10 @@ public class MessagesTest {
     @Test
     public void queriesHoldWhatWasAskedFor() {
         assertEquals("", new PredictOptions().query());
-        assertEquals("?top_k=2&threshold=0.25&version=tflite-int8&annotate=png&stream=cam%201&timeout_ms=50&rotation=90",
+        assertEquals("?top_k=2&threshold=0.25&version=tflite-int8&annotate=png&stream=cam%201&timeout_ms=50"
+                + "&priority=1&rotation=90",
                 new PredictOptions().topK(2).threshold(0.25).version("tflite-int8").annotate("png").stream("cam 1")
-                        .deadlineMs(50).parameter("rotation", "90").query());
+                        .deadlineMs(50).priority(1).parameter("rotation", "90").query());
     }
 
     @Test
