@@ -3,6 +3,7 @@
 from pocketserve_client.calls import Call
 from pocketserve_client.client import Client
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerError, ServerUnreachableError
+from pocketserve_client.pairing import PairingFailedError, pair
 from pocketserve_wire.version import __version__
 
 __all__ = [
@@ -10,7 +11,9 @@ __all__ = [
     "Client",
     "ConnectionLostError",
     "NotOurServerError",
+    "PairingFailedError",
     "ServerError",
     "ServerUnreachableError",
     "__version__",
+    "pair",
 ]

@@ -116,6 +116,24 @@ class Client:
         path = f"/v2/repository/models/{_segment(model)}/unload"
         self._sender.send(_json_request("POST", path, b"{}", idempotent=False))
 
+    def open_pairing(self) -> dict[str, Any]:
+        """Let one app have the token for a six-digit code: ``code``, ``remaining_s`` in seconds, ``tries``."""
+        request = _json_request("POST", "/pairing/open", b"{}", idempotent=False)
+        opened: dict[str, Any] = strict_json.loads(self._sender.send(request).body)
+        return opened
+
+    def close_pairing(self) -> None:
+        """Make the code worthless."""
+        self._json("POST", "/pairing/close", b"{}")
+
+    def pairing_state(self, *, wait_ms: int = 0) -> str:
+        """``open``, ``paired``, ``refused``, ``expired`` or ``closed``.
+
+        Args:
+            wait_ms: answer only after so many milliseconds (30,000 at most), or once it is not open any more.
+        """
+        return str(self._json("GET", f"/pairing?wait_ms={wait_ms}")["state"])
+
     def infer(
         self,
         model: str,

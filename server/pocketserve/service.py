@@ -17,6 +17,7 @@ from pocketserve.config import Config
 from pocketserve.engine.engine import Engine, EngineOptions, Running, State
 from pocketserve.engine.statistics import Timing
 from pocketserve.inference import Prediction, run_raw_input, run_tensors
+from pocketserve.pairing import PairingDesk
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -54,10 +55,12 @@ class Service:
 
     Args:
         config: the settings.
+        token: what pairing hands over; None when no token is asked for.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, token: str | None = None) -> None:
         self.config = config
+        self.pairing = PairingDesk(token)
         self.repository = Repository(config.models_dir)
         self.quarantine = _open_quarantine(config)
         self.engine = Engine(
@@ -110,6 +113,7 @@ class Service:
 
     def drain(self, timeout: float) -> bool:
         """Refuse new requests and wait for those under way; whether all of them finished in time."""
+        self.pairing.close()
         with self._idle:
             self._draining = True
             return self._idle.wait_for(lambda: self._in_flight == 0, timeout)

@@ -65,7 +65,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         StartError, TokenFileError, PortTakenError: the server cannot start.
     """
     token = ensure_token(config.token_file) if config.auth else None
-    service = _open_service(config)
+    service = _open_service(config, token)
     guard = Guard(token, config.allowed_hosts)
     server = HttpServer(create_app(service, guard), config, guard)
     sockets = SocketServer(service, token) if config.socket else None
@@ -120,9 +120,9 @@ def write_ready_file(path: Path, config: Config, addresses: Addresses) -> None:
     os.replace(file.name, path)
 
 
-def _open_service(config: Config) -> Service:
+def _open_service(config: Config, token: str | None) -> Service:
     try:
-        return Service(config)
+        return Service(config, token)
     except OSError as error:
         raise StartError(
             f"the models folder {config.models_dir} cannot be read ({error.strerror}); "

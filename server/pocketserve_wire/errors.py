@@ -22,6 +22,8 @@ class ErrorCode(enum.Enum):
     UNAUTHORIZED = (401, False)
     HOST_REFUSED = (403, False)
     ORIGIN_REFUSED = (403, False)
+    PAIRING_CLOSED = (403, False)
+    PAIRING_REFUSED = (403, False)
     NOT_FOUND = (404, False)
     MODEL_NOT_FOUND = (404, False)
     VERSION_NOT_FOUND = (404, False)

@@ -52,6 +52,15 @@ def _tensor_with_data() -> Schema:
     return tensor
 
 
+def _hexadecimal(length: int) -> Schema:
+    return {"type": "string", "pattern": f"^[0-9a-fA-F]{{{2 * length}}}$"}
+
+
+_PAIRING: dict[str, Schema] = {
+    "state": {"type": "string", "enum": ["closed", "open", "paired", "refused", "expired"]},
+    "remaining_s": {"type": "number", "minimum": 0},
+    "tries": COUNT,
+}
 _DURATION = _object(("count", "ns"), count=COUNT, ns=COUNT)
 
 SCHEMAS: dict[str, Schema] = {
@@ -129,6 +138,19 @@ REQUEST_BODIES: dict[str, Schema] = {
         "required": True,
         "content": {"application/json": {"schema": _object(signature_name=TEXT, instances={}, inputs={})}},
     },
+    "nothing": _EMPTY_OR | {"content": {"application/json": {"schema": {"type": "object", "maxProperties": 0}}}},
+    "pairing_begin": {
+        "required": True,
+        "content": {"application/json": {"schema": _object(("public",), public=_hexadecimal(256))}},
+    },
+    "pairing_finish": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": _object(("exchange", "proof"), exchange=_hexadecimal(16), proof=_hexadecimal(32))
+            }
+        },
+    },
     "raw": {
         "required": True,
         "description": "The raw input: a picture, a JSON document, a .npy file or what else the model's task takes. "
@@ -166,6 +188,18 @@ ANSWERS: dict[str, tuple[str, Schema]] = {
     "signature_metadata": ("application/json", _object(("model_spec", "metadata"))),
     "v1_predict": ("application/json", _object(predictions=_array({}), outputs={})),
     "prediction": ("application/json", {"$ref": "#/components/schemas/Prediction"}),
+    "pairing_state": ("application/json", _object(tuple(_PAIRING), **_PAIRING)),
+    "pairing_code": (
+        "application/json",
+        _object(("code", *_PAIRING), code={"type": "string", "pattern": "^[0-9]{6}$"}, **_PAIRING),
+    ),
+    "pairing_begun": (
+        "application/json",
+        _object(
+            ("exchange", "salt", "public"), exchange=_hexadecimal(16), salt=_hexadecimal(16), public=_hexadecimal(256)
+        ),
+    ),
+    "pairing_done": ("application/json", _object(("proof", "token"), proof=_hexadecimal(32), token=TEXT)),
     "metrics": ("text/plain", TEXT),
     "openapi": ("application/json", {"type": "object"}),
 }
@@ -175,7 +209,10 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
         *((parameter.name, parameter.schema(), parameter.text) for parameter in parameters.PARAMETERS),
         ("version", TEXT, "The version to ask; else the model's default."),
         ("timeout_ms", {"type": "number", "minimum": 0, "maximum": 86_400_000}, "Longest wait for a turn."),
-    )
+    ),
+    "pairing_state": (
+        ("wait_ms", {"type": "number", "minimum": 0, "maximum": 30_000}, "Answer later, once pairing is not open."),
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pocketserve.api import metrics, oip, openapi, predictions, tfserving
+from pocketserve.api import metrics, oip, openapi, pairing, predictions, tfserving
 from pocketserve.api.messages import ApiRequest, ApiResponse
 from pocketserve.service import Service
 
@@ -100,6 +100,11 @@ def _routes() -> tuple[Route, ...]:
         Route("POST", "/predictions/{model}", predictions.predict, "predictions", "prediction", body="raw"),
         # curl -T, TorchServe's example, sends PUT.
         Route("PUT", "/predictions/{model}", predictions.predict, "predictions", "prediction", body="raw"),
+        Route("POST", "/pairing/open", pairing.open_desk, "pairing", "pairing_code", body="nothing"),
+        Route("POST", "/pairing/close", pairing.close_desk, "pairing", "pairing_state", body="nothing"),
+        Route("GET", "/pairing", pairing.state, "pairing", "pairing_state"),
+        Route("POST", "/pairing/begin", pairing.begin, "pairing", "pairing_begun", body="pairing_begin", open=True),
+        Route("POST", "/pairing/finish", pairing.finish, "pairing", "pairing_done", body="pairing_finish", open=True),
         Route("GET", "/metrics", metrics.metrics, "metrics", "metrics"),
         Route("GET", "/openapi.json", _openapi, "metrics", "openapi"),
     ]

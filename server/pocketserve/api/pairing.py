@@ -1,0 +1,70 @@
+"""Pairing: an app gets the token for a six-digit code (``docs/pairing.md``)."""
+
+from __future__ import annotations
+
+import re
+
+from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, query_number, refuse_unknown_query
+from pocketserve.pairing import PairingState
+from pocketserve.service import Service
+from pocketserve_wire import ApiError, ErrorCode, strict_json
+from pocketserve_wire.pairing import EXCHANGE_BYTES, PROOF_BYTES, PUBLIC_BYTES
+
+MAX_BODY_BYTES = 4096
+MAX_WAIT_MS = 30_000
+
+
+def open_desk(service: Service, request: ApiRequest) -> ApiResponse:
+    """Open pairing for two minutes; the answer has the code to show."""
+    refuse_unknown_query(request)
+    code = service.pairing.open()
+    return json_response({"code": code, **_described(service.pairing.state())})
+
+
+def close_desk(service: Service, request: ApiRequest) -> ApiResponse:
+    """Close pairing."""
+    refuse_unknown_query(request)
+    service.pairing.close()
+    return json_response(_described(service.pairing.state()))
+
+
+def state(service: Service, request: ApiRequest) -> ApiResponse:
+    """Where pairing stands; with ``wait_ms``, once it is not open any more or the time is over."""
+    refuse_unknown_query(request, "wait_ms")
+    wait_ms = query_number(request, "wait_ms", 0, MAX_WAIT_MS, 0)
+    return json_response(_described(service.pairing.wait(wait_ms / 1000)))
+
+
+def begin(service: Service, request: ApiRequest) -> ApiResponse:
+    """An app begins the exchange with its public number."""
+    public = _hexadecimal(request, public=PUBLIC_BYTES)["public"]
+    identifier, salt, ours = service.pairing.begin(public)
+    return json_response({"exchange": identifier.hex(), "salt": salt.hex(), "public": ours.hex()})
+
+
+def finish(service: Service, request: ApiRequest) -> ApiResponse:
+    """An app proves that it knows the code and gets the token, sealed with the exchange's key."""
+    values = _hexadecimal(request, exchange=EXCHANGE_BYTES, proof=PROOF_BYTES)
+    proof, sealed = service.pairing.finish(values["exchange"], values["proof"])
+    return json_response({"proof": proof.hex(), "token": sealed.hex()})
+
+
+def _described(now: PairingState) -> dict[str, object]:
+    return {"state": now.state, "remaining_s": round(now.remaining_s, 3), "tries": now.tries}
+
+
+def _hexadecimal(request: ApiRequest, **lengths: int) -> dict[str, bytes]:
+    """The body's fields, each so many bytes in hexadecimal digits and nothing else."""
+    refuse_unknown_query(request)
+    if len(request.body) > MAX_BODY_BYTES:
+        raise ApiError(ErrorCode.BODY_TOO_LARGE, f"a pairing message has at most {MAX_BODY_BYTES} bytes")
+    document = strict_json.loads(request.body)
+    if not isinstance(document, dict) or document.keys() != lengths.keys():
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"the body must be a JSON object with {', '.join(lengths)}")
+    for name, length in lengths.items():
+        text = document[name]
+        if not isinstance(text, str) or not re.fullmatch(rf"[0-9a-fA-F]{{{2 * length}}}", text):
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"{name} must be {length} bytes as {2 * length} hexadecimal digits"
+            )
+    return {name: bytes.fromhex(document[name]) for name in lengths}

@@ -1,0 +1,56 @@
+"""``pocketserve pair``: show a six-digit code, for which an app gets the token."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from typing import Any
+
+from pocketserve.cli import EXIT_DONE, CommandError
+from pocketserve.cli.connection import add_connection_options, connect
+from pocketserve_client import Client
+from pocketserve_client.errors import PocketserveError
+
+WAIT_MS = 10_000
+_ENDS = {
+    "refused": "too many wrong codes: somebody may be guessing; nothing was handed over",
+    "expired": "the code has expired; run `pocketserve pair` again when the app asks for it",
+    "closed": "pairing was closed from elsewhere; run `pocketserve pair` again",
+}
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """The command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "pair", help="show a six-digit code with which an app gets the token"
+    )
+    add_connection_options(parser)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Open pairing on the running server, show the code, and wait for how it ends."""
+    with connect(options) as client:
+        opened = client.open_pairing()
+        code = str(opened["code"])
+        print(f"Type this code in the app:  {code[:3]} {code[3:]}", flush=True)
+        print(f"It is good for {opened['remaining_s']:.0f} seconds and one app. Ctrl-C closes it.", flush=True)
+        try:
+            state = _wait(client, float(opened["remaining_s"]))
+        except BaseException:
+            with contextlib.suppress(PocketserveError):
+                client.close_pairing()
+            raise
+    if state == "paired":
+        print("Paired: the app has the token.")
+        return EXIT_DONE
+    raise CommandError(_ENDS.get(state, f"the server says {state!r}, which this version does not know; update it"))
+
+
+def _wait(client: Client, remaining_s: float) -> str:
+    ends = time.monotonic() + remaining_s + WAIT_MS / 1000  # the server ends it; this is for one that does not
+    while (state := client.pairing_state(wait_ms=WAIT_MS)) == "open":
+        if time.monotonic() > ends:
+            raise CommandError("the server keeps pairing open for too long; restart it")
+    return state

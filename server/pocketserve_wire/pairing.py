@@ -1,0 +1,166 @@
+"""How a six-digit code becomes the access token: both halves of the exchange, without sockets.
+
+``docs/pairing.md`` has the messages. The code itself never travels, neither does the token in clear, and whoever took
+the server's port without knowing the code gets one guess per try.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from typing import Final
+
+from pocketserve_wire.srp import Srp, SrpError, private_number
+
+CODE_DIGITS: Final = 6
+SALT_BYTES: Final = 16
+EXCHANGE_BYTES: Final = 16
+PROOF_BYTES: Final = 32
+MAX_TOKEN_BYTES: Final = 256
+USER: Final = b"pocketserve"
+SRP: Final = Srp()
+PUBLIC_BYTES: Final = SRP.group.size
+_TOKEN = re.compile(rb"[A-Za-z0-9_-]{32,256}")
+
+
+class PairingError(Exception):
+    """The exchange failed; the text is one sentence that says what to do."""
+
+
+def new_code() -> str:
+    """A random code of six digits."""
+    return f"{secrets.randbelow(10**CODE_DIGITS):0{CODE_DIGITS}d}"
+
+
+def clean_code(text: str) -> str:
+    """A code as a person typed it, perhaps in groups.
+
+    Raises:
+        PairingError: it has not exactly six digits.
+    """
+    code = re.sub(r"[\s-]", "", text)
+    if not re.fullmatch(rf"[0-9]{{{CODE_DIGITS}}}", code):
+        raise PairingError(f"a pairing code has {CODE_DIGITS} digits")
+    return code
+
+
+class ServerExchange:
+    """The half of the server, for one try.
+
+    Args:
+        code: what was shown.
+        salt: random bytes, the same for all tries of one code.
+        b: the secret exponent; given by tests only.
+    """
+
+    def __init__(self, code: str, salt: bytes, b: int | None = None) -> None:
+        self._salt = salt
+        self._b = b if b is not None else private_number()
+        self._verifier = SRP.verifier(SRP.password_key(salt, USER, code.encode("ascii")))
+        self._public = SRP.server_public(self._b, self._verifier)
+        self.identifier = secrets.token_bytes(EXCHANGE_BYTES)
+        self._client_public = 0
+
+    def begin(self, client_public: bytes) -> bytes:
+        """Take the client's public number, give ours; both are 256 bytes.
+
+        Raises:
+            PairingError: the number is not a proper one.
+        """
+        self._client_public = int.from_bytes(client_public, "big")
+        try:
+            SRP.scrambler(self._client_public, self._public)
+        except SrpError as error:
+            raise PairingError(f"{error}; use a client that knows this exchange") from None
+        return SRP.group.pad(self._public)
+
+    def finish(self, proof: bytes, token: str) -> tuple[bytes, bytes] | None:
+        """Check that the client knows the code.
+
+        Returns:
+            Our proof of 32 bytes and the sealed token; None for a wrong code.
+        """
+        secret = SRP.server_secret(self._b, self._verifier, self._client_public)
+        keys = _Keys(secret, self._salt, self._client_public, self._public)
+        if not hmac.compare_digest(proof, keys.client_proof()):
+            return None
+        sealed = keys.seal(token.encode("ascii"))
+        return keys.server_proof(proof, sealed), sealed
+
+
+class ClientExchange:
+    """The half of the client.
+
+    Args:
+        code: what the person typed.
+        a: the secret exponent; given by tests only.
+
+    Raises:
+        PairingError: that is no code.
+    """
+
+    def __init__(self, code: str, a: int | None = None) -> None:
+        self._code = clean_code(code).encode("ascii")
+        self._a = a if a is not None else private_number()
+        self._public = SRP.client_public(self._a)
+        self._keys: _Keys | None = None
+        self._proof = b""
+
+    def begin(self) -> bytes:
+        """Our public number, 256 bytes."""
+        return SRP.group.pad(self._public)
+
+    def prove(self, salt: bytes, server_public: bytes) -> bytes:
+        """The proof of 32 bytes that we know the code.
+
+        Raises:
+            PairingError: the server's number is not a proper one.
+        """
+        number = int.from_bytes(server_public, "big")
+        x = SRP.password_key(salt, USER, self._code)
+        try:
+            secret = SRP.client_secret(self._a, x, number)
+        except SrpError as error:
+            raise PairingError(f"{error}; this is not our server") from None
+        self._keys = _Keys(secret, salt, self._public, number)
+        self._proof = self._keys.client_proof()
+        return self._proof
+
+    def open(self, server_proof: bytes, sealed: bytes) -> str:
+        """The token, once the server has proven that it knows the code too.
+
+        Raises:
+            PairingError: it does not, or what it sent is no token.
+        """
+        assert self._keys is not None, "prove() comes first"
+        if not hmac.compare_digest(server_proof, self._keys.server_proof(self._proof, sealed)):
+            raise PairingError("the server does not know the code, so it is not our server; do not use its answers")
+        token = self._keys.seal(sealed)
+        if not _TOKEN.fullmatch(token):
+            raise PairingError("the server sent something that is no token; update both sides")
+        return token.decode("ascii")
+
+
+class _Keys:
+    """What both sides compute from the shared number; every use has a label of its own."""
+
+    def __init__(self, secret: int, salt: bytes, client_public: int, server_public: int) -> None:
+        self._key = hashlib.sha256(SRP.group.pad(secret)).digest()
+        self._transcript = salt + SRP.group.pad(client_public) + SRP.group.pad(server_public)
+
+    def _mac(self, label: str, data: bytes) -> bytes:
+        return hmac.digest(self._key, b"pocketserve pairing 1 " + label.encode("ascii") + b"\0" + data, "sha256")
+
+    def client_proof(self) -> bytes:
+        return self._mac("client", self._transcript)
+
+    def server_proof(self, client_proof: bytes, sealed: bytes) -> bytes:
+        return self._mac("server", self._transcript + client_proof + sealed)
+
+    def seal(self, data: bytes) -> bytes:
+        """XOR with a stream that is used once, because each exchange has a key of its own; undoes itself."""
+        blocks = (len(data) + PROOF_BYTES - 1) // PROOF_BYTES
+        stream = b"".join(self._mac("token", number.to_bytes(4, "big")) for number in range(blocks))
+        return bytes(one ^ other for one, other in zip(data, stream, strict=False))

@@ -1,0 +1,162 @@
+"""Pairing with a real server: the routes, the client's function and the command."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import jsonschema
+import pytest
+
+from conftest import MODELS
+from pocketserve.api.routes import ROUTES
+from pocketserve_client import Client, PairingFailedError, ServerError, pair
+from pocketserve_wire.pairing import ClientExchange
+
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def own(new_server) -> Any:
+    """A server of its own: pairing has one desk."""
+    return new_server(MODELS)
+
+
+def wrong(code: str) -> str:
+    return f"{(int(code) + 1) % 10**6:06d}"
+
+
+def test_the_code_is_worth_the_token_once(own) -> None:
+    with Client(own.url, own.token) as client:
+        code = client.open_pairing()["code"]
+        assert pair(f"{code[:3]} {code[3:]}", own.url) == own.token
+        assert client.pairing_state() == "paired"
+    with pytest.raises(ServerError) as caught:
+        pair(code, own.url)
+    assert (caught.value.status, caught.value.code) == (403, "PAIRING_CLOSED")
+
+
+def test_wrong_codes_are_counted(own) -> None:
+    with Client(own.url, own.token) as client:
+        code = client.open_pairing()["code"]
+        for _ in range(3):
+            with pytest.raises(ServerError) as caught:
+                pair(wrong(code), own.url)
+            assert caught.value.code == "PAIRING_REFUSED"
+        with pytest.raises(ServerError) as caught:
+            pair(code, own.url)
+        assert caught.value.code == "PAIRING_CLOSED"
+        assert client.pairing_state(wait_ms=30_000) == "refused"
+
+
+def test_only_the_owner_opens_it(own) -> None:
+    for method, path in (("POST", "/pairing/open"), ("POST", "/pairing/close"), ("GET", "/pairing")):
+        answer = own.call(method, path, headers={"Authorization": "Bearer nobody"})
+        assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
+
+
+def test_answers_are_as_described(own) -> None:
+    document = own.call("GET", "/openapi.json").json()
+
+    def checked(method: str, path: str, **body: str) -> dict[str, Any]:
+        answer = own.call(method, path, data=json.dumps(body) if method == "POST" else None)
+        assert answer.status_code == 200, answer.text
+        response = document["paths"][path][method.lower()]["responses"]["200"]
+        jsonschema.validate(answer.json(), response["content"]["application/json"]["schema"])
+        return answer.json()
+
+    assert checked("GET", "/pairing")["state"] == "closed"
+    client = ClientExchange(checked("POST", "/pairing/open")["code"])
+    begun = checked("POST", "/pairing/begin", public=client.begin().hex())
+    proof = client.prove(bytes.fromhex(begun["salt"]), bytes.fromhex(begun["public"]))
+    done = checked("POST", "/pairing/finish", exchange=begun["exchange"], proof=proof.hex())
+    assert client.open(bytes.fromhex(done["proof"]), bytes.fromhex(done["token"])) == own.token
+    assert own.token not in json.dumps(done)
+    checked("POST", "/pairing/close")
+    assert {route.pattern for route in ROUTES if route.group == "pairing"} == {
+        path for path in document["paths"] if path.startswith("/pairing")
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "MALFORMED_JSON"),
+        (b"[]", "INVALID_REQUEST"),
+        (b"{}", "INVALID_REQUEST"),
+        (b'{"public": 5}', "INVALID_REQUEST"),
+        (b'{"public": "zz"}', "INVALID_REQUEST"),
+        (json.dumps({"public": "00" * 255}).encode(), "INVALID_REQUEST"),
+        (json.dumps({"public": "00" * 256}).encode(), "INVALID_REQUEST"),
+        (json.dumps({"public": "ff" * 256}).encode(), "INVALID_REQUEST"),
+        (json.dumps({"public": "01" * 256, "more": 1}).encode(), "INVALID_REQUEST"),
+        (b" " * 5000, "BODY_TOO_LARGE"),
+    ],
+)
+def test_malformed_beginnings(own, body: bytes, code: str) -> None:
+    with Client(own.url, own.token) as client:
+        client.open_pairing()
+    answer = own.call("POST", "/pairing/begin", data=body, headers={"Authorization": ""})
+    assert answer.json()["code"] == code and 400 <= answer.status_code < 500
+
+
+def test_what_is_not_our_server_is_recognised(own, server) -> None:
+    with pytest.raises(PairingFailedError, match="6 digits"):
+        pair("12", own.url)
+
+
+def command(own) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pocketserve", "pair", "--url", own.url, "--token-file", own.log.with_name("token")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def shown_code(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    match = re.search(r"(\d{3}) (\d{3})$", process.stdout.readline().rstrip())
+    assert match is not None
+    return match[1] + match[2]
+
+
+def test_the_command_shows_a_code_and_waits(own) -> None:
+    with command(own) as process:
+        assert pair(shown_code(process), own.url) == own.token
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0 and "Paired" in out and err == ""
+    assert own.token not in out
+
+
+def test_the_command_says_when_somebody_guesses(own) -> None:
+    with command(own) as process:
+        code = shown_code(process)
+        for _ in range(3):
+            with pytest.raises(ServerError):
+                pair(wrong(code), own.url)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 1 and "guessing" in err and "Traceback" not in err
+
+
+def test_interrupting_the_command_closes_pairing(own) -> None:
+    import signal
+
+    with command(own) as process:
+        code = shown_code(process)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=TIMEOUT_S)
+    with pytest.raises(ServerError) as caught:
+        pair(code, own.url)
+    assert caught.value.code == "PAIRING_CLOSED"
+
+
+def test_the_server_ends_while_somebody_waits(own) -> None:
+    with command(own) as process:
+        shown_code(process)
+        assert own.stop() == 0
+        _, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 1 and "Traceback" not in err
