@@ -1,0 +1,204 @@
+"""Builds the companion app: sources to a signed APK, the same bytes every time.
+
+Usage: python android_bridge/build_apk.py [--output APK] [--keystore FILE --alias NAME]
+
+The library's sources go into the app as they are. Without ``--keystore`` the app is signed with the debug key of this
+repository, whose password everybody knows: good for trying, not for giving the app to others. The password of another
+key store is read from the environment variable POCKETSERVE_KEYSTORE_PASSWORD.
+
+Needs a JDK 17 or newer and Debian packages, which ``tools/android_toolchain.py`` fetches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+SAMPLE = HERE / "sample"
+LIBRARY = HERE / "java" / "src"
+OUTPUT = ROOT / "build" / "pocketserve-sample.apk"
+PASSWORD_VARIABLE = "POCKETSERVE_KEYSTORE_PASSWORD"
+MIN_SDK, TARGET_SDK = 23, 34
+STEP_TIMEOUT_S = 300
+NO_DATE = (1980, 1, 1, 0, 0, 0)
+"""Every entry carries it, so that the same sources make the same APK."""
+
+
+class BuildError(Exception):
+    """A step failed; the text is what its program said."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What the APK is signed with."""
+
+    keystore: Path = SAMPLE / "public-debug-key.p12"
+    alias: str = "public-debug-key"
+    password: str = "android"
+
+
+def load_toolchain() -> Any:
+    """Where the tools are, fetched if need be."""
+    script = ROOT / "tools" / "android_toolchain.py"
+    spec = importlib.util.spec_from_file_location("android_toolchain", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module.paths()
+
+
+def version() -> tuple[str, int]:
+    """The project's version, and the number that Android compares: 10,000 for each major, 100 for each minor one."""
+    text = (ROOT / "server/pocketserve_wire/version.py").read_text("utf-8")
+    match = re.search(r'"((\d+)\.(\d+)\.(\d+)[^"]*)"', text)
+    if match is None:
+        raise BuildError("server/pocketserve_wire/version.py has no version")
+    major, minor, patch = (int(part) for part in match.groups()[1:])
+    return match[1], max(1, 10_000 * major + 100 * minor + patch)
+
+
+def build(tools: Any, output: Path = OUTPUT, key: Key | None = None) -> Path:
+    """Build the APK.
+
+    Args:
+        tools: what ``android_toolchain.paths()`` gives.
+        output: where the APK goes; it appears only when everything has succeeded.
+
+    Raises:
+        BuildError: a step failed.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".apk-") as name:
+        work = Path(name)
+        resources, generated = _resources(tools, work)
+        dex = _dex(tools, work, _classes(tools, work, generated))
+        aligned = work / "aligned.apk"
+        unsigned = _pack(work, resources, dex)
+        # Pages of 4 KiB for libraries (there are none), 4 bytes for all that is stored; never after signing.
+        _run([tools.zipalign, "-p", "4", unsigned, aligned], "zipalign")
+        signed = _sign(tools, work, aligned, key or Key())
+        os.replace(signed, output)
+    return output
+
+
+def _resources(tools: Any, work: Path) -> tuple[Path, Path]:
+    """The manifest and the resources as an APK without code, and the sources of class R."""
+    compiled, linked, generated = work / "resources.zip", work / "resources.apk", work / "generated"
+    _run([tools.aapt2, "compile", "--dir", SAMPLE / "res", "-o", compiled], "aapt2 compile")
+    name, code = version()
+    command = [tools.aapt2, "link", "-o", linked, "-I", tools.framework_res, "--java", generated]
+    # This aapt2 is older than <queries>, which it keeps all the same; tests read the result back.
+    command += ["--warn-manifest-validation"]
+    command += ["--manifest", SAMPLE / "AndroidManifest.xml", "--version-name", name, "--version-code", str(code)]
+    command += ["--min-sdk-version", str(MIN_SDK), "--target-sdk-version", str(TARGET_SDK), compiled]
+    _run(command, "aapt2 link")
+    return linked, generated
+
+
+def _classes(tools: Any, work: Path, generated: Path) -> Path:
+    classes = work / "classes"
+    sources = [file for folder in (LIBRARY, SAMPLE / "src", generated) for file in sorted(folder.rglob("*.java"))]
+    command = [tools.javac, "-source", "8", "-target", "8", "-Xlint:all,-options,-deprecation", "-Werror", "-g"]
+    # javac sees no class that Android 6 does not have.
+    command += ["-encoding", "UTF-8", "-bootclasspath", tools.android_jar, "-d", classes]
+    _run([*command, *sources], "javac")
+    return classes
+
+
+def _dex(tools: Any, work: Path, classes: Path) -> Path:
+    dex = work / "classes.dex"
+    command = [tools.java, "-cp", tools.dx_jar, "com.android.dx.command.Main", "--dex", f"--min-sdk-version={MIN_SDK}"]
+    _run([*command, f"--output={dex}", classes], "dx")
+    return dex
+
+
+def _pack(work: Path, resources: Path, dex: Path) -> Path:
+    """Resources and code in one zip. What aapt2 stored stays stored: Android insists on it for resources.arsc."""
+    unsigned = work / "unsigned.apk"
+    with zipfile.ZipFile(resources) as source, zipfile.ZipFile(unsigned, "w") as target:
+        for entry in sorted(source.infolist(), key=lambda entry: entry.filename):
+            _add(target, entry.filename, source.read(entry), entry.compress_type)
+        _add(target, "classes.dex", dex.read_bytes(), zipfile.ZIP_DEFLATED)
+    return unsigned
+
+
+def _add(target: zipfile.ZipFile, name: str, content: bytes, compression: int) -> None:
+    entry = zipfile.ZipInfo(name, NO_DATE)
+    entry.compress_type = compression
+    entry.external_attr = 0o644 << 16
+    target.writestr(entry, content)
+
+
+def _sign(tools: Any, work: Path, aligned: Path, key: Key) -> Path:
+    if not key.keystore.is_file():
+        raise BuildError(f"the key store {key.keystore} is missing; name one with --keystore")
+    signed = work / "signed.apk"
+    command = [tools.apksigner, "sign", "--ks", key.keystore, "--ks-type", "PKCS12", "--ks-key-alias", key.alias]
+    command += ["--ks-pass", "env:" + PASSWORD_VARIABLE, "--min-sdk-version", str(MIN_SDK)]
+    schemes = [f"--v{number}-signing-enabled={'true' if number < 4 else 'false'}" for number in (1, 2, 3, 4)]
+    # By the environment, because other users can read a process's arguments.
+    password = {PASSWORD_VARIABLE: key.password}
+    _run([*command, *schemes, "--out", signed, aligned], "apksigner", password)
+    return signed
+
+
+def _run(command: Sequence[object], step: str, variables: dict[str, str] | None = None) -> str:
+    words = [str(part) for part in command]
+    try:
+        done = subprocess.run(
+            words,
+            env={**os.environ, **(variables or {})},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=STEP_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{step} did not end within {STEP_TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        raise BuildError(f"{step} failed (exit code {done.returncode}):\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Build the companion app.")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="the APK [build/pocketserve-sample.apk]")
+    parser.add_argument("--keystore", type=Path, help="a PKCS #12 key store instead of the public debug key")
+    parser.add_argument("--alias", help="the key's name in that key store")
+    options = parser.parse_args(arguments)
+    if (options.keystore is None) != (options.alias is None):
+        parser.error("--keystore and --alias go together")
+    if options.keystore is not None and PASSWORD_VARIABLE not in os.environ:
+        parser.error(f"put the key store's password into the environment variable {PASSWORD_VARIABLE}")
+    key = Key(options.keystore, options.alias, os.environ[PASSWORD_VARIABLE]) if options.keystore else Key()
+    try:
+        made = build(load_toolchain(), options.output.absolute(), key)
+    except (BuildError, RuntimeError) as error:
+        print(f"build_apk: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        if type(error).__name__ != "ToolchainError":  # of a module that is loaded by its path
+            raise
+        print(f"build_apk: {error}", file=sys.stderr)
+        return 1
+    print(f"{made} ({made.stat().st_size:,} bytes)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

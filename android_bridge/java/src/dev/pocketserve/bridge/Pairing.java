@@ -1,0 +1,95 @@
+package dev.pocketserve.bridge;
+
+import org.json.JSONException;
+import org.json.JSONObject;
+
+/**
+ * Gets the server's token for the six-digit code that {@code pocketserve pair} shows.
+ *
+ * <p>Neither the code nor the token travels in clear, and something else that listens on the server's port learns
+ * nothing and is recognised: {@link PocketServeException#NOT_OUR_SERVER}. Do not repeat the call by yourself then, or
+ * after {@code PAIRING_REFUSED}: each call lets the other side guess once.
+ */
+public final class Pairing {
+    private Pairing() {
+    }
+
+    /**
+     * Exchanges the code for the token, over HTTP. Blocks; not for Android's main thread.
+     *
+     * @param where the server's address and HTTP port; its token is not used
+     * @param code six digits as the person typed them; spaces and hyphens do not matter
+     * @return the token, to be kept where other apps cannot read it
+     * @throws PocketServeException {@code PAIRING_CLOSED} when no pairing is open, {@code PAIRING_REFUSED} for a wrong
+     *     code, {@link PocketServeException#NOT_OUR_SERVER}, or no answer
+     * @throws IllegalArgumentException when the code has not six digits
+     */
+    public static String pair(PocketServe.Builder where, String code) throws PocketServeException {
+        MainThread.find().refuse();
+        PairingExchange exchange = new PairingExchange(code);
+        Settings settings = new Settings(where, null);
+        Deadline deadline = Deadline.in(settings.timeoutMs);
+        Link link = new HttpLink(settings);
+        try {
+            JSONObject begun = post(link, deadline, "begin", "public", exchange.begin());
+            byte[] theirs = bytes(begun, "public", PairingExchange.PUBLIC_BYTES, PairingExchange.PUBLIC_BYTES);
+            byte[] salt = bytes(begun, "salt", PairingExchange.SALT_BYTES, PairingExchange.SALT_BYTES);
+            byte[] proof = exchange.prove(salt, theirs);
+            if (proof == null) {
+                throw stranger(null);
+            }
+            byte[] identifier = bytes(begun, "exchange", PairingExchange.SALT_BYTES, PairingExchange.SALT_BYTES);
+            JSONObject done = post(link, deadline, "finish", "exchange", identifier, "proof", proof);
+            String token = exchange.open(
+                    bytes(done, "proof", PairingExchange.PROOF_BYTES, PairingExchange.PROOF_BYTES),
+                    bytes(done, "token", 1, PairingExchange.MAX_TOKEN_BYTES));
+            if (token == null) {
+                throw stranger(null);
+            }
+            return token;
+        } finally {
+            link.close();
+        }
+    }
+
+    private static JSONObject post(Link link, Deadline deadline, String step, Object... namesAndBytes)
+            throws PocketServeException {
+        JSONObject body = new JSONObject();
+        try {
+            for (int i = 0; i < namesAndBytes.length; i += 2) {
+                body.put((String) namesAndBytes[i], hexadecimal((byte[]) namesAndBytes[i + 1]));
+            }
+        } catch (JSONException error) {
+            throw new IllegalStateException("a text is always JSON", error);
+        }
+        Request request = Request.postJson("/pairing/" + step, body.toString()).once().withoutToken();
+        return link.exchange(request, deadline, new Cancellation()).orThrow().object();
+    }
+
+    private static String hexadecimal(byte[] bytes) {
+        StringBuilder digits = new StringBuilder(2 * bytes.length);
+        for (byte each : bytes) {
+            digits.append(Character.forDigit((each >> 4) & 0xf, 16)).append(Character.forDigit(each & 0xf, 16));
+        }
+        return digits.toString();
+    }
+
+    private static byte[] bytes(JSONObject answer, String name, int least, int most) throws PocketServeException {
+        String digits = answer.optString(name);
+        int length = digits.length() / 2;
+        if (digits.length() % 2 != 0 || length < least || length > most || !digits.matches("[0-9a-fA-F]*")) {
+            throw stranger("its answer has no proper " + name);
+        }
+        byte[] bytes = new byte[length];
+        for (int i = 0; i < length; i++) {
+            bytes[i] = (byte) Integer.parseInt(digits.substring(2 * i, 2 * i + 2), 16);
+        }
+        return bytes;
+    }
+
+    private static PocketServeException stranger(String why) {
+        return PocketServeException.lasting(PocketServeException.NOT_OUR_SERVER,
+                "what answers does not know the code, so it is not our server" + (why == null ? "" : " (" + why + ")")
+                + "; find out what has its port before you try again", null);
+    }
+}

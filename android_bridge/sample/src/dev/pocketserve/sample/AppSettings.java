@@ -1,0 +1,96 @@
+package dev.pocketserve.sample;
+
+import android.content.Context;
+import android.content.SharedPreferences;
+import dev.pocketserve.bridge.PocketServe;
+import dev.pocketserve.bridge.Transport;
+
+/** What the person has set, in the app's private storage: other apps, and backups, do not get at it. */
+final class AppSettings {
+    static final String DEFAULT_PROGRAM = "$PREFIX/bin/pocketserve";
+    private static final String FILE = "settings";
+
+    private final SharedPreferences stored;
+
+    AppSettings(Context context) {
+        stored = context.getApplicationContext().getSharedPreferences(FILE, Context.MODE_PRIVATE);
+    }
+
+    int httpPort() {
+        return stored.getInt("http_port", PocketServe.HTTP_PORT);
+    }
+
+    int socketPort() {
+        return stored.getInt("socket_port", PocketServe.SOCKET_PORT);
+    }
+
+    Transport transport() {
+        try {
+            return Transport.valueOf(stored.getString("transport", Transport.SOCKET.name()));
+        } catch (IllegalArgumentException fromAnotherVersion) {
+            return Transport.SOCKET;
+        }
+    }
+
+    boolean rawFrames() {
+        return stored.getBoolean("raw_frames", true);
+    }
+
+    /** The token, or null. */
+    String token() {
+        return stored.getString("token", null);
+    }
+
+    String program() {
+        return stored.getString("program", DEFAULT_PROGRAM);
+    }
+
+    String modelsFolder() {
+        return stored.getString("models_folder", "");
+    }
+
+    /** The model that was chosen last, or null. */
+    String model() {
+        return stored.getString("model", null);
+    }
+
+    void setModel(String name) {
+        stored.edit().putString("model", name).apply();
+    }
+
+    /** Keeps a token, and the ports where the text names them; null forgets the token. */
+    void setToken(TokenText text) {
+        SharedPreferences.Editor edit = stored.edit();
+        edit.putString("token", text == null ? null : text.token);
+        if (text != null && text.httpPort > 0) {
+            edit.putInt("http_port", text.httpPort);
+        }
+        if (text != null && text.socketPort > 0) {
+            edit.putInt("socket_port", text.socketPort);
+        }
+        edit.apply();
+    }
+
+    void setConnection(int httpPort, int socketPort, Transport transport, boolean rawFrames) {
+        stored.edit().putInt("http_port", httpPort).putInt("socket_port", socketPort)
+                .putString("transport", transport.name()).putBoolean("raw_frames", rawFrames).apply();
+    }
+
+    void setTermux(String program, String modelsFolder) {
+        stored.edit().putString("program", program.isEmpty() ? DEFAULT_PROGRAM : program)
+                .putString("models_folder", modelsFolder).apply();
+    }
+
+    /** A description of the server, without callbacks' executor. */
+    PocketServe.Builder server() {
+        PocketServe.Builder builder = PocketServe.builder().httpPort(httpPort()).socketPort(socketPort())
+                .transport(transport());
+        String token = token();
+        return token == null ? builder : builder.token(token);
+    }
+
+    /** Changes whenever a new client is needed. */
+    String fingerprint() {
+        return httpPort() + "/" + socketPort() + "/" + transport() + "/" + token();
+    }
+}

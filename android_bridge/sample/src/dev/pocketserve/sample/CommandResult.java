@@ -1,0 +1,37 @@
+package dev.pocketserve.sample;
+
+import android.content.BroadcastReceiver;
+import android.content.Context;
+import android.content.Intent;
+import android.os.Bundle;
+import android.widget.Toast;
+
+/** Takes the token that {@code pocketserve token} printed in Termux. Not exported: only our PendingIntent comes. */
+public final class CommandResult extends BroadcastReceiver {
+    /** Tells an open settings screen to look again. */
+    static Runnable onToken;
+
+    private static final int RESULT_OK = -1;
+
+    @Override
+    public void onReceive(Context context, Intent intent) {
+        Bundle result = intent.getBundleExtra("result");
+        if (result == null) {
+            return;
+        }
+        TokenText token = TokenText.read(result.getString("stdout"));
+        if (token != null && result.getInt("exitCode", 1) == 0) {
+            new AppSettings(context).setToken(token);
+            Toast.makeText(context, R.string.token_saved, Toast.LENGTH_SHORT).show();
+            if (onToken != null) {
+                onToken.run();
+            }
+            return;
+        }
+        boolean ran = result.getInt("err", RESULT_OK) == RESULT_OK;
+        String said = result.getString(ran ? "stderr" : "errmsg");
+        String shown = said == null || said.trim().isEmpty() ? "?" : said.trim();
+        String text = context.getString(R.string.termux_refused, shown.substring(0, Math.min(300, shown.length())));
+        Toast.makeText(context, text, Toast.LENGTH_LONG).show();
+    }
+}

@@ -1,0 +1,40 @@
+package dev.pocketserve.sample;
+
+/** Where things on a picture come to lie on the screen. */
+final class Geometry {
+    /** What a distance on the picture is multiplied with. */
+    final float scale;
+    /** Where the picture's left edge lies. */
+    final float left;
+    /** Where the picture's upper edge lies. */
+    final float top;
+
+    private Geometry(float scale, int width, int height, int viewWidth, int viewHeight) {
+        this.scale = scale;
+        this.left = (viewWidth - width * scale) / 2;
+        this.top = (viewHeight - height * scale) / 2;
+    }
+
+    /** The whole picture is seen, with bars where its shape differs. */
+    static Geometry fitted(int width, int height, int viewWidth, int viewHeight) {
+        float scale = Math.min((float) viewWidth / width, (float) viewHeight / height);
+        return new Geometry(scale, width, height, viewWidth, viewHeight);
+    }
+
+    /** The whole view is filled; what does not fit is cut off on both sides. */
+    static Geometry filling(int width, int height, int viewWidth, int viewHeight) {
+        float scale = Math.max((float) viewWidth / width, (float) viewHeight / height);
+        return new Geometry(scale, width, height, viewWidth, viewHeight);
+    }
+
+    /**
+     * How far a picture of a back or front camera must be turned clockwise to stand upright.
+     *
+     * @param sensor degrees by which the sensor is mounted, see SENSOR_ORIENTATION
+     * @param display degrees by which the screen's content is turned: 0, 90, 180 or 270
+     * @param front whether the camera looks at the person
+     */
+    static int upright(int sensor, int display, boolean front) {
+        return (front ? sensor + display : sensor - display + 360) % 360;
+    }
+}

@@ -1,0 +1,130 @@
+package dev.pocketserve.sample;
+
+import android.graphics.ImageFormat;
+import android.graphics.Rect;
+import android.graphics.YuvImage;
+import android.media.Image;
+import android.os.SystemClock;
+import dev.pocketserve.bridge.FrameStream;
+import dev.pocketserve.bridge.PocketServe;
+import dev.pocketserve.bridge.PocketServeException;
+import dev.pocketserve.bridge.PredictOptions;
+import dev.pocketserve.bridge.Prediction;
+import dev.pocketserve.bridge.StreamListener;
+import java.io.ByteArrayOutputStream;
+import java.util.HashMap;
+import java.util.Map;
+
+/** Sends camera frames, always the newest, and measures how fast answers come. */
+final class LiveMode implements StreamListener {
+    private static final int JPEG_QUALITY = 80;
+    /** How much of the frame rate the newest answer decides. */
+    private static final double NEWEST = 0.2;
+
+    private final FrameStream stream;
+    private final boolean raw;
+    private final Listener listener;
+    private final Map<Long, Sent> sent = new HashMap<>();
+    private long lastAnswer;
+    private double framesPerSecond;
+
+    /** Hears of answers, where the client's callbacks run. */
+    interface Listener {
+        /**
+         * A frame was answered.
+         *
+         * @param width pixels of the upright frame
+         * @param latencyMs from the frame's arrival to its answer
+         */
+        void onLive(Prediction prediction, int width, int height, double framesPerSecond, long latencyMs);
+
+        /** A frame failed. */
+        void onLiveError(PocketServeException error);
+    }
+
+    /** What is remembered of a frame until its answer comes. */
+    private static final class Sent {
+        private final long at;
+        private final int width;
+        private final int height;
+
+        Sent(long at, int width, int height) {
+            this.at = at;
+            this.width = width;
+            this.height = height;
+        }
+    }
+
+    LiveMode(PocketServe server, String model, boolean raw, Listener listener) {
+        this.raw = raw;
+        this.listener = listener;
+        this.stream = server.stream(model, this);
+    }
+
+    /** Takes a frame; called on the camera's thread. */
+    void offer(Image image, int rotation) {
+        long now = SystemClock.elapsedRealtime();
+        int width = image.getWidth();
+        int height = image.getHeight();
+        Image.Plane[] planes = image.getPlanes();
+        byte[] packed = Nv21.pack(planes[0].getBuffer(), planes[0].getRowStride(), planes[1].getBuffer(),
+                planes[2].getBuffer(), planes[1].getRowStride(), planes[1].getPixelStride(), width, height);
+        boolean sideways = rotation % 180 != 0;
+        byte[] body = raw ? packed : ExifOrientation.mark(jpeg(packed, width, height), rotation);
+        PredictOptions options = raw ? new PredictOptions() : null;
+        if (raw) {
+            options.frame("nv21", width, height, rotation);
+        }
+        synchronized (sent) {
+            try {
+                long number = stream.offer(body, raw ? "application/octet-stream" : "image/jpeg", options);
+                sent.put(number, new Sent(now, sideways ? height : width, sideways ? width : height));
+            } catch (IllegalStateException closed) {
+                sent.clear(); // the camera had one more frame on its way
+            }
+        }
+    }
+
+    private static byte[] jpeg(byte[] nv21, int width, int height) {
+        ByteArrayOutputStream encoded = new ByteArrayOutputStream(nv21.length / 8);
+        new YuvImage(nv21, ImageFormat.NV21, width, height, null)
+                .compressToJpeg(new Rect(0, 0, width, height), JPEG_QUALITY, encoded);
+        return encoded.toByteArray();
+    }
+
+    void close() {
+        stream.close();
+    }
+
+    private Sent taken(long frame) {
+        synchronized (sent) {
+            return sent.remove(frame);
+        }
+    }
+
+    @Override
+    public void onResult(long frame, Prediction prediction) {
+        Sent about = taken(frame);
+        if (about == null) {
+            return;
+        }
+        long now = SystemClock.elapsedRealtime();
+        if (lastAnswer > 0 && now > lastAnswer) {
+            double rate = 1000.0 / (now - lastAnswer);
+            framesPerSecond = framesPerSecond == 0 ? rate : framesPerSecond + NEWEST * (rate - framesPerSecond);
+        }
+        lastAnswer = now;
+        listener.onLive(prediction, about.width, about.height, framesPerSecond, now - about.at);
+    }
+
+    @Override
+    public void onDropped(long frame) {
+        taken(frame);
+    }
+
+    @Override
+    public void onError(long frame, PocketServeException error) {
+        taken(frame);
+        listener.onLiveError(error);
+    }
+}

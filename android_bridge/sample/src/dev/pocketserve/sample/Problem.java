@@ -1,0 +1,45 @@
+package dev.pocketserve.sample;
+
+import dev.pocketserve.bridge.PocketServeException;
+
+/** What a failed call means for the person: a title, help, and what the button does. */
+enum Problem {
+    UNREACHABLE(R.string.problem_unreachable, R.string.problem_unreachable_help, Action.START),
+    TOKEN(R.string.problem_token, R.string.problem_token_help, Action.SETTINGS),
+    STRANGER(R.string.problem_stranger, R.string.problem_stranger_help, Action.SETTINGS),
+    FORBIDDEN(R.string.problem_forbidden, R.string.problem_forbidden_help, Action.NONE),
+    OTHER(R.string.problem_other, 0, Action.NONE);
+
+    /** What the button does. */
+    enum Action { START, SETTINGS, CAMERA, NONE }
+
+    final int title;
+    /** 0: the error's own sentence is shown. */
+    final int help;
+    final Action action;
+
+    Problem(int title, int help, Action action) {
+        this.title = title;
+        this.help = help;
+        this.action = action;
+    }
+
+    static Problem of(PocketServeException error) {
+        switch (error.getCode()) {
+            case PocketServeException.SERVER_UNREACHABLE:
+            case PocketServeException.CONNECTION_LOST:
+                return UNREACHABLE;
+            case PocketServeException.TOKEN_UNKNOWN:
+            case PocketServeException.TOKEN_UNREADABLE:
+                return TOKEN;
+            case PocketServeException.NOT_OUR_SERVER:
+            case PocketServeException.BAD_ANSWER:
+                return STRANGER;
+            case PocketServeException.LOOPBACK_FORBIDDEN:
+            case PocketServeException.CLEARTEXT_FORBIDDEN:
+                return FORBIDDEN;
+            default:
+                return OTHER;
+        }
+    }
+}

@@ -1,0 +1,314 @@
+package dev.pocketserve.sample;
+
+import android.app.Activity;
+import android.content.ClipData;
+import android.content.ClipboardManager;
+import android.content.Context;
+import android.content.Intent;
+import android.content.pm.PackageManager;
+import android.net.Uri;
+import android.os.Bundle;
+import android.view.MenuItem;
+import android.view.View;
+import android.view.WindowManager;
+import android.widget.ArrayAdapter;
+import android.widget.CheckBox;
+import android.widget.EditText;
+import android.widget.Spinner;
+import android.widget.TextView;
+import android.widget.Toast;
+import dev.pocketserve.bridge.Pairing;
+import dev.pocketserve.bridge.PocketServeException;
+import dev.pocketserve.bridge.Transport;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.Charset;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+
+/** Where the server is, how it is started, and the token: by a code, pasted, from a file, or from Termux. */
+public final class SettingsActivity extends Activity implements View.OnClickListener {
+    private static final int PICK_FILE = 1;
+    private static final int ASK_TERMUX = 2;
+    /** In the order of the spinner. */
+    private static final Transport[] TRANSPORTS = {Transport.SOCKET, Transport.HTTP, Transport.AUTO};
+
+    private final ExecutorService background = Executors.newSingleThreadExecutor();
+    private final MainExecutor mainThread = new MainExecutor();
+    private AppSettings settings;
+
+    @Override
+    protected void onCreate(Bundle state) {
+        super.onCreate(state);
+        // The token must not appear in screenshots, nor in the list of recent apps.
+        getWindow().addFlags(WindowManager.LayoutParams.FLAG_SECURE);
+        setContentView(R.layout.activity_settings);
+        if (getActionBar() != null) {
+            getActionBar().setDisplayHomeAsUpEnabled(true);
+        }
+        settings = new AppSettings(this);
+        int[] buttons = {R.id.pair, R.id.paste, R.id.import_file, R.id.from_termux, R.id.forget, R.id.save};
+        for (int id : buttons) {
+            findViewById(id).setOnClickListener(this);
+        }
+        ArrayAdapter<String> transports = new ArrayAdapter<>(this, android.R.layout.simple_spinner_item,
+                new String[] {getString(R.string.transport_socket), getString(R.string.transport_http),
+                    getString(R.string.transport_auto)});
+        transports.setDropDownViewResource(android.R.layout.simple_spinner_dropdown_item);
+        ((Spinner) findViewById(R.id.transport)).setAdapter(transports);
+        if (state == null) {
+            fill();
+        }
+    }
+
+    @Override
+    protected void onResume() {
+        super.onResume();
+        showToken();
+        CommandResult.onToken = new Runnable() {
+            @Override
+            public void run() {
+                showToken();
+            }
+        };
+    }
+
+    @Override
+    protected void onPause() {
+        CommandResult.onToken = null;
+        super.onPause();
+    }
+
+    @Override
+    protected void onDestroy() {
+        background.shutdown();
+        super.onDestroy();
+    }
+
+    private EditText field(int id) {
+        return (EditText) findViewById(id);
+    }
+
+    private String typed(int id) {
+        return field(id).getText().toString().trim();
+    }
+
+    private void fill() {
+        field(R.id.http_port).setText(String.valueOf(settings.httpPort()));
+        field(R.id.socket_port).setText(String.valueOf(settings.socketPort()));
+        field(R.id.program).setText(settings.program());
+        field(R.id.models_folder).setText(settings.modelsFolder());
+        ((CheckBox) findViewById(R.id.raw_frames)).setChecked(settings.rawFrames());
+        for (int i = 0; i < TRANSPORTS.length; i++) {
+            if (TRANSPORTS[i] == settings.transport()) {
+                ((Spinner) findViewById(R.id.transport)).setSelection(i);
+            }
+        }
+    }
+
+    /** Whether there is a token; the token itself is never shown again. */
+    private void showToken() {
+        TextView state = (TextView) findViewById(R.id.token_state);
+        state.setText(settings.token() == null ? R.string.token_unset : R.string.token_set);
+    }
+
+    @Override
+    public void onClick(View button) {
+        switch (button.getId()) {
+            case R.id.pair:
+                pair();
+                break;
+            case R.id.paste:
+                paste();
+                break;
+            case R.id.import_file:
+                Intent pick = new Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE);
+                startActivityForResult(pick.setType("*/*"), PICK_FILE);
+                break;
+            case R.id.from_termux:
+                askTermux();
+                break;
+            case R.id.forget:
+                settings.setToken(null);
+                showToken();
+                break;
+            default:
+                save();
+                break;
+        }
+    }
+
+    private void save() {
+        int http = TokenText.port(typed(R.id.http_port));
+        int socket = TokenText.port(typed(R.id.socket_port));
+        if (http < 0 || socket < 0) {
+            field(http < 0 ? R.id.http_port : R.id.socket_port).setError(getString(R.string.bad_port));
+            return;
+        }
+        String token = typed(R.id.token);
+        if (!token.isEmpty() && !keep(token)) {
+            return;
+        }
+        int transport = ((Spinner) findViewById(R.id.transport)).getSelectedItemPosition();
+        boolean raw = ((CheckBox) findViewById(R.id.raw_frames)).isChecked();
+        TokenText named = TokenText.read(token);
+        settings.setConnection(named != null && named.httpPort > 0 ? named.httpPort : http,
+                named != null && named.socketPort > 0 ? named.socketPort : socket, TRANSPORTS[transport], raw);
+        settings.setTermux(typed(R.id.program), typed(R.id.models_folder));
+        say(getString(R.string.saved));
+        finish();
+    }
+
+    /** Keeps what was pasted, typed or read; says so, or why not. */
+    private boolean keep(String text) {
+        TokenText token = TokenText.read(text);
+        if (token == null) {
+            say(getString(R.string.token_bad));
+            return false;
+        }
+        settings.setToken(token);
+        field(R.id.token).setText("");
+        field(R.id.http_port).setText(String.valueOf(settings.httpPort()));
+        field(R.id.socket_port).setText(String.valueOf(settings.socketPort()));
+        showToken();
+        say(getString(R.string.token_saved));
+        return true;
+    }
+
+    private void paste() {
+        ClipboardManager clipboard = (ClipboardManager) getSystemService(Context.CLIPBOARD_SERVICE);
+        ClipData clip = clipboard.getPrimaryClip();
+        if (clip == null || clip.getItemCount() == 0) {
+            say(getString(R.string.clipboard_empty));
+            return;
+        }
+        keep(String.valueOf(clip.getItemAt(0).coerceToText(this)));
+    }
+
+    @Override
+    protected void onActivityResult(int request, int result, Intent data) {
+        if (request != PICK_FILE || result != RESULT_OK || data == null || data.getData() == null) {
+            return;
+        }
+        final Uri address = data.getData();
+        background.execute(new Runnable() {
+            @Override
+            public void run() {
+                final String text = read(address);
+                mainThread.execute(new Runnable() {
+                    @Override
+                    public void run() {
+                        keep(text);
+                    }
+                });
+            }
+        });
+    }
+
+    /** A small text file; empty when it cannot be read, or is no small text file. */
+    private String read(Uri address) {
+        try (InputStream stream = getContentResolver().openInputStream(address)) {
+            return stream == null ? "" : new String(
+                    Pictures.read(stream, TokenText.MAX_LENGTH), Charset.forName("US-ASCII"));
+        } catch (IOException | SecurityException error) {
+            return "";
+        }
+    }
+
+    private void pair() {
+        final String code = typed(R.id.pair_code);
+        final int port = TokenText.port(typed(R.id.http_port));
+        if (code.replaceAll("[^0-9]", "").length() != 6) {
+            field(R.id.pair_code).setError(getString(R.string.pair_digits));
+            return;
+        }
+        say(getString(R.string.pair_running));
+        findViewById(R.id.pair).setEnabled(false);
+        background.execute(new Runnable() {
+            @Override
+            public void run() {
+                String said = null;
+                String token = null;
+                try {
+                    token = Pairing.pair(settings.server().httpPort(port > 0 ? port : settings.httpPort()), code);
+                } catch (PocketServeException error) {
+                    said = explained(error);
+                } catch (IllegalArgumentException error) {
+                    said = getString(R.string.pair_digits);
+                }
+                paired(token, said);
+            }
+        });
+    }
+
+    private void paired(final String token, final String said) {
+        mainThread.execute(new Runnable() {
+            @Override
+            public void run() {
+                findViewById(R.id.pair).setEnabled(true);
+                field(R.id.pair_code).setText("");
+                if (token != null) {
+                    keep(token);
+                } else {
+                    say(said);
+                }
+            }
+        });
+    }
+
+    private String explained(PocketServeException error) {
+        if (error.getCode().equals("PAIRING_CLOSED")) {
+            return getString(R.string.pair_closed);
+        }
+        if (error.getCode().equals("PAIRING_REFUSED")) {
+            return getString(R.string.pair_refused);
+        }
+        Problem problem = Problem.of(error);
+        return problem.help == 0 ? error.getMessage() : getString(problem.title) + ": " + getString(problem.help);
+    }
+
+    private void askTermux() {
+        Termux termux = new Termux(this);
+        switch (termux.state()) {
+            case MISSING:
+                say(getString(R.string.termux_missing));
+                break;
+            case CANNOT:
+                say(getString(R.string.termux_play));
+                break;
+            case NOT_ALLOWED:
+                requestPermissions(new String[] {Termux.PERMISSION}, ASK_TERMUX);
+                break;
+            default:
+                String refused = termux.askForToken(settings);
+                if (refused != null) {
+                    say(getString(R.string.termux_refused, refused));
+                }
+                break;
+        }
+    }
+
+    @Override
+    public void onRequestPermissionsResult(int request, String[] permissions, int[] granted) {
+        if (request == ASK_TERMUX && granted.length > 0) {
+            if (granted[0] == PackageManager.PERMISSION_GRANTED) {
+                askTermux();
+            } else {
+                say(getString(R.string.termux_permission));
+            }
+        }
+    }
+
+    @Override
+    public boolean onOptionsItemSelected(MenuItem item) {
+        if (item.getItemId() == android.R.id.home) {
+            finish();
+            return true;
+        }
+        return super.onOptionsItemSelected(item);
+    }
+
+    private void say(String text) {
+        Toast.makeText(this, text, Toast.LENGTH_LONG).show();
+    }
+}
