@@ -1,7 +1,7 @@
 # One line a target. Everything happens in environments inside this folder; nothing else is installed.
 PYTHON ?= python3
 BIG = torch or tensorflow or tfjs or compiler or java or conformance or wheel or soak
-.PHONY: demo test test-all cases check serve bench
+.PHONY: demo test test-all cases check serve bench apk
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest -m "not ($(BIG))"
 test-all: ; $(PYTHON) tools/environment.py all tflite-runtime && POCKETSERVE_TEST_EVERYTHING=1 .venv-all/bin/python -m pytest && .venv-tflite-runtime/bin/python -m pytest -m "not (onnx or $(BIG))"
@@ -9,3 +9,4 @@ cases: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tests/asset_
 check: ; $(PYTHON) tools/environment.py dev && .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy
 serve: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve serve $(MODELS)
 bench: ; $(PYTHON) tools/environment.py core && .venv/bin/python -m benchmarks
+apk: ; $(PYTHON) android_bridge/build_apk.py

@@ -40,18 +40,18 @@ class Environment:
 
 
 ENVIRONMENTS = {
-    "core": Environment(".venv", ("tflite", "image"), satisfied_by="dev"),
-    "dev": Environment(".venv", ("tflite", "onnx", "image", "dev")),
+    "core": Environment(".venv", ("tflite", "image", "qr"), satisfied_by="dev"),
+    "dev": Environment(".venv", ("tflite", "onnx", "image", "qr", "dev")),
     "all": Environment(
         ".venv-all",
-        ("tflite", "image", "torch", "onnx", "executorch", "tensorflow", "dev", "conformance"),
+        ("tflite", "image", "qr", "torch", "onnx", "executorch", "tensorflow", "dev", "conformance"),
         also=("torch==2.13.0",),  # named here too, or executorch brings a build with gigabytes of CUDA
         npm=("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0"),
     ),
     # The older package needs NumPy 1, which nothing else here does.
     "tflite-runtime": Environment(
         ".venv-tflite-runtime",
-        ("image", "dev"),
+        ("image", "qr", "dev"),
         constraints="constraints-tflite-runtime.txt",
         also=("tflite-runtime==2.14.0", "numpy<2"),
     ),
