@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -143,8 +144,6 @@ def test_the_command_says_when_somebody_guesses(own) -> None:
 
 
 def test_interrupting_the_command_closes_pairing(own) -> None:
-    import signal
-
     with command(own) as process:
         code = shown_code(process)
         process.send_signal(signal.SIGINT)

@@ -111,9 +111,10 @@ final class Camera {
         }
         sensorOrientation = orientation;
         front = facing != null && facing == CameraCharacteristics.LENS_FACING_FRONT;
-        previewSize = largest(sizes.getOutputSizes(SurfaceTexture.class), PREVIEW_LONG_SIDE);
-        Size picture = largest(sizes.getOutputSizes(ImageFormat.JPEG), PICTURE_LONG_SIDE);
-        Size frame = largest(sizes.getOutputSizes(ImageFormat.YUV_420_888), FRAME_LONG_SIDE);
+        Size picture = largest(sizes.getOutputSizes(ImageFormat.JPEG), PICTURE_LONG_SIDE, null);
+        Size frame = largest(sizes.getOutputSizes(ImageFormat.YUV_420_888), FRAME_LONG_SIDE, null);
+        // Of the frame's shape, so that its boxes fit on the preview.
+        previewSize = largest(sizes.getOutputSizes(SurfaceTexture.class), PREVIEW_LONG_SIDE, frame);
         pictures = ImageReader.newInstance(picture.getWidth(), picture.getHeight(), ImageFormat.JPEG, 2);
         frames = ImageReader.newInstance(frame.getWidth(), frame.getHeight(), ImageFormat.YUV_420_888, 2);
         pictures.setOnImageAvailableListener(new PictureListener(), handler);
@@ -124,8 +125,12 @@ final class Camera {
         turned(display);
     }
 
-    /** The largest size within a limit; the smallest of all where every one is larger. */
-    private static Size largest(Size[] sizes, int longSide) {
+    /**
+     * The largest size within a limit; the smallest of all where every one is larger.
+     *
+     * @param like of this shape where there is one; null for any
+     */
+    private static Size largest(Size[] sizes, int longSide, Size like) {
         if (sizes == null || sizes.length == 0) {
             throw new IllegalArgumentException("it gives no pictures");
         }
@@ -137,9 +142,14 @@ final class Camera {
                 smallest = size;
             }
             boolean within = Math.max(size.getWidth(), size.getHeight()) <= longSide;
-            if (within && (best == null || area > (long) best.getWidth() * best.getHeight())) {
+            boolean alike = like == null
+                    || size.getWidth() * like.getHeight() == size.getHeight() * like.getWidth();
+            if (within && alike && (best == null || area > (long) best.getWidth() * best.getHeight())) {
                 best = size;
             }
+        }
+        if (best == null && like != null) {
+            return largest(sizes, longSide, null);
         }
         return best == null ? smallest : best;
     }
@@ -213,9 +223,8 @@ final class Camera {
             device = null;
         }
         if (pictures != null) {
-            pictures.close();
-            frames.close();
-            preview.release();
+            // On the camera's own thread, which may be reading from one of them now; it ends after that.
+            handler.post(new Closing(pictures, frames, preview));
             pictures = null;
             frames = null;
             preview = null;
@@ -223,6 +232,26 @@ final class Camera {
         if (thread != null) {
             thread.quitSafely();
             thread = null;
+        }
+    }
+
+    /** Gives back what the camera wrote to. */
+    private static final class Closing implements Runnable {
+        private final ImageReader pictures;
+        private final ImageReader frames;
+        private final Surface preview;
+
+        Closing(ImageReader pictures, ImageReader frames, Surface preview) {
+            this.pictures = pictures;
+            this.frames = frames;
+            this.preview = preview;
+        }
+
+        @Override
+        public void run() {
+            pictures.close();
+            frames.close();
+            preview.release();
         }
     }
 

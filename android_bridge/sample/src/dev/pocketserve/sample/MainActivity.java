@@ -323,7 +323,10 @@ public final class MainActivity extends Activity implements Camera.Listener, Liv
     private void ask(final byte[] encoded) {
         final String model = settings.model();
         if (model == null) {
-            connect();
+            say(getString(R.string.no_models));
+            return;
+        }
+        if (background.isShutdown()) { // the camera was a little late
             return;
         }
         background.execute(new Runnable() {
