@@ -15,6 +15,7 @@ from pocketserve.engine.engine import Running
 from pocketserve.engine.lane import Turn
 from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
 from pocketserve.engine.statistics import Timing
+from pocketserve.engine.terms import Terms
 from pocketserve.runtimes.base import Session
 from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Hints
 from pocketserve.tasks.labels import label_of
@@ -63,7 +64,7 @@ class _Inputs:
 
 
 def run_tensors(
-    running: Running, request: InferRequest, deadline: float, *, row_by_row: bool = False
+    running: Running, request: InferRequest, terms: Terms, *, row_by_row: bool = False
 ) -> tuple[InferResponse, Timing]:
     """Answer a tensor request.
 
@@ -81,7 +82,7 @@ def run_tensors(
     wanted = _wanted(request.outputs, bound_out)
     inputs = _collect(tensors, bound_in, row_by_row, model.feedback if signature is None else {})
     ready = time.perf_counter_ns()
-    turn = _take_turn(running, signature, inputs, deadline, read_step(request.parameters))
+    turn = _take_turn(running, signature, inputs, terms, read_step(request.parameters))
     infer_end = time.perf_counter_ns()
     labels = getattr(model.task, "labels", ())
     batched = bool(bound_in.specs) and bound_in.specs[0].shape[:1] == (-1,)
@@ -91,7 +92,7 @@ def run_tensors(
 
 
 def run_raw_input(
-    running: Running, body: memoryview, options: AnswerOptions, deadline: float, hints: Hints = NO_HINTS
+    running: Running, body: memoryview, options: AnswerOptions, terms: Terms, hints: Hints = NO_HINTS
 ) -> Prediction:
     """Answer raw input through the model's task.
 
@@ -103,10 +104,11 @@ def run_raw_input(
     wants_picture = "annotate" in options.values
     if wants_picture and not isinstance(model.task, Annotator):
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {model.task.name} has no picture to draw on")
+    running.lane.refuse_if_full(terms)  # before the picture is decoded, which may cost more than the model
     prepared = model.task.prepare(body, hints)
     steps = [_collect_run(running, arrays) for arrays in prepared.runs]
     ready = time.perf_counter_ns()
-    turn = _take_runs(running, steps, prepared.chained, deadline)
+    turn = _take_runs(running, steps, prepared.chained, terms)
     infer_end = time.perf_counter_ns()
     runs = [_task_outputs(running, outputs, step.reals) for outputs, step in zip(turn.result, steps, strict=True)]
     answer = model.task.answer(runs, options, prepared.context)
@@ -123,9 +125,7 @@ def _collect_run(running: Running, arrays: Arrays) -> _Inputs:
     return _collect(tensors, model.inputs, row_by_row=True, feedback=model.feedback)
 
 
-def _take_runs(
-    running: Running, steps: Sequence[_Inputs], chained: bool, deadline: float
-) -> Turn[list[dict[str, Array]]]:
+def _take_runs(running: Running, steps: Sequence[_Inputs], chained: bool, terms: Terms) -> Turn[list[dict[str, Array]]]:
     """All runs of one raw input in one turn; chained ones hand the model's state on."""
     feedback = running.model.feedback
 
@@ -143,7 +143,7 @@ def _take_runs(
                 state = {taken: results[-1][given] for taken, given in feedback.items()}
         return results
 
-    return running.lane.run(work, deadline)
+    return running.lane.run(work, terms)
 
 
 def _task_outputs(running: Running, result: Mapping[str, Array], reals: bool) -> dict[str, Array]:
@@ -236,10 +236,10 @@ def _bad_inputs(fault: str, bound: Bindings) -> ApiError:
 
 
 def _take_turn(
-    running: Running, signature: str | None, inputs: _Inputs, deadline: float, step: SequenceStep | None
+    running: Running, signature: str | None, inputs: _Inputs, terms: Terms, step: SequenceStep | None
 ) -> Turn[dict[str, Array]]:
     if running.sequences is not None and step is not None:
-        return _take_step(running, running.sequences, signature, inputs, deadline, step)
+        return _take_step(running, running.sequences, signature, inputs, terms, step)
 
     def work(session: Session) -> dict[str, Array]:
         if inputs.row_by_row:
@@ -247,7 +247,7 @@ def _take_turn(
         _forget(session)
         return _run(session, {**inputs.state, **inputs.arrays}, signature)
 
-    return running.lane.run(work, deadline)
+    return running.lane.run(work, terms)
 
 
 def _take_step(
@@ -255,7 +255,7 @@ def _take_step(
     table: SequenceTable,
     signature: str | None,
     inputs: _Inputs,
-    deadline: float,
+    terms: Terms,
     step: SequenceStep,
 ) -> Turn[dict[str, Array]]:
     """One step of a sequence: with the state of the step before, and kept for the one behind."""
@@ -272,9 +272,9 @@ def _take_step(
         raise ApiError(ErrorCode.INVALID_REQUEST, "sequences work with the default signature only")
     sequence, ticket = table.enter(step)
     try:
-        with sequence.hold(ticket, deadline):
+        with sequence.hold(ticket, terms):
             table.prepare(sequence)
-            return (sequence.lane or running.lane).run(work, deadline)
+            return (sequence.lane or running.lane).run(work, terms)
     except BaseException:
         failed = begun
         raise

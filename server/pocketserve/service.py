@@ -14,8 +14,10 @@ from typing import Any
 
 from pocketserve import __version__
 from pocketserve.config import Config
+from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.engine import Engine, EngineOptions, Running, State
 from pocketserve.engine.statistics import Timing
+from pocketserve.engine.terms import Terms, read_terms
 from pocketserve.inference import Prediction, run_raw_input, run_tensors
 from pocketserve.pairing import PairingDesk
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
@@ -36,7 +38,6 @@ EXTENSIONS = (
     "statistics",
 )
 FREE_THREADS = 4
-MAX_TIMEOUT_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +158,17 @@ class Service:
         return self._status(entry, found)
 
     @contextmanager
-    def running(self, name: str, version: str | None) -> Iterator[tuple[ModelEntry, Running]]:
+    def running(
+        self, name: str, version: str | None, terms: Terms | None = None
+    ) -> Iterator[tuple[ModelEntry, Running]]:
         """Hold a version for describing it; loads it where needed.
 
         Raises:
             ApiError: why it cannot be loaded.
         """
         entry, found = self._resolve(name, version)
-        with self.in_flight(), self.engine.use(entry, found, self._deadline({})) as running:
+        terms = terms or self.terms({})
+        with self.in_flight(), self.engine.use(entry, found, terms.deadline, terms.cancellation) as running:
             yield entry, running
 
     def require(self, name: str, version: str | None) -> None:
@@ -220,10 +224,10 @@ class Service:
     def _load(self, entry: ModelEntry, default: VersionEntry) -> None:
         name = entry.name
         others = [version for version in entry.versions.values() if version is not default]
-        self.engine.load(entry, default, self._deadline({}))
+        self.engine.load(entry, default, self._deadline())
         for version in others:
             if self.engine.state(name, version.name) is State.READY:
-                self.engine.load(entry, version, self._deadline({}))
+                self.engine.load(entry, version, self._deadline())
             else:
                 self.engine.allow(name, version.name)
 
@@ -233,24 +237,31 @@ class Service:
         versions = list(entry.versions) if entry is not None else []
         # Also what was loaded from files that are gone by now.
         for version in dict.fromkeys([*versions, *self.engine.versions_of(name)]):
-            self.engine.unload(name, version, self._deadline({}))
+            self.engine.unload(name, version, self._deadline())
 
     # Inference
 
     def infer(
-        self, name: str, version: str | None, request: InferRequest, *, row_by_row: bool = False
+        self,
+        name: str,
+        version: str | None,
+        request: InferRequest,
+        terms: Terms | None = None,
+        *,
+        row_by_row: bool = False,
     ) -> InferResponse:
         """Run a model on tensors.
 
         Args:
+            terms: how long it may wait, and more; None reads them from the request's own parameters.
             row_by_row: let a model that is fixed to one row answer several.
 
         Raises:
             ApiError: for every fault of the request, the model or the server.
         """
-        deadline = self._deadline(request.parameters)
-        with self._counted(name, version, deadline) as (running, timings):
-            response, timing = run_tensors(running, request, deadline, row_by_row=row_by_row)
+        terms = terms or self.terms(request.parameters)
+        with self._counted(name, version, terms) as (running, timings):
+            response, timing = run_tensors(running, request, terms, row_by_row=row_by_row)
             timings.append(timing)
         return response
 
@@ -260,35 +271,57 @@ class Service:
         version: str | None,
         body: memoryview,
         options: AnswerOptions,
-        timeout_us: int = 0,
+        terms: Terms | None = None,
         hints: Hints = NO_HINTS,
     ) -> Prediction:
         """Run a model on raw input and label its answer.
 
+        Args:
+            terms: how long it may wait, and more; None is the longest wait that the settings allow.
+
         Raises:
             ApiError: for every fault of the request, the model or the server.
         """
-        deadline = self._deadline({"timeout": timeout_us})
-        with self._counted(name, version, deadline) as (running, timings):
-            prediction = run_raw_input(running, body, options, deadline, hints)
+        terms = terms or self.terms({})
+        with self._counted(name, version, terms) as (running, timings):
+            prediction = run_raw_input(running, body, options, terms, hints)
             timings.append(prediction.timing)
         return prediction
 
+    def terms(
+        self,
+        parameters: Mapping[str, Any],
+        deadline: float | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> Terms:
+        """A request's terms: the earliest of its own limits and the settings', its priority and stream.
+
+        Args:
+            parameters: the protocol's ``timeout`` (microseconds), ``priority`` and ``stream``.
+            deadline: monotonic seconds, from the transport.
+
+        Raises:
+            ApiError: INVALID_PARAMETER.
+        """
+        return read_terms(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation)
+
     @contextmanager
-    def _counted(self, name: str, version: str | None, deadline: float) -> Iterator[tuple[Running, list[Timing]]]:
+    def _counted(self, name: str, version: str | None, terms: Terms) -> Iterator[tuple[Running, list[Timing]]]:
         """Hold a version for one request and count how it ended: the caller appends the timing of a success."""
         entry, found = self._resolve(name, version)
         statistics = self.engine.statistics(entry.name, found.name)
         started = time.perf_counter_ns()
         timings: list[Timing] = []
         try:
-            with self.in_flight(), self.engine.use(entry, found, deadline) as running:
+            with self.in_flight(), self.engine.use(entry, found, terms.deadline, terms.cancellation) as running:
                 yield running, timings
-        finally:
-            if timings:
-                statistics.record_success(timings[0])
-            else:
-                statistics.record_failure(time.perf_counter_ns() - started)
+        except ApiError as error:
+            statistics.record_failure(time.perf_counter_ns() - started, error.code)
+            raise
+        except BaseException:
+            statistics.record_failure(time.perf_counter_ns() - started)
+            raise
+        statistics.record_success(timings[0])
 
     def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:
         entry = self.repository.model(name)
@@ -306,22 +339,16 @@ class Service:
             state = State.FAILED
         if reason is None:
             reason = {State.ON_DEMAND: "loads on first use", State.STOPPED: "unloaded"}.get(state, "")
-        ready = state in (State.READY, State.ON_DEMAND)
+        # One that is being loaded anew serves on.
+        ready = state in (State.READY, State.ON_DEMAND) or self.engine.running(entry.name, version.name) is not None
         return ModelStatus(entry.name, version.name, state, ready, reason)
 
     def _quarantined(self, version: VersionEntry) -> str | None:
         return self.quarantine.known_reason(version) if self.quarantine is not None else None
 
-    def _deadline(self, parameters: Mapping[str, Any]) -> float:
-        """The clock's time by which a request must have started: its ``timeout`` in microseconds, bounded."""
-        timeout = parameters.get("timeout", 0)
-        if type(timeout) is not int or not 0 <= timeout <= MAX_TIMEOUT_US:
-            raise ApiError(
-                ErrorCode.INVALID_PARAMETER,
-                f"parameters.timeout must be microseconds from 0 to {MAX_TIMEOUT_US}",
-            )
-        seconds = min(timeout / 1e6, self.config.request_timeout) if timeout else self.config.request_timeout
-        return time.monotonic() + seconds
+    def _deadline(self) -> float:
+        """When the longest wait that the settings allow is over."""
+        return time.monotonic() + self.config.request_timeout
 
 
 def _open_quarantine(config: Config) -> Quarantine | None:

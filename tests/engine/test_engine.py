@@ -17,7 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.engine import Engine, EngineOptions, Running, State
+from pocketserve.engine.terms import Terms
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -80,7 +82,7 @@ def run_on_zeros(running: Running) -> float:
         (output,) = session.run({spec.name: zeros}).values()
         return float(output.reshape(-1)[0])
 
-    return running.lane.run(work, FOREVER).result
+    return running.lane.run(work, Terms(FOREVER)).result
 
 
 def is_closed(running: Running) -> bool:
@@ -293,6 +295,37 @@ def test_a_model_that_is_being_loaded_anew_is_not_evicted(bench, pool, slow_labe
     labels.finish()
     loading.result(TIMEOUT_S)
     assert one.state("digits") is State.READY and is_closed(old)
+
+
+def test_requests_during_a_reload_are_served_by_the_old_one(bench, pool, slow_labels):
+    one = bench()
+    one.load("digits")
+    old = one.running("digits")
+    labels = slow_labels()
+    loading = pool.submit(one.load, "digits")
+    labels.await_reader()
+    with one.use("digits", deadline=one.clock.now + 0.001) as running:
+        assert running is old
+        run_on_zeros(running)
+    labels.finish()
+    loading.result(TIMEOUT_S)
+    assert is_closed(old) and one.running("digits") is not old
+
+
+def test_who_waits_for_a_load_may_be_cancelled(bench, pool, slow_labels):
+    one, labels, switch = bench(), slow_labels(), Cancellation()
+    first = pool.submit(one.ask, "digits")
+    labels.await_reader()
+
+    def wait() -> None:
+        with one.engine.use(*one.named("digits"), FOREVER, switch):
+            raise AssertionError("it was cancelled")
+
+    waiting = pool.submit(wait)
+    switch.cancel()
+    assert refusal(lambda: waiting.result(TIMEOUT_S)).code is ErrorCode.CANCELLED
+    labels.finish()
+    first.result(TIMEOUT_S)
 
 
 # --- Unloading

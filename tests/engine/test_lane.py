@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
 
 import pytest
 
+from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.lane import Lane, Turn
+from pocketserve.engine.terms import Terms
 from pocketserve_wire import ApiError, ErrorCode
 
 TIMEOUT_S = 20.0
@@ -51,13 +53,13 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def later() -> float:
-    return monotonic() + TIMEOUT_S
+def later() -> Terms:
+    return Terms(monotonic() + TIMEOUT_S)
 
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that announces itself to nobody."""
-    ends, pause = later(), threading.Event()
+    ends, pause = monotonic() + TIMEOUT_S, threading.Event()
     while not condition():
         assert monotonic() < ends
         pause.wait(0.001)
@@ -66,7 +68,8 @@ def until(condition: Callable[[], bool]) -> None:
 def test_an_idle_session_runs_on_the_callers_thread():
     session = object()
     turn = Lane([session], 1).run(lambda given: (given, threading.get_ident()), later())
-    assert turn == Turn((session, threading.get_ident()), turn.queue_ns, turn.run_ns)
+    assert turn.result == (session, threading.get_ident())
+    assert (turn.executions, turn.batch_rows) == (1, None)
     assert turn.queue_ns >= 0 and turn.run_ns >= 0
 
 
@@ -90,14 +93,14 @@ def test_a_full_line_refuses_at_once(pool):
 
 def test_the_advice_when_to_retry_grows_with_the_length_of_the_runs(pool):
     lane, holder = Lane([object()], queue_limit=1), Holder()
-    lane._leave(lane._enter(later()), run_s=100.0)
+    lane._line.recent_run_s = 20.0
     first = pool.submit(lane.run, holder, later())
     assert holder.entered.wait(TIMEOUT_S)
     second = pool.submit(lane.run, lambda session: None, later())
     until(lambda: lane.waiting == 1)
     with pytest.raises(ApiError) as refusal:
         lane.run(lambda session: None, later())
-    assert refusal.value.retry_after_s == pytest.approx(40.0)  # two runs of a fifth of 100 s
+    assert refusal.value.retry_after_s == pytest.approx(40.0)  # the one that runs and the one that waits
     holder.proceed.set()
     assert first.result(TIMEOUT_S) and second.result(TIMEOUT_S)
 
@@ -118,22 +121,22 @@ def test_those_who_wait_are_served_in_order_of_arrival(pool):
 def test_work_is_not_started_after_its_deadline():
     lane, started = Lane([object()], 1, clock=lambda: 100.0), []
     with pytest.raises(ApiError) as refusal:
-        lane.run(started.append, deadline=100.0)
+        lane.run(started.append, Terms(100.0))
     assert refusal.value.code is ErrorCode.DEADLINE_EXCEEDED
     assert not started
 
 
 def test_who_gives_up_waiting_leaves_the_line(pool):
     lane, holder, started = Lane([object()], queue_limit=1, clock=lambda: 100.0), Holder(), []
-    first = pool.submit(lane.run, holder, 200.0)
+    first = pool.submit(lane.run, holder, Terms(200.0))
     assert holder.entered.wait(TIMEOUT_S)
     with pytest.raises(ApiError) as refusal:
-        lane.run(started.append, deadline=100.001)
+        lane.run(started.append, Terms(100.001))
     assert refusal.value.code is ErrorCode.DEADLINE_EXCEEDED
     assert lane.waiting == 0
 
     # The place in the line is free again, and the turn goes to whoever came after.
-    second = pool.submit(lane.run, lambda session: "mine", 200.0)
+    second = pool.submit(lane.run, lambda session: "mine", Terms(200.0))
     until(lambda: lane.waiting == 1)
     holder.proceed.set()
     assert first.result(TIMEOUT_S).result == "held"
@@ -184,7 +187,7 @@ def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
         ended = []
         for turn in range(60):
             try:
-                lane.run(ExclusiveSession.use, monotonic() + (seed * 7 + turn) % 10 / 20_000)
+                lane.run(ExclusiveSession.use, Terms(monotonic() + (seed * 7 + turn) % 10 / 20_000))
                 ended.append("done")
             except ApiError as error:
                 ended.append(error.code.name)
@@ -240,3 +243,155 @@ def test_several_sessions_run_at_the_same_time(pool):
 
     futures = [pool.submit(lane.run, meet, later()) for _ in range(3)]
     assert {id(future.result(TIMEOUT_S).result) for future in futures} == {id(session) for session in sessions}
+
+
+# --- Freshness, priority, giving up
+
+
+class Crowd:
+    """A lane whose one session is held, and requests that wait for it in a known order."""
+
+    def __init__(self, pool: ThreadPoolExecutor, queue_limit: int = 10) -> None:
+        self.lane, self.holder = Lane([object()], queue_limit), Holder()
+        self.order: list[str] = []
+        self._pool = pool
+        self.first = pool.submit(self.lane.run, self.holder, later())
+        assert self.holder.entered.wait(TIMEOUT_S)
+
+    def enter(self, name: str, *, waits: bool = True, **terms: object) -> Future[Turn[None]]:
+        before = self.lane.waiting
+        work = lambda session: self.order.append(name)  # noqa: E731
+        future = self._pool.submit(self.lane.run, work, Terms(monotonic() + TIMEOUT_S, **terms))
+        until(lambda: future.done() or self.lane.waiting == before + waits)
+        return future
+
+    def go(self, *futures: Future[Turn[None]]) -> list[str]:
+        """Let all run; returns the order in which they did."""
+        self.holder.proceed.set()
+        for future in (self.first, *futures):
+            future.result(TIMEOUT_S)
+        return self.order
+
+
+def fate(future: Future[Turn[None]]) -> ErrorCode:
+    with pytest.raises(ApiError) as caught:
+        future.result(TIMEOUT_S)
+    return caught.value.code
+
+
+def test_the_newest_request_of_a_stream_takes_the_place_of_the_one_that_waits(pool):
+    crowd = Crowd(pool)
+    old = crowd.enter("old", stream="camera", arrived=1.0)
+    other = crowd.enter("other", stream="microphone", arrived=2.0)
+    plain = crowd.enter("plain")
+    new = pool.submit(
+        crowd.lane.run, lambda session: crowd.order.append("new"), Terms(later().deadline, stream="camera", arrived=3.0)
+    )
+    assert fate(old) is ErrorCode.SUPERSEDED
+    assert crowd.go(other, plain, new) == ["new", "other", "plain"]
+
+
+def test_a_late_thread_does_not_bring_an_old_frame_back(pool):
+    crowd = Crowd(pool)
+    new = crowd.enter("new", stream="camera", arrived=2.0)
+    assert fate(crowd.enter("old", stream="camera", arrived=1.0)) is ErrorCode.SUPERSEDED
+    assert crowd.go(new) == ["new"]
+
+
+def test_a_stream_needs_one_place_only(pool):
+    crowd = Crowd(pool, queue_limit=1)
+    frames = [crowd.enter(str(number), waits=number == 0, stream="camera", arrived=number) for number in range(2)]
+    assert fate(frames[0]) is ErrorCode.SUPERSEDED
+    assert fate(crowd.enter("plain")) is ErrorCode.QUEUE_FULL
+    assert crowd.go(frames[1]) == ["1"]
+
+
+def test_a_running_request_of_a_stream_finishes(pool):
+    lane, holder = Lane([object()], 1), Holder()
+    first = pool.submit(lane.run, holder, Terms(later().deadline, stream="camera", arrived=1.0))
+    assert holder.entered.wait(TIMEOUT_S)
+    second = pool.submit(lane.run, lambda session: "next", Terms(later().deadline, stream="camera", arrived=2.0))
+    until(lambda: lane.waiting == 1)
+    holder.proceed.set()
+    assert [first.result(TIMEOUT_S).result, second.result(TIMEOUT_S).result] == ["held", "next"]
+
+
+def test_lower_ranks_go_first(pool):
+    crowd = Crowd(pool)
+    futures = [crowd.enter(f"{rank}{letter}", rank=rank) for letter in "ab" for rank in (5, 9, 1)]
+    assert crowd.go(*futures) == ["1a", "1b", "5a", "5b", "9a", "9b"]
+
+
+def test_an_urgent_request_gets_into_a_full_line(pool):
+    crowd = Crowd(pool, queue_limit=2)
+    kept, last = crowd.enter("kept"), crowd.enter("last")
+    urgent = crowd.enter("urgent", waits=False, rank=1)
+    assert fate(last) is ErrorCode.QUEUE_FULL
+    assert fate(crowd.enter("background", rank=9)) is ErrorCode.QUEUE_FULL
+    assert crowd.go(urgent, kept) == ["urgent", "kept"]
+
+
+def test_a_cancelled_request_ends_at_once(pool):
+    crowd, switch = Crowd(pool), Cancellation()
+    given_up = crowd.enter("given up", cancellation=switch)
+    stays = crowd.enter("stays")
+    switch.cancel()
+    assert fate(given_up) is ErrorCode.CANCELLED
+    assert crowd.lane.waiting == 1
+    assert fate(crowd.enter("too late", cancellation=switch)) is ErrorCode.CANCELLED
+    assert crowd.go(stays) == ["stays"]
+    switch.cancel()  # after the end it does nothing
+
+
+def test_a_running_request_is_not_cancelled(pool):
+    lane, holder, switch = Lane([object()], 1), Holder(), Cancellation()
+    running = pool.submit(lane.run, holder, Terms(later().deadline, cancellation=switch))
+    assert holder.entered.wait(TIMEOUT_S)
+    switch.cancel()
+    holder.proceed.set()
+    assert running.result(TIMEOUT_S).result == "held"
+
+
+def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
+    used = [ExclusiveSession(), ExclusiveSession()]
+    lane, start = Lane(used, queue_limit=64), threading.Barrier(20)
+
+    def hammer(seed: int) -> list[str]:
+        start.wait(TIMEOUT_S)
+        ended = []
+        for turn in range(60):
+            switch = Cancellation()
+            canceller = threading.Thread(target=switch.cancel)
+            stream = "s" * (seed % 3) if turn % 2 else ""
+            if turn % 3:
+                canceller.start()
+            try:
+                terms = Terms(later().deadline, cancellation=switch, stream=stream, arrived=monotonic())
+                lane.run(ExclusiveSession.use, terms)
+                ended.append("done")
+            except ApiError as error:
+                ended.append(error.code.name)
+            if turn % 3:
+                canceller.join(TIMEOUT_S)
+        return ended
+
+    ended = [end for future in [pool.submit(hammer, n) for n in range(20)] for end in future.result(60)]
+    assert set(ended) <= {"done", "CANCELLED", "SUPERSEDED"}
+    assert sum(session.uses for session in used) == ended.count("done")
+    assert sum(session.overlaps for session in used) == 0
+    assert lane.waiting == 0
+    both = threading.Barrier(2)
+    meeting = [pool.submit(lane.run, lambda session: both.wait(TIMEOUT_S), later()) for _ in range(2)]
+    assert {future.result(TIMEOUT_S).result for future in meeting} == {0, 1}
+
+
+def test_a_full_line_can_be_seen_before_anything_is_done_for_a_request(pool):
+    crowd = Crowd(pool, queue_limit=1)
+    crowd.lane.refuse_if_full(later())
+    waits = crowd.enter("waits")
+    with pytest.raises(ApiError) as refusal:
+        crowd.lane.refuse_if_full(later())
+    assert refusal.value.code is ErrorCode.QUEUE_FULL
+    crowd.lane.refuse_if_full(Terms(0.0, rank=1))
+    crowd.lane.refuse_if_full(Terms(0.0, stream="camera"))
+    assert crowd.go(waits) == ["waits"]

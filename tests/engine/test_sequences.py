@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
+from pocketserve.engine.terms import Terms
 from pocketserve_wire import ApiError, ErrorCode
 
 WAIT_S = 10.0
@@ -56,7 +58,7 @@ def go_on(name: str, *, end: bool = False) -> SequenceStep:
 def take(sequences: SequenceTable, step: SequenceStep) -> object:
     """One whole step; returns the session that it ran on."""
     sequence, ticket = sequences.enter(step)
-    with sequence.hold(ticket, time.monotonic() + WAIT_S):
+    with sequence.hold(ticket, Terms(time.monotonic() + WAIT_S)):
         sequences.prepare(sequence)
         session = sequence.session
     sequences.leave(step, sequence, failed=False)
@@ -100,12 +102,12 @@ def test_steps_run_in_the_order_in_which_they_came() -> None:
 
     def run(number: int) -> None:
         sequence, mine = entered[number]
-        with sequence.hold(mine, time.monotonic() + WAIT_S):
+        with sequence.hold(mine, Terms(time.monotonic() + WAIT_S)):
             order.append(number)
         sequences.leave(go_on("a"), sequence, failed=False)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in reversed(range(8))]
-    with first.hold(ticket, time.monotonic() + WAIT_S):
+    with first.hold(ticket, Terms(time.monotonic() + WAIT_S)):
         for thread in threads:
             thread.start()
         assert order == []
@@ -118,11 +120,35 @@ def test_a_step_that_came_too_late_leaves_the_sequence_alone() -> None:
     sequences = table()
     sequence, ticket = sequences.enter(start("a"))
     late, its_ticket = sequences.enter(go_on("a"))
-    with sequence.hold(ticket, time.monotonic() + WAIT_S):
+    with sequence.hold(ticket, Terms(time.monotonic() + WAIT_S)):
         sequences.prepare(sequence)
-        hold = late.hold(its_ticket, time.monotonic())
+        hold = late.hold(its_ticket, Terms(time.monotonic()))
         assert refusal(hold.__enter__) is ErrorCode.DEADLINE_EXCEEDED
         sequences.leave(go_on("a"), late, failed=False)
+    sequences.leave(start("a"), sequence, failed=False)
+    assert take(sequences, go_on("a")) is sequence.session
+
+
+def test_a_step_that_waits_may_be_cancelled() -> None:
+    sequences, switch = table(), Cancellation()
+    sequence, ticket = sequences.enter(start("a"))
+    waiting, its_ticket = sequences.enter(go_on("a"))
+    entered = threading.Event()
+    codes: list[ErrorCode] = []
+
+    def wait() -> None:
+        entered.set()
+        terms = Terms(time.monotonic() + WAIT_S, cancellation=switch)
+        codes.append(refusal(waiting.hold(its_ticket, terms).__enter__))
+
+    with sequence.hold(ticket, Terms(time.monotonic() + WAIT_S)):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert entered.wait(WAIT_S)
+        switch.cancel()
+        thread.join(WAIT_S)
+    assert codes == [ErrorCode.CANCELLED]
+    sequences.leave(go_on("a"), waiting, failed=False)
     sequences.leave(start("a"), sequence, failed=False)
     assert take(sequences, go_on("a")) is sequence.session
 
@@ -130,7 +156,7 @@ def test_a_step_that_came_too_late_leaves_the_sequence_alone() -> None:
 def test_a_failed_step_closes_its_sequence() -> None:
     sequences = table()
     sequence, ticket = sequences.enter(start("a"))
-    with sequence.hold(ticket, time.monotonic() + WAIT_S):
+    with sequence.hold(ticket, Terms(time.monotonic() + WAIT_S)):
         sequences.prepare(sequence)
     session = sequence.session
     sequences.leave(start("a"), sequence, failed=True)
@@ -151,7 +177,7 @@ def take_failing(sequences: SequenceTable) -> None:
     step = start("a", end=True)
     sequence, ticket = sequences.enter(step)
     try:
-        with sequence.hold(ticket, time.monotonic() + WAIT_S):
+        with sequence.hold(ticket, Terms(time.monotonic() + WAIT_S)):
             sequences.prepare(sequence)
     finally:
         sequences.leave(step, sequence, failed=False)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.engine.statistics import MAX_BATCH_SIZES, PHASES, Timing, VersionStatistics
+from pocketserve.engine.statistics import MAX_BATCH_SIZES, PHASES, UNANSWERED, Timing, VersionStatistics
+from pocketserve_wire import ErrorCode
 
 NEVER = {"count": 0, "ns": 0}
 
@@ -26,7 +27,7 @@ def test_a_version_that_never_ran():
         "inference_count": 0,
         "execution_count": 0,
         "inference_stats": {
-            **dict.fromkeys(("success", "fail", *PHASES), NEVER),
+            **dict.fromkeys(("success", "fail", *UNANSWERED.values(), *PHASES), NEVER),
             "cache_hit": NEVER,
             "cache_miss": NEVER,
         },
@@ -42,14 +43,21 @@ def test_a_scripted_sequence_is_counted_exactly():
     statistics.record_success(Timing(2, 20, 200, 2000, rows=5))
     statistics.record_failure(7)
     statistics.record_success(Timing(3, 30, 300, 3000, rows=5, executions=5))
-    statistics.record_failure(8)
+    statistics.record_failure(8, ErrorCode.INFERENCE_FAILED)
+    statistics.record_failure(1, ErrorCode.SUPERSEDED)
+    statistics.record_failure(2, ErrorCode.DEADLINE_EXCEEDED)
+    statistics.record_failure(3, ErrorCode.QUEUE_FULL)
     found = document(statistics, memory_bytes=42)
 
     assert found["last_inference"] > 0
     assert (found["inference_count"], found["execution_count"]) == (11, 7)
     assert found["inference_stats"] == {
         "success": {"count": 3, "ns": 6666},
-        "fail": {"count": 2, "ns": 15},
+        "fail": {"count": 5, "ns": 15 + 6},
+        "superseded": {"count": 1, "ns": 1},
+        "cancelled": NEVER,
+        "expired": {"count": 1, "ns": 2},
+        "refused": {"count": 1, "ns": 3},
         "queue": {"count": 3, "ns": 6},
         "compute_input": {"count": 3, "ns": 60},
         "compute_infer": {"count": 3, "ns": 600},

@@ -140,6 +140,10 @@ def test_counters_are_exactly_what_was_done(new_server, models_copy):
     assert counts == {
         "success": 6,
         "fail": 2,
+        "superseded": 0,
+        "cancelled": 0,
+        "expired": 0,
+        "refused": 0,
         "queue": 6,
         "compute_input": 6,
         "compute_infer": 6,

@@ -89,6 +89,32 @@ def query_number(request: ApiRequest, name: str, low: float, high: float, defaul
     return value
 
 
+WAITING_QUERY = ("timeout_ms", "priority", "stream")
+"""Query parameters that say how a request waits."""
+
+
+def waiting_parameters(request: ApiRequest) -> dict[str, Any]:
+    """What the query string says of a request's waiting, as the protocol's parameters.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    found: dict[str, Any] = {}
+    if not request.query:
+        return found
+    timeout_us = int(1000 * query_number(request, "timeout_ms", 0, 86_400_000, default=0))
+    if timeout_us:
+        found["timeout"] = timeout_us
+    priority = request.query.get("priority", "0")
+    if not (priority.isascii() and priority.isdigit()) or len(priority) > 10:
+        raise ApiError(ErrorCode.INVALID_PARAMETER, "query parameter priority must be a whole number from 0")
+    if int(priority):
+        found["priority"] = int(priority)
+    if "stream" in request.query:
+        found["stream"] = request.query["stream"]
+    return found
+
+
 def refuse_unknown_query(request: ApiRequest, *known: str) -> None:
     """Refuse misspelt query parameters instead of passing over them.
 

@@ -90,7 +90,11 @@ def _counters(used: list[tuple[str, str, VersionStatistics]]) -> Iterator[Metric
     seconds = CounterMetricFamily("pocketserve_phase_seconds", "Time spent by phase", labels=[*keys, "phase"])
     for name, version, found in used:
         requests.add_metric([name, version, "success"], found.success.count)
-        requests.add_metric([name, version, "failure"], found.fail.count)
+        known = 0
+        for outcome, duration in found.unanswered.items():
+            requests.add_metric([name, version, outcome], duration.count)
+            known += duration.count
+        requests.add_metric([name, version, "failure"], max(0, found.fail.count - known))
         rows.add_metric([name, version], found.inference_count)
         runs.add_metric([name, version], found.execution_count)
         for phase, duration in found.phases.items():

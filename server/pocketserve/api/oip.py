@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketserve.api import tasks
 from pocketserve.api.describe import describe_model
-from pocketserve.api.messages import OCTETS, ApiRequest, ApiResponse, json_response
+from pocketserve.api.messages import OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.engine import Running, State
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.service import ModelStatus, Service
@@ -83,8 +83,11 @@ def infer(service: Service, request: ApiRequest) -> ApiResponse:
     """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out."""
     service.require(request.path["model"], request.path.get("version"))
     decoded = oip.decode_infer_request(request.body, request.json_length)
+    # A raw body has no parameters of its own, so the query string may hold them.
+    parameters = decoded.parameters | waiting_parameters(request) if request.query else decoded.parameters
+    terms = service.terms(parameters, request.deadline, request.cancellation)
     run = partial(tasks.infer, service) if tasks.asks_for_task(decoded) else service.infer
-    response = run(request.path["model"], request.path.get("version"), decoded)
+    response = run(request.path["model"], request.path.get("version"), decoded, terms)
     if decoded.outputs:
         binary = {output.name: output.binary for output in decoded.outputs}
     else:

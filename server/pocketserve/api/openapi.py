@@ -204,11 +204,18 @@ ANSWERS: dict[str, tuple[str, Schema]] = {
     "openapi": ("application/json", {"type": "object"}),
 }
 
+_WAITING: tuple[tuple[str, Schema, str], ...] = (
+    ("timeout_ms", {"type": "number", "minimum": 0, "maximum": 86_400_000}, "Longest wait for a turn."),
+    ("priority", {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}, "1 goes first; 0, the default, is as 5."),
+    ("stream", {"type": "string", "maxLength": 128}, "A newer request of the same stream replaces one that waits."),
+)
 _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
+    "infer": _WAITING,
+    "v1_predict": _WAITING,
     "prediction": (
         *((parameter.name, parameter.schema(), parameter.text) for parameter in parameters.PARAMETERS),
         ("version", TEXT, "The version to ask; else the model's default."),
-        ("timeout_ms", {"type": "number", "minimum": 0, "maximum": 86_400_000}, "Longest wait for a turn."),
+        *_WAITING,
     ),
     "pairing_state": (
         ("wait_ms", {"type": "number", "minimum": 0, "maximum": 30_000}, "Answer later, once pairing is not open."),

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, query_number, refuse_unknown_query
+from pocketserve.api.messages import (
+    WAITING_QUERY,
+    ApiRequest,
+    ApiResponse,
+    json_response,
+    refuse_unknown_query,
+    waiting_parameters,
+)
 from pocketserve.engine.statistics import Timing
 from pocketserve.inference import Prediction
 from pocketserve.service import Service
@@ -27,11 +34,11 @@ def ask(service: Service, request: ApiRequest) -> Prediction:
     Raises:
         ApiError: for every fault of the request, the model or the server.
     """
-    refuse_unknown_query(request, *parameters.NAMES, "version", "timeout_ms")
+    refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY)
     hints, options = parameters.hints_and_options(request.query, request.content_type)
-    timeout_us = int(1000 * query_number(request, "timeout_ms", 0, 86_400_000, default=0))
+    terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation)
     version = request.query.get("version")
-    return service.predict(request.path["model"], version, request.body, options, timeout_us, hints)
+    return service.predict(request.path["model"], version, request.body, options, terms, hints)
 
 
 def document(prediction: Prediction) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.api.predictions import document
+from pocketserve.engine.terms import Terms
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode, Tensor, strict_json
 from pocketserve_wire.oip import InferRequest, InferResponse
 
 OUTPUT = "answer"
-OWN = ("task", "content_type", "timeout")
+OWN = ("task", "content_type", "timeout", "priority", "stream")
 
 
 def asks_for_task(request: InferRequest) -> bool:
@@ -30,7 +31,7 @@ def asks_for_task(request: InferRequest) -> bool:
     return wanted
 
 
-def infer(service: Service, model: str, version: str | None, request: InferRequest) -> InferResponse:
+def infer(service: Service, model: str, version: str | None, request: InferRequest, terms: Terms) -> InferResponse:
     """Answer one raw input.
 
     Raises:
@@ -43,8 +44,7 @@ def infer(service: Service, model: str, version: str | None, request: InferReque
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"unknown parameter {unknown[0]!r:.64}; known are {known}")
     hints, options = parameters.hints_and_options(given, _text(given, "content_type"))
     _check_outputs(request)
-    timeout = given.get("timeout", 0)
-    prediction = service.predict(model, version, _body(request), options, timeout, hints)
+    prediction = service.predict(model, version, _body(request), options, terms, hints)
     content = prediction.picture or strict_json.dumps(document(prediction))
     answer = Tensor(OUTPUT, "BYTES", (1,), [content])
     return InferResponse(prediction.model, prediction.version, [answer], id=request.id)

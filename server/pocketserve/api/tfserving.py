@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.api.messages import ApiRequest, ApiResponse, json_response
+from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.bindings import Bindings
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tensors import Array, TensorSpec, to_array
@@ -80,7 +80,8 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
     service.require(request.path["model"], request.path.get("version"))
     document = strict_json.loads_object(request.body)
     signature = _signature_name(document)
-    with service.running(request.path["model"], request.path.get("version")) as (_, running):
+    terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation)
+    with service.running(request.path["model"], request.path.get("version"), terms) as (_, running):
         points = running.model.entry_points
     key = None if signature == DEFAULT_SIGNATURE else signature
     if key not in points:
@@ -92,7 +93,7 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
     bound = points[key][0]
     tensors = _from_instances(document["instances"], bound) if rows else _from_inputs(document["inputs"], bound)
     decoded = oip.InferRequest(inputs=tensors, parameters={"signature_name": key} if key else {})
-    response = service.infer(request.path["model"], request.path.get("version"), decoded, row_by_row=rows)
+    response = service.infer(request.path["model"], request.path.get("version"), decoded, terms, row_by_row=rows)
     outputs = {tensor.name: _to_values(tensor) for tensor in response.outputs}
     answer = {"predictions": _as_rows(outputs, response.outputs)} if rows else {"outputs": _single_or_all(outputs)}
     return ApiResponse(chunks=[strict_json.dumps(answer)], compressible=True)

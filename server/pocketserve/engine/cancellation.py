@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -53,6 +54,24 @@ class Cancellation:
         """
         if self._cancelled:
             raise cancelled()
+
+
+@contextmanager
+def waking(cancellation: Cancellation | None, condition: threading.Condition) -> Iterator[None]:
+    """Let a cancellation wake whoever waits on a condition; they look themselves what has happened."""
+    if cancellation is None:
+        yield
+        return
+
+    def wake() -> None:
+        with condition:
+            condition.notify_all()
+
+    cancellation.listen(wake)
+    try:
+        yield
+    finally:
+        cancellation.listen(None)
 
 
 def cancelled() -> ApiError:

@@ -15,7 +15,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pocketserve.engine import cores, memory
-from pocketserve.engine.lane import Lane
+from pocketserve.engine.cancellation import Cancellation, waking
+from pocketserve.engine.lane import Lane, Scheduler
 from pocketserve.engine.sequences import SequenceTable
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.repository.files import file_bytes, stamp, version_files
@@ -105,18 +106,24 @@ class Engine:
         self._clock = clock
         self._budget = options.memory_budget or cores.available_memory() // 2
         self._slots: dict[Key, Slot] = {}
+        self._scheduler = Scheduler(_run_slots(), clock)
         self._changed = threading.Condition()
         self._janitor: threading.Thread | None = None
         self._closed = False
 
     @contextmanager
-    def use(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> Iterator[Running]:
+    def use(
+        self, entry: ModelEntry, version: VersionEntry, deadline: float, cancellation: Cancellation | None = None
+    ) -> Iterator[Running]:
         """Hold a version for one request, loading it first where needed. It is not unloaded meanwhile.
+
+        Args:
+            deadline, cancellation: end the wait for a load that another request has begun.
 
         Raises:
             ApiError: why the version cannot be used.
         """
-        running = self._acquire(entry, version, deadline)
+        running = self._acquire(entry, version, deadline, cancellation)
         try:
             yield running
         finally:
@@ -206,13 +213,16 @@ class Engine:
             self._changed.notify_all()
         self._close(*closing)
 
-    def _acquire(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> Running:
+    def _acquire(
+        self, entry: ModelEntry, version: VersionEntry, deadline: float, cancellation: Cancellation | None
+    ) -> Running:
         key = (entry.name, version.name)
         # A freshly loaded version may be evicted before this thread gets hold of it; then it is loaded once more.
         while True:
             with self._changed:
                 slot = self._slot(key)
-                self._await_loading(slot, deadline)
+                if slot.running is None:  # one that is being loaded anew serves on until the new one is there
+                    self._await_loading(slot, deadline, cancellation)
                 if self._closed:
                     raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
                 if slot.running is not None:
@@ -275,8 +285,8 @@ class Engine:
         log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
         manifest = entry.manifest
         queue_limit = manifest.queue_limit or self._options.queue_limit
-        lane = Lane(model.sessions, queue_limit, self._clock)
-        sequences = self._sequences(model, queue_limit)
+        lane = Lane(model.sessions, queue_limit, self._clock, self._scheduler)
+        sequences = self._sequences(model, queue_limit, lane)
         keep_alive = self._options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
         with self._changed:
             closing = self._detach(slot)
@@ -288,14 +298,14 @@ class Engine:
         self._close(closing)
         self._start_janitor()
 
-    def _sequences(self, model: LoadedModel, queue_limit: int) -> SequenceTable | None:
+    def _sequences(self, model: LoadedModel, queue_limit: int, lane: Lane) -> SequenceTable | None:
         """The table of a model that keeps state; None for the others."""
         if not model.feedback and not model.resettable:
             return None
         state = model.entry.manifest.state
         most = state.max_sequences or (DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS)
         opener = None if model.feedback else model.open_session
-        return SequenceTable(most, state.max_idle, opener, queue_limit, self._clock)
+        return SequenceTable(most, state.max_idle, opener, queue_limit, self._clock, lane)
 
     def _publish_failure(
         self, slot: Slot, version: VersionEntry, error: ApiError, fallback: tuple[State, Running | None]
@@ -326,14 +336,19 @@ class Engine:
             closing = [self._evict(key) for key in chosen]
         self._close(*closing)
 
-    def _await_loading(self, slot: Slot, deadline: float) -> None:
-        while slot.state is State.LOADING:
-            left = deadline - self._clock()
-            if left <= 0 or not self._changed.wait(left):
-                raise ApiError(
-                    ErrorCode.DEADLINE_EXCEEDED,
-                    "the request's timeout passed while its model was still loading",
-                )
+    def _await_loading(self, slot: Slot, deadline: float, cancellation: Cancellation | None = None) -> None:
+        if slot.state is not State.LOADING:
+            return
+        with waking(cancellation, self._changed):
+            while slot.state is State.LOADING:
+                if cancellation is not None:
+                    cancellation.check()
+                left = deadline - self._clock()
+                if left <= 0 or not self._changed.wait(_bounded(left)):
+                    raise ApiError(
+                        ErrorCode.DEADLINE_EXCEEDED,
+                        "the request's timeout passed while its model was still loading",
+                    )
 
     def _slot(self, key: Key) -> Slot:
         slot = self._slots.get(key)
@@ -397,6 +412,11 @@ class Engine:
                 self._changed.wait(None if upcoming is None else _bounded(upcoming - self._clock()))
                 if self._closed:
                     return
+
+
+def _run_slots() -> int:
+    """Runs at a time, over all models: as many as one model can use, and one more for any other."""
+    return len(cores.usable_cores()) + 1
 
 
 def _bounded(seconds: float) -> float:

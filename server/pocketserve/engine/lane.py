@@ -1,42 +1,165 @@
 """A lane: the sessions of one loaded version and the requests that wait for them.
 
 A request that finds a session idle runs at once on the thread that brought it: nothing is handed over. Otherwise it
-waits in a bounded line, in order of arrival, until a session is handed to it or its deadline passes. A session is
-never used by two threads at once: TFLite interpreters give silently wrong answers when it happens.
+waits until a session is handed to it, its deadline passes, its caller gives up or a newer request replaces it. Who is
+next, `policy.py` decides; this file is the threads and the lock around it. A session is never used by two threads at
+once: TFLite interpreters give silently wrong answers when it happens.
+
+The thread that ends a run chooses the next one, but does not run it: its own caller has waited long enough. The first
+of those chosen leads: its thread runs the batch, and hands the others their parts.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
+from pocketserve.engine.cancellation import cancelled
+from pocketserve.engine.policy import Account, Line, Sharing, Ticket
+from pocketserve.engine.terms import Terms
 from pocketserve.runtimes.base import Session
 from pocketserve_wire import ApiError, ErrorCode
 
 T = TypeVar("T")
+Work = Callable[[Session], T]
 
 
-@dataclass(frozen=True, slots=True)
 class Turn(Generic[T]):
-    """What a request got from its lane: the result, and how long it waited and ran, in nanoseconds."""
+    """What a request got from its lane.
 
-    result: T
-    queue_ns: int
-    run_ns: int
+    Attributes:
+        result: what its work returned.
+        queue_ns, run_ns: how long it waited, and how long the run took that it was part of.
+        executions: runs of the model on its account; those of a batch count for the request that led it.
+        batch_rows: rows of the batch that it led; 0 for one that was led; None for one that ran alone.
+    """
+
+    __slots__ = ("batch_rows", "executions", "queue_ns", "result", "run_ns")
+
+    def __init__(
+        self, result: T, queue_ns: int, run_ns: int, executions: int = 1, batch_rows: int | None = None
+    ) -> None:
+        self.result = result
+        self.queue_ns = queue_ns
+        self.run_ns = run_ns
+        self.executions = executions
+        self.batch_rows = batch_rows
 
 
-class _Waiter:
-    __slots__ = ("given", "session")
+class Batcher(Protocol):
+    """Runs several requests as one."""
 
-    def __init__(self) -> None:
+    max_rows: int
+
+    def describe(self, work: Work[Any]) -> tuple[Hashable | None, int, int]:
+        """What of a request matters to a batch: key (None: it runs alone), rows and bytes."""
+        ...
+
+    def run(self, session: Session, works: Sequence[Work[Any]]) -> tuple[list[Any], int]:
+        """Each request's result, or the exception that it ends with, and how often the model was run."""
+        ...
+
+
+class _Waiter(Ticket):
+    """A request in line, with the lock that its thread waits on."""
+
+    __slots__ = ("error", "given", "mates", "session", "turn", "work")
+
+    def __init__(self, work: Work[Any], terms: Terms, batcher: Batcher | None) -> None:
+        key, rows, size = batcher.describe(work) if batcher is not None else (None, 1, 0)
+        super().__init__(
+            terms.deadline,
+            arrived=terms.arrived,
+            rank=terms.rank,
+            stream=terms.stream,
+            key=key,
+            rows=rows,
+            size=size,
+        )
         # A locked lock is the cheapest thing one thread can wait on and another release.
         self.given = threading.Lock()
         self.given.acquire()
+        self.work = work
         self.session: Session | None = None
+        self.mates: list[_Waiter] = []
+        self.turn: Turn[Any] | None = None
+        self.error: BaseException | None = None
+
+    def refuse(self, error: BaseException) -> None:
+        """End the wait with an error."""
+        self.error = error
+        self.given.release()
+
+    def answer(self, turn: Turn[Any]) -> None:
+        """End the wait with a result."""
+        self.turn = turn
+        self.given.release()
+
+
+class Scheduler:
+    """The one lock and the one set of slots that all lanes of an engine share.
+
+    Args:
+        slots: runs at a time.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, slots: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sharing = Sharing(slots)
+        self._lock = threading.Lock()
+        self._clock = clock
+
+    def resize(self, slots: int) -> None:
+        """Change how many runs there may be at a time."""
+        with self._lock:
+            self._sharing.slots = slots
+            self._hand_over()
+
+    def start(self, line: Line) -> Session | None:
+        """An idle session for the calling thread, if its turn is now."""
+        with self._lock:
+            session: Session | None = self._sharing.start(line)
+            return session
+
+    def join(self, line: Line, waiter: _Waiter) -> Session | None:
+        """Let a request wait, unless a session has become idle meanwhile: then it is returned.
+
+        Raises:
+            ApiError: QUEUE_FULL or SUPERSEDED when it has no place in the line.
+        """
+        with self._lock:
+            session: Session | None = self._sharing.start(line)
+            if session is not None:
+                return session
+            ousted = self._sharing.join(line, waiter, self._clock())
+            waiting, recent_s = len(line.waiting), line.recent_run_s
+        if ousted is None:
+            return None
+        error = _refusal(ousted[1], line.limit, recent_s * (waiting + 1))
+        if ousted[0] is waiter:
+            raise error
+        ousted[0].refuse(error)  # type: ignore[attr-defined]  # all tickets here are waiters
+        return None
+
+    def leave(self, line: Line, waiter: _Waiter) -> bool:
+        """Take a request out of its line; whether it was still waiting."""
+        with self._lock:
+            return self._sharing.leave(line, waiter)
+
+    def finish(self, line: Line, session: Session, run_s: float) -> None:
+        """A run has ended: its session and slot go to whoever is next."""
+        with self._lock:
+            self._sharing.finish(line, session, run_s)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        while (found := self._sharing.next(self._clock())) is not None:
+            leader: _Waiter = found[2][0]  # type: ignore[assignment]
+            leader.session = found[1]
+            leader.mates = found[2][1:]  # type: ignore[assignment]
+            leader.given.release()
 
 
 class Lane:
@@ -46,82 +169,156 @@ class Lane:
         sessions: the instances; at least one.
         queue_limit: requests that may wait; the next is refused.
         clock: seconds, monotonic.
+        scheduler: shared with the other lanes of an engine; None for a lane of its own.
+        account: whom the runs are charged to, where several lanes belong to one version.
+        batcher: runs several waiting requests as one; None where the model cannot.
     """
 
     def __init__(
-        self, sessions: Sequence[Session], queue_limit: int, clock: Callable[[], float] = time.monotonic
+        self,
+        sessions: Sequence[Session],
+        queue_limit: int,
+        clock: Callable[[], float] = time.monotonic,
+        scheduler: Scheduler | None = None,
+        account: Account | None = None,
+        batcher: Batcher | None = None,
     ) -> None:
-        self._idle: deque[Session] = deque(sessions)
-        self._waiting: deque[_Waiter] = deque()
-        self._queue_limit = queue_limit
+        self._batcher = batcher
+        max_rows = batcher.max_rows if batcher is not None else 1
+        self._line = Line(sessions, queue_limit, account, max_rows)
+        self._scheduler = scheduler or Scheduler(len(sessions) + 1, clock)
         self._clock = clock
-        self._lock = threading.Lock()
-        self._recent_run_s = 0.0
 
     @property
     def waiting(self) -> int:
         """Requests in line now."""
-        return len(self._waiting)
+        return len(self._line.waiting)
 
-    def run(self, work: Callable[[Session], T], deadline: float) -> Turn[T]:
-        """Run ``work`` on a session once it is this request's turn.
+    @property
+    def busy(self) -> bool:
+        """Whether a request that came now would have to wait."""
+        return not self._line.idle
 
-        Args:
-            deadline: the clock's time after which the work is not started any more.
+    @property
+    def account(self) -> Account:
+        """Whom the runs are charged to."""
+        return self._line.account
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What it shares with the other lanes."""
+        return self._scheduler
+
+    def refuse_if_full(self, terms: Terms) -> None:
+        """Refuse a request that :meth:`run` would refuse, before anything is done for it. It may still be later.
 
         Raises:
-            ApiError: QUEUE_FULL at once when the line is full; DEADLINE_EXCEEDED when the turn came too late.
+            ApiError: QUEUE_FULL.
+        """
+        line = self._line
+        if len(line.waiting) < line.limit or terms.stream:
+            return
+        last = line.waiting[-1:]  # a copy: the line may shrink meanwhile
+        if last and terms.rank >= last[0].rank:
+            raise _refusal(ErrorCode.QUEUE_FULL, line.limit, line.recent_run_s * line.limit)
+
+    def run(self, work: Work[T], terms: Terms) -> Turn[T]:
+        """Run ``work`` on a session once it is this request's turn.
+
+        Raises:
+            ApiError: QUEUE_FULL at once when the line is full; DEADLINE_EXCEEDED when the turn came too late;
+                CANCELLED when the caller gave up before; SUPERSEDED when a newer request of the stream came.
         """
         arrived = time.perf_counter_ns()
-        session = self._enter(deadline)
+        if self._clock() >= terms.deadline:
+            raise expired()
+        if terms.cancellation is not None:
+            terms.cancellation.check()
+        session = self._scheduler.start(self._line)
+        if session is None:
+            waiter = _Waiter(work, terms, self._batcher)
+            session = self._scheduler.join(self._line, waiter)
+            if session is None:
+                return self._await_turn(waiter, terms, arrived)
+        return self._run_alone(work, session, arrived)
+
+    def _run_alone(self, work: Work[T], session: Session, arrived: int) -> Turn[T]:
         started = time.perf_counter_ns()
         try:
             result = work(session)
         finally:
             ended = time.perf_counter_ns()
-            self._leave(session, (ended - started) / 1e9)
+            self._scheduler.finish(self._line, session, (ended - started) / 1e9)
         return Turn(result, started - arrived, ended - started)
 
-    def _enter(self, deadline: float) -> Session:
-        if self._clock() >= deadline:
-            raise _expired()
-        with self._lock:
-            if self._idle:
-                return self._idle.popleft()
-            if len(self._waiting) >= self._queue_limit:
-                raise self._full()
-            waiter = _Waiter()
-            self._waiting.append(waiter)
-        return self._await_turn(waiter, deadline)
+    def _await_turn(self, waiter: _Waiter, terms: Terms, arrived: int) -> Turn[Any]:
+        if terms.cancellation is None:
+            self._wait(waiter)
+        else:
+            terms.cancellation.listen(lambda: self._give_up(waiter))
+            try:
+                self._wait(waiter)
+            finally:
+                terms.cancellation.listen(None)
+        if waiter.error is not None:
+            raise waiter.error
+        if waiter.session is not None:
+            return self._lead(waiter, waiter.session, arrived)
+        turn = waiter.turn
+        assert turn is not None
+        turn.queue_ns -= arrived
+        return turn
 
-    def _await_turn(self, waiter: _Waiter, deadline: float) -> Session:
-        if not waiter.given.acquire(timeout=max(0.0, deadline - self._clock())):
-            with self._lock:
-                if waiter.session is None:
-                    self._waiting.remove(waiter)
-                    raise _expired()
-        # The turn may have come while the wait was timing out; then it is taken.
-        assert waiter.session is not None
-        return waiter.session
+    def _wait(self, waiter: _Waiter) -> None:
+        if waiter.given.acquire(timeout=max(0.0, waiter.deadline - self._clock())):
+            return
+        if self._scheduler.leave(self._line, waiter):
+            raise expired()
+        # Its turn, or somebody's decision, came while the wait was timing out. A run that is under way has no
+        # deadline, and whoever leads it answers in any case.
+        waiter.given.acquire()
 
-    def _leave(self, session: Session, run_s: float) -> None:
-        with self._lock:
-            self._recent_run_s += 0.2 * (run_s - self._recent_run_s)
-            if self._waiting:
-                waiter = self._waiting.popleft()
-                waiter.session = session
-                waiter.given.release()
-            else:
-                self._idle.append(session)
+    def _give_up(self, waiter: _Waiter) -> None:
+        if self._scheduler.leave(self._line, waiter):
+            waiter.refuse(cancelled())
 
-    def _full(self) -> ApiError:
-        wait_s = self._recent_run_s * (len(self._waiting) + 1)
-        return ApiError(
-            ErrorCode.QUEUE_FULL,
-            f"the queue of this model is full ({self._queue_limit} requests wait); try again later",
-            retry_after_s=max(0.1, wait_s),
-        )
+    def _lead(self, waiter: _Waiter, session: Session, arrived: int) -> Turn[Any]:
+        if not waiter.mates:
+            return self._run_alone(waiter.work, session, arrived)
+        assert self._batcher is not None
+        everyone = [waiter, *waiter.mates]
+        started = time.perf_counter_ns()
+        outcomes: list[Any] = [ApiError(ErrorCode.INFERENCE_FAILED, "the batch was broken off")] * len(everyone)
+        executions = 0
+        try:
+            outcomes, executions = self._batcher.run(session, [one.work for one in everyone])
+        finally:
+            ended = time.perf_counter_ns()
+            self._scheduler.finish(self._line, session, (ended - started) / 1e9)
+            for mate, outcome in zip(everyone[1:], outcomes[1:], strict=True):
+                if isinstance(outcome, BaseException):
+                    mate.refuse(outcome)
+                else:
+                    # Its own thread knows when it came and takes that off.
+                    mate.answer(Turn(outcome, started, ended - started, executions=0, batch_rows=0))
+        if isinstance(outcomes[0], BaseException):
+            raise outcomes[0]
+        rows = sum(one.rows for one in everyone)
+        return Turn(outcomes[0], started - arrived, ended - started, executions, rows)
 
 
-def _expired() -> ApiError:
+def expired() -> ApiError:
+    """The answer to a request whose time is over."""
     return ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed before the model could start on it")
+
+
+def _refusal(code: ErrorCode, limit: int, wait_s: float) -> ApiError:
+    if code is ErrorCode.SUPERSEDED:
+        return ApiError(code, "a newer request of the same stream took this one's place; the model was not run")
+    if code is ErrorCode.DEADLINE_EXCEEDED:
+        return expired()
+    return ApiError(
+        code,
+        f"the queue of this model is full ({limit} requests wait); try again later",
+        retry_after_s=max(0.1, wait_s),
+    )

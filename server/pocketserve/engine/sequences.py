@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from pocketserve.engine.cancellation import waking
 from pocketserve.engine.lane import Lane
+from pocketserve.engine.terms import Terms
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
@@ -55,28 +57,33 @@ class Sequence:
     users: int = 0
 
     @contextmanager
-    def hold(self, ticket: object, deadline: float) -> Iterator[None]:
+    def hold(self, ticket: object, terms: Terms) -> Iterator[None]:
         """Wait until it is this step's turn.
 
         Args:
             ticket: what :meth:`SequenceTable.enter` put into the line.
-            deadline: monotonic time in seconds.
 
         Raises:
-            ApiError: DEADLINE_EXCEEDED.
+            ApiError: DEADLINE_EXCEEDED or CANCELLED.
         """
         try:
-            with self.changed:
-                while self.line[0] is not ticket:
-                    if not self.changed.wait(max(0.0, deadline - time.monotonic())):
-                        raise ApiError(
-                            ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while its sequence was busy"
-                        )
+            if self.line[0] is not ticket:
+                self._await_turn(ticket, terms)
             yield
         finally:
             with self.changed:
                 self.line.remove(ticket)
                 self.changed.notify_all()
+
+    def _await_turn(self, ticket: object, terms: Terms) -> None:
+        with waking(terms.cancellation, self.changed), self.changed:
+            while self.line[0] is not ticket:
+                if terms.cancellation is not None:
+                    terms.cancellation.check()
+                if not self.changed.wait(max(0.0, terms.deadline - time.monotonic())):
+                    raise ApiError(
+                        ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while its sequence was busy"
+                    )
 
 
 def read_step(parameters: Mapping[str, Any]) -> SequenceStep | None:
@@ -106,6 +113,7 @@ class SequenceTable:
         open_session: makes a session for models that keep state inside; None for the others.
         queue_limit: requests of one such sequence that may wait.
         clock: seconds, monotonic.
+        beside: the version's own lane, which sequences with sessions of their own share its turns with.
     """
 
     def __init__(
@@ -115,7 +123,9 @@ class SequenceTable:
         open_session: Callable[[], Session] | None,
         queue_limit: int,
         clock: Callable[[], float],
+        beside: Lane | None = None,
     ) -> None:
+        self._beside = beside
         self._most = most
         self._max_idle = max_idle
         self._open_session = open_session
@@ -154,7 +164,14 @@ class SequenceTable:
         """
         if self._open_session is not None and sequence.session is None:
             sequence.session = self._open_session()
-            sequence.lane = Lane([sequence.session], self._queue_limit, self._clock)
+            beside = self._beside
+            sequence.lane = Lane(
+                [sequence.session],
+                self._queue_limit,
+                self._clock,
+                beside.scheduler if beside is not None else None,
+                beside.account if beside is not None else None,
+            )
 
     def _find(self, step: SequenceStep, dropped: list[Sequence]) -> Sequence:
         known = self._sequences.pop(step.id, None)

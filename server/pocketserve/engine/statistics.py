@@ -10,8 +10,18 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from pocketserve_wire import ErrorCode
+
 MAX_BATCH_SIZES = 64
 """Batch sizes that are itemised; a caller who tries out thousands must not make the table grow."""
+
+UNANSWERED = {
+    ErrorCode.SUPERSEDED: "superseded",
+    ErrorCode.CANCELLED: "cancelled",
+    ErrorCode.DEADLINE_EXCEEDED: "expired",
+    ErrorCode.QUEUE_FULL: "refused",
+}
+"""Ends of requests that say nothing against the model; they count as failures too, as in Triton."""
 
 PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
@@ -58,6 +68,7 @@ class VersionStatistics:
         self.last_inference_ms = 0
         self.success = _Duration()
         self.fail = _Duration()
+        self.unanswered = {name: _Duration() for name in UNANSWERED.values()}
         self.phases = {phase: _Duration() for phase in PHASES}
         self.batches: dict[int, dict[str, _Duration]] = {}
 
@@ -82,10 +93,13 @@ class VersionStatistics:
         for phase, value in zip(PHASES[1:], values, strict=True):
             batch[phase].add(value)
 
-    def record_failure(self, ns: int) -> None:
+    def record_failure(self, ns: int, code: ErrorCode | None = None) -> None:
         """Count a request that reached the model's name but was not answered with a result."""
+        name = UNANSWERED.get(code) if code is not None else None
         with self._lock:
             self.fail.add(ns)
+            if name is not None:
+                self.unanswered[name].add(ns)
 
     def to_json(self, name: str, version: str, memory_bytes: int) -> dict[str, Any]:
         """One entry of ``model_stats``."""
@@ -100,6 +114,7 @@ class VersionStatistics:
                 "inference_stats": {
                     "success": self.success.to_json(),
                     "fail": self.fail.to_json(),
+                    **{name: duration.to_json() for name, duration in self.unanswered.items()},
                     **{phase: duration.to_json() for phase, duration in self.phases.items()},
                     "cache_hit": never,
                     "cache_miss": never,

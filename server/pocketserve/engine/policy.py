@@ -1,0 +1,285 @@
+"""Who runs next: the pure rules of waiting, batching and sharing. No threads, no locks, no clock of its own.
+
+Each lane has a :class:`Line`; all lanes of an engine meet in one :class:`Sharing`. Time is handed in, so that a
+simulation can drive the very code that the server runs (`tests/engine/test_policy_simulation.py`).
+
+The rules:
+
+* In a line, lower ranks go first, then whoever came first. A request whose deadline has passed is never started. One
+  that would most likely end too late goes behind those that can still make it: under overload, serving strictly in
+  order would start every request just before its deadline and finish it just after.
+* A newer request of a stream takes the place of the older one that waits.
+* A full line refuses the newcomer, or the last of a lower rank in its stead.
+* Requests with the same batch key are taken together, up to the line's limits of rows and bytes.
+* Between lines, the account that has got the least service goes next (start-time fair queueing: an account that was
+  away is brought up to where the others are, so nobody saves up). Only so many runs at a time, and one slot is kept
+  from each account: whatever one model does, another finds room. Sources: Goyal, Vin, Cheng, "Start-time Fair
+  Queueing", 1996.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from pocketserve_wire import ErrorCode
+
+RECENT_SHARE = 0.2
+"""Weight of the newest run in the moving mean of run times."""
+
+
+class Ticket:
+    """One waiting request, as the policy sees it.
+
+    Attributes:
+        deadline: seconds after which it is not started.
+        arrived: seconds; decides which of two requests of a stream is the newer.
+        rank: lower goes first.
+        stream: "" is none.
+        key: requests with the same one may run as one batch; None always runs alone.
+        rows, size: batch rows and bytes of its inputs.
+        place: its number in the line; a newer request of a stream takes over the older one's.
+    """
+
+    __slots__ = ("arrived", "deadline", "key", "place", "rank", "rows", "size", "stream")
+
+    def __init__(
+        self,
+        deadline: float,
+        *,
+        arrived: float = 0.0,
+        rank: int = 0,
+        stream: str = "",
+        key: Hashable | None = None,
+        rows: int = 1,
+        size: int = 0,
+    ) -> None:
+        self.deadline = deadline
+        self.arrived = arrived
+        self.rank = rank
+        self.stream = stream
+        self.key = key
+        self.rows = rows
+        self.size = size
+        self.place = 0
+
+
+class Account:
+    """What one model version has got: the measure of fairness. Several lines may share one.
+
+    Attributes:
+        attained: seconds of service, brought up to date when it comes back after a rest.
+        busy: runs under way.
+    """
+
+    __slots__ = ("attained", "busy")
+
+    def __init__(self) -> None:
+        self.attained = 0.0
+        self.busy = 0
+
+
+class Line:
+    """The requests that wait for one set of sessions.
+
+    Args:
+        sessions: opaque; those that are idle.
+        limit: requests that may wait.
+        account: who is charged for the runs.
+        max_rows, max_bytes: limits of one batch; a request that is larger by itself runs alone.
+
+    Attributes:
+        waiting: tickets in the order in which they would be started.
+        recent_run_s: a moving mean of the runs' lengths.
+    """
+
+    __slots__ = (
+        "_count", "_streams", "account", "idle", "limit", "max_bytes", "max_rows", "recent_run_s", "waiting"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        sessions: Iterable[Any],
+        limit: int,
+        account: Account | None = None,
+        max_rows: int = 1,
+        max_bytes: int = 2**22,
+    ) -> None:
+        self.idle: deque[Any] = deque(sessions)
+        self.limit = limit
+        self.account = account or Account()
+        self.max_rows = max_rows
+        self.max_bytes = max_bytes
+        self.waiting: list[Ticket] = []
+        self.recent_run_s = 0.0
+        self._streams: dict[str, Ticket] = {}
+        self._count = 0
+
+    def join(self, ticket: Ticket, now: float) -> tuple[Ticket, ErrorCode] | None:
+        """Let a request into the line.
+
+        Returns:
+            The one that has to go for it, and why: the newcomer itself, or one that waited; None when none has to.
+        """
+        older = self._streams.get(ticket.stream) if ticket.stream else None
+        if older is not None:
+            if ticket.arrived < older.arrived:
+                return ticket, ErrorCode.SUPERSEDED
+            self._replace(older, ticket)
+            return older, ErrorCode.SUPERSEDED
+        ousted = None
+        if len(self.waiting) >= self.limit:
+            ousted = self._give_way(ticket, now)
+            if ousted[0] is ticket:
+                return ousted
+            self.leave(ousted[0])
+        self._count += 1
+        ticket.place = self._count
+        self._insert(ticket)
+        return ousted
+
+    def _replace(self, older: Ticket, newer: Ticket) -> None:
+        self.leave(older)
+        newer.place = older.place
+        self._insert(newer)
+
+    def _insert(self, ticket: Ticket) -> None:
+        # From the back: it is nearly always its place.
+        index = len(self.waiting)
+        while index and _order(self.waiting[index - 1]) > _order(ticket):
+            index -= 1
+        self.waiting.insert(index, ticket)
+        if ticket.stream:
+            self._streams[ticket.stream] = ticket
+
+    def _give_way(self, ticket: Ticket, now: float) -> tuple[Ticket, ErrorCode]:
+        for known in self.waiting:
+            if known.deadline <= now:
+                return known, ErrorCode.DEADLINE_EXCEEDED
+        last = self.waiting[-1]
+        return (last if ticket.rank < last.rank else ticket), ErrorCode.QUEUE_FULL
+
+    def leave(self, ticket: Ticket) -> bool:
+        """Take a request out of the line; whether it was still in it."""
+        try:
+            self.waiting.remove(ticket)
+        except ValueError:
+            return False
+        if ticket.stream and self._streams.get(ticket.stream) is ticket:
+            del self._streams[ticket.stream]
+        return True
+
+    def take(self, now: float) -> list[Ticket]:
+        """The requests to run next, as one batch; empty when none can be started. They leave the line."""
+        first = self._choose(now)
+        if first is None:
+            return []
+        chosen = [first]
+        if first.key is not None and self.max_rows > 1:
+            chosen += self._mates(first, now)
+        for ticket in chosen:
+            self.leave(ticket)
+        return chosen
+
+    def _choose(self, now: float) -> Ticket | None:
+        hopeless = None
+        for ticket in self.waiting:
+            if ticket.deadline > now + self.recent_run_s:
+                return ticket
+            if ticket.deadline > now and hopeless is None:
+                hopeless = ticket
+        # Rather one that may come too late than none: the mean may be wrong, and only a run can correct it.
+        return hopeless
+
+    def _mates(self, first: Ticket, now: float) -> list[Ticket]:
+        rows, size, mates = first.rows, first.size, []
+        for ticket in self.waiting:
+            if ticket is first or ticket.key != first.key or ticket.deadline <= now:
+                continue
+            if rows + ticket.rows <= self.max_rows and size + ticket.size <= self.max_bytes:
+                rows, size = rows + ticket.rows, size + ticket.size
+                mates.append(ticket)
+        return mates
+
+
+class Sharing:
+    """All lines of an engine and the slots that they share.
+
+    Args:
+        slots: runs at a time, over all lines. An account gets one less, but at least one.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.busy = 0
+        self._contenders: dict[Line, None] = {}  # lines where somebody waits; insertion-ordered, so deterministic
+        self._virtual = 0.0  # the attained service of whoever was started last
+
+    def start(self, line: Line) -> Any | None:
+        """An idle session for a request that has just come; None when it has to join the line."""
+        account = line.account
+        if not line.idle or self.busy >= self.slots or (account.busy and account.busy >= self.slots - 1):
+            return None
+        return self._begin(line)
+
+    def join(self, line: Line, ticket: Ticket, now: float) -> tuple[Ticket, ErrorCode] | None:
+        """Let a request wait; see :meth:`Line.join`."""
+        ousted = line.join(ticket, now)
+        self._contenders[line] = None
+        return ousted
+
+    def leave(self, line: Line, ticket: Ticket) -> bool:
+        """Take a request out of its line; whether it was still in it."""
+        found = line.leave(ticket)
+        if not line.waiting:
+            self._contenders.pop(line, None)
+        return found
+
+    def finish(self, line: Line, session: Any, run_s: float) -> None:
+        """A run has ended. Whoever calls asks :meth:`next` then, until there is none."""
+        line.recent_run_s += RECENT_SHARE * (run_s - line.recent_run_s)
+        line.account.attained += run_s
+        line.account.busy -= 1
+        self.busy -= 1
+        line.idle.append(session)
+
+    def next(self, now: float) -> tuple[Line, Any, list[Ticket]] | None:
+        """The next run: its line, session and requests; None when no slot is free or nobody can be started."""
+        passed_by: list[Line] = []
+        found = None
+        while found is None and (line := self._least_served(passed_by)) is not None:
+            tickets = line.take(now)
+            if not line.waiting:
+                self._contenders.pop(line, None)
+            if tickets:
+                found = line, self._begin(line), tickets
+            else:
+                passed_by.append(line)
+        return found
+
+    def _least_served(self, passed_by: list[Line]) -> Line | None:
+        if self.busy >= self.slots or not self._contenders:
+            return None
+        best = None
+        for line in self._contenders:
+            account = line.account
+            if not line.idle or (account.busy and account.busy >= self.slots - 1) or line in passed_by:
+                continue
+            if best is None or account.attained < best.account.attained:
+                best = line
+        return best
+
+    def _begin(self, line: Line) -> Any:
+        account = line.account
+        if account.attained < self._virtual:
+            account.attained = self._virtual
+        else:
+            self._virtual = account.attained
+        account.busy += 1
+        self.busy += 1
+        return line.idle.popleft()
+
+
+def _order(ticket: Ticket) -> tuple[int, int]:
+    return ticket.rank, ticket.place

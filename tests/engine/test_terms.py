@@ -1,0 +1,62 @@
+"""A request's terms: the earliest limit counts, and bad parameters are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from pocketserve.engine.cancellation import Cancellation
+from pocketserve.engine.terms import DEFAULT_RANK, MAX_TIMEOUT_US, read_terms
+from pocketserve_wire import ApiError, ErrorCode
+
+NOW = 1000.0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "deadline", "expected"),
+    [
+        ({}, None, 1060.0),
+        ({"other": 1}, None, 1060.0),
+        ({"timeout": 0}, None, 1060.0),
+        ({"timeout": 5_000_000}, None, 1005.0),
+        ({"timeout": MAX_TIMEOUT_US}, None, 1060.0),
+        ({}, 1003.0, 1003.0),
+        ({}, 1100.0, 1060.0),
+        ({}, 900.0, 900.0),
+        ({"timeout": 5_000_000}, 1003.0, 1003.0),
+        ({"timeout": 1_000_000}, 1003.0, 1001.0),
+    ],
+)
+def test_the_earliest_limit_counts(parameters, deadline, expected):
+    assert read_terms(parameters, NOW, 60.0, deadline).deadline == expected
+
+
+def test_the_rest_is_taken_over():
+    switch = Cancellation()
+    terms = read_terms({"priority": 1, "stream": "camera"}, NOW, 60.0, None, switch)
+    assert (terms.rank, terms.stream, terms.arrived) == (1, "camera", NOW)
+    assert terms.cancellation is switch
+    plain = read_terms({"priority": 0}, NOW, 60.0)
+    assert (plain.rank, plain.stream, plain.cancellation) == (DEFAULT_RANK, "", None)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"timeout": -1},
+        {"timeout": 1.5},
+        {"timeout": True},
+        {"timeout": "5"},
+        {"timeout": MAX_TIMEOUT_US + 1},
+        {"priority": -1},
+        {"priority": 2**32},
+        {"priority": "1"},
+        {"priority": False},
+        {"stream": 7},
+        {"stream": "x" * 129},
+    ],
+)
+def test_bad_parameters_are_refused(parameters):
+    with pytest.raises(ApiError) as caught:
+        read_terms(parameters, NOW, 60.0)
+    assert caught.value.code is ErrorCode.INVALID_PARAMETER
+    assert next(iter(parameters)) in caught.value.message

@@ -1,0 +1,105 @@
+"""How a request waits, through the interface that every transport calls: deadline, cancellation, priority, stream."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from conftest import MODELS, STATE
+from pocketserve.api import oip, predictions, tfserving
+from pocketserve.api.messages import ApiRequest, ApiResponse
+from pocketserve.config import Config
+from pocketserve.engine.cancellation import Cancellation
+from pocketserve.service import Service
+from pocketserve_wire import ApiError, ErrorCode
+
+ROW = [5.8, 3.0, 4.3]
+TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": ROW}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    """The functions of a server without a transport."""
+    one = Service(Config(models_dir=MODELS, state_dir=STATE))
+    yield one
+    one.close()
+
+
+def infer(service: Service, parameters: dict[str, object] | None = None, **more: object) -> ApiResponse:
+    body = json.dumps({"inputs": [TENSOR], "parameters": parameters or {}}).encode()
+    return oip.infer(service, ApiRequest(path={"model": "petals"}, body=memoryview(body), **more))
+
+
+def predict(service: Service, parameters: dict[str, object] | None = None, **more: object) -> ApiResponse:
+    request = ApiRequest(path={"model": "petals"}, body=memoryview(json.dumps(ROW).encode()), **more)
+    request.query = in_query(parameters)
+    return predictions.predict(service, request)
+
+
+def predict_v1(service: Service, parameters: dict[str, object] | None = None, **more: object) -> ApiResponse:
+    body = memoryview(json.dumps({"instances": [ROW]}).encode())
+    return tfserving.predict(
+        service, ApiRequest(path={"model": "petals"}, body=body, query=in_query(parameters), **more)
+    )
+
+
+def in_query(parameters: dict[str, object] | None) -> dict[str, str]:
+    query = {name: str(value) for name, value in (parameters or {}).items()}
+    if "timeout" in query:
+        query["timeout_ms"] = str(float(query.pop("timeout")) / 1000)
+    return query
+
+
+CALLS = [infer, predict, predict_v1]
+
+
+def code_of(call: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(ApiError) as caught:
+        call()
+    return caught.value.code
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_request_on_good_terms_is_answered(service, call):
+    terms = {"timeout": 20_000_000, "priority": 1, "stream": "camera"}
+    assert call(service, terms, deadline=time.monotonic() + 20, cancellation=Cancellation()).status == 200
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_transports_deadline_counts(service, call):
+    call(service)
+    before = service.engine.statistics("petals", "tflite").unanswered["expired"].count
+    code = code_of(lambda: call(service, {"timeout": 20_000_000}, deadline=time.monotonic()))
+    assert code is ErrorCode.DEADLINE_EXCEEDED
+    assert service.engine.statistics("petals", "tflite").unanswered["expired"].count == before + 1
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_request_that_was_given_up_is_not_run(service, call):
+    call(service)
+    switch = Cancellation()
+    switch.cancel()
+    runs = service.engine.statistics("petals", "tflite").execution_count
+    assert code_of(lambda: call(service, cancellation=switch)) is ErrorCode.CANCELLED
+    assert service.engine.statistics("petals", "tflite").execution_count == runs
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "parameters", [{"stream": "x" * 129}, {"priority": -1}, {"priority": 2**32}, {"timeout": 86_400_000_001}]
+)
+def test_bad_terms_are_refused(service, call, parameters):
+    assert code_of(lambda: call(service, parameters)) is ErrorCode.INVALID_PARAMETER
+
+
+def test_a_raw_body_takes_its_terms_from_the_query(service):
+    body = memoryview(b"\0" * 12)
+    request = ApiRequest(
+        path={"model": "petals"}, body=body, json_length=0, query={"stream": "camera", "priority": "1"}
+    )
+    assert oip.infer(service, request).status == 200
+    request.query = {"priority": "first"}
+    assert code_of(lambda: oip.infer(service, request)) is ErrorCode.INVALID_PARAMETER
