@@ -77,6 +77,8 @@ class Config:
     keep_alive: float = _setting(300.0, "Idle time after which a model is unloaded; 0 keeps it for good.", "seconds")
     threads: int = _setting(0, "Threads one inference may use; 0 takes the fast cores this process may use.")
     queue_limit: int = _setting(64, "Requests that may wait for one busy model; the next one is answered 429.")
+    batching: bool = _setting(True, "Run waiting requests together where the model allows it and it pays.")
+    max_batch: int = _setting(8, "Rows of one such batch at most.", "rows")
     request_timeout: float = _setting(60.0, "Longest time a request may wait when it names no timeout.", "seconds")
     drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", "seconds")
     http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.")
@@ -191,6 +193,7 @@ def _check(config: Config) -> None:
         "keep_alive": (0, 10**9),
         "threads": (0, 256),
         "queue_limit": (1, 1024),
+        "max_batch": (1, 1024),
         "request_timeout": (0.001, 86400),
         "drain_timeout": (0, 60),
         "http_threads": (0, 1100),

@@ -127,6 +127,9 @@ def _collect_run(running: Running, arrays: Arrays) -> _Inputs:
 
 def _take_runs(running: Running, steps: Sequence[_Inputs], chained: bool, terms: Terms) -> Turn[list[dict[str, Array]]]:
     """All runs of one raw input in one turn; chained ones hand the model's state on."""
+    if len(steps) == 1:
+        one = running.lane.run(_Work(steps[0], None), terms)
+        return Turn([one.result], one.queue_ns, one.run_ns, one.executions, one.batch_rows)
     feedback = running.model.feedback
 
     def work(session: Session) -> list[dict[str, Array]]:
@@ -241,13 +244,25 @@ def _take_turn(
     if running.sequences is not None and step is not None:
         return _take_step(running, running.sequences, signature, inputs, terms, step)
 
-    def work(session: Session) -> dict[str, Array]:
-        if inputs.row_by_row:
-            return _run_rows(session, inputs, signature)
-        _forget(session)
-        return _run(session, {**inputs.state, **inputs.arrays}, signature)
+    return running.lane.run(_Work(inputs, signature), terms)
 
-    return running.lane.run(work, terms)
+
+class _Work:
+    """One request's run on whichever session it gets, see :class:`~pocketserve.engine.batching.BatchWork`."""
+
+    __slots__ = ("arrays", "inputs", "signature")
+
+    def __init__(self, inputs: _Inputs, signature: str | None) -> None:
+        self.inputs = inputs
+        self.signature = signature
+        self.arrays = None if inputs.row_by_row or inputs.state else inputs.arrays
+
+    def __call__(self, session: Session) -> dict[str, Array]:
+        inputs = self.inputs
+        if inputs.row_by_row:
+            return _run_rows(session, inputs, self.signature)
+        _forget(session)
+        return _run(session, {**inputs.state, **inputs.arrays} if inputs.state else inputs.arrays, self.signature)
 
 
 def _take_step(
@@ -358,5 +373,13 @@ def _timing(turn: Turn[Any], began: int, ready: int, infer_end: int, steps: Sequ
         infer_ns=turn.run_ns,
         output_ns=time.perf_counter_ns() - infer_end,
         rows=sum(step.rows for step in steps),
-        executions=sum(step.rows if step.row_by_row else 1 for step in steps),
+        executions=_executions(turn, steps),
+        batch=turn.batch_rows,
     )
+
+
+def _executions(turn: Turn[Any], steps: Sequence[_Inputs]) -> int:
+    """Runs of the model on this request's account; the lane counts those of a single plain run."""
+    if len(steps) == 1 and not steps[0].row_by_row:
+        return turn.executions
+    return sum(step.rows if step.row_by_row else 1 for step in steps)

@@ -71,6 +71,8 @@ class Service:
                 threads=config.threads,
                 queue_limit=config.queue_limit,
                 max_image_pixels=config.max_image_pixels,
+                batching=config.batching,
+                max_batch=config.max_batch,
             ),
             quarantine=self.quarantine,
         )

@@ -45,6 +45,8 @@ labels = "data/labels.txt"
 threads = 2
 instances = 3
 queue_limit = 8
+batching = false
+max_batch = 16
 keep_alive = 0.5
 image = { color = "rgb", resize = "letterbox", mean = [1, 2.5, 3], std = 127.5, invert = "auto" }
 features = { names = ["a", "b"], units = ["m", "s"] }
@@ -75,6 +77,8 @@ evaluation = { metric = "accuracy", value = 0.9 }
         threads=2,
         instances=3,
         queue_limit=8,
+        batching=False,
+        max_batch=16,
         keep_alive=0.5,
         state=StateOptions({"h_in": "h_out"}, 3, 5),
         sections={ImageOptions: ImageOptions("rgb", "letterbox", (1.0, 2.5, 3.0), (127.5,), "auto")},
@@ -105,6 +109,8 @@ WRONG: dict[str, list[Any]] = {
     "threads": [0, -1, 257, 1.0, True, "2", [1], 10**30],
     "instances": [0, 65, 1.0, False, "1"],
     "queue_limit": [0, 1025, 1.5, True, "64"],
+    "batching": [1, "yes", []],
+    "max_batch": [0, 1025, 1.5, True],
     "keep_alive": [-1, -0.5, "60", True, float("nan"), float("inf"), 10**400],
     "image": NOT_TABLE,
     "image.color": ["RGB", "hsv", 3, ["rgb"]],

@@ -26,9 +26,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="load unseen files without a trial",
     )
     parser.add_argument("--no-socket", dest="socket", action="store_const", const=False, help="answer HTTP only")
+    parser.add_argument(
+        "--no-batching", dest="batching", action="store_const", const=False, help="run every request on its own"
+    )
     parser.add_argument("--load", nargs="+", metavar="NAME", help=_help("load"))
     for name in SETTINGS:
-        if name not in ("models_dir", "auth", "quarantine", "socket", "load"):
+        if name not in ("models_dir", "auth", "quarantine", "socket", "batching", "load"):
             parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=_help(name))
     return parser
 

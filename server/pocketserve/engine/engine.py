@@ -15,8 +15,10 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pocketserve.engine import cores, memory
+from pocketserve.engine.batching import RowBatcher, free_rows
 from pocketserve.engine.cancellation import Cancellation, waking
 from pocketserve.engine.lane import Lane, Scheduler
+from pocketserve.engine.policy import Gain
 from pocketserve.engine.sequences import SequenceTable
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.repository.files import file_bytes, stamp, version_files
@@ -54,6 +56,8 @@ class EngineOptions:
     threads: int
     queue_limit: int
     max_image_pixels: int
+    batching: bool = True
+    max_batch: int = 8
 
 
 class Running:
@@ -285,7 +289,10 @@ class Engine:
         log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
         manifest = entry.manifest
         queue_limit = manifest.queue_limit or self._options.queue_limit
-        lane = Lane(model.sessions, queue_limit, self._clock, self._scheduler)
+        batcher = self._batcher(model)
+        # A manifest that demands it need not be shown that it pays.
+        gain = Gain() if manifest.batching is None else None
+        lane = Lane(model.sessions, queue_limit, self._clock, self._scheduler, batcher=batcher, gain=gain)
         sequences = self._sequences(model, queue_limit, lane)
         keep_alive = self._options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
         with self._changed:
@@ -297,6 +304,16 @@ class Engine:
             self._changed.notify_all()
         self._close(closing)
         self._start_janitor()
+
+    def _batcher(self, model: LoadedModel) -> RowBatcher | None:
+        """What runs several requests of a model as one; None where that cannot be or is not wanted."""
+        manifest = model.entry.manifest
+        wanted = self._options.batching if manifest.batching is None else manifest.batching
+        most = manifest.max_batch or self._options.max_batch
+        signatures = free_rows(model.entry_points)
+        if not wanted or most < 2 or not signatures or model.feedback or model.resettable:
+            return None
+        return RowBatcher(f"{model.entry.name}/{model.version.name}", signatures, most)
 
     def _sequences(self, model: LoadedModel, queue_limit: int, lane: Lane) -> SequenceTable | None:
         """The table of a model that keeps state; None for the others."""

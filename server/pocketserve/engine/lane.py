@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from pocketserve.engine.cancellation import cancelled
-from pocketserve.engine.policy import Account, Line, Sharing, Ticket
+from pocketserve.engine.policy import Account, Gain, Line, Sharing, Ticket
 from pocketserve.engine.terms import Terms
 from pocketserve.runtimes.base import Session
 from pocketserve_wire import ApiError, ErrorCode
@@ -49,15 +49,15 @@ class Turn(Generic[T]):
 
 
 class Batcher(Protocol):
-    """Runs several requests as one."""
+    """Runs several requests as one. What it demands of their work is its own affair: it gets what the lane got."""
 
     max_rows: int
 
-    def describe(self, work: Work[Any]) -> tuple[Hashable | None, int, int]:
+    def describe(self, work: Any) -> tuple[Hashable | None, int, int]:
         """What of a request matters to a batch: key (None: it runs alone), rows and bytes."""
         ...
 
-    def run(self, session: Session, works: Sequence[Work[Any]]) -> tuple[list[Any], int]:
+    def run(self, session: Session, works: Sequence[Any]) -> tuple[list[Any], int]:
         """Each request's result, or the exception that it ends with, and how often the model was run."""
         ...
 
@@ -104,24 +104,22 @@ class Scheduler:
     Args:
         slots: runs at a time.
         clock: seconds, monotonic.
+
+    Attributes:
+        sharing: who runs next; only touched under the lock.
+        lock: held for decisions only, never while a model runs.
     """
 
     def __init__(self, slots: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._sharing = Sharing(slots)
-        self._lock = threading.Lock()
+        self.sharing = Sharing(slots)
+        self.lock = threading.Lock()
         self._clock = clock
 
     def resize(self, slots: int) -> None:
         """Change how many runs there may be at a time."""
-        with self._lock:
-            self._sharing.slots = slots
+        with self.lock:
+            self.sharing.slots = slots
             self._hand_over()
-
-    def start(self, line: Line) -> Session | None:
-        """An idle session for the calling thread, if its turn is now."""
-        with self._lock:
-            session: Session | None = self._sharing.start(line)
-            return session
 
     def join(self, line: Line, waiter: _Waiter) -> Session | None:
         """Let a request wait, unless a session has become idle meanwhile: then it is returned.
@@ -129,11 +127,11 @@ class Scheduler:
         Raises:
             ApiError: QUEUE_FULL or SUPERSEDED when it has no place in the line.
         """
-        with self._lock:
-            session: Session | None = self._sharing.start(line)
+        with self.lock:
+            session: Session | None = self.sharing.start(line)
             if session is not None:
                 return session
-            ousted = self._sharing.join(line, waiter, self._clock())
+            ousted = self.sharing.join(line, waiter, self._clock())
             waiting, recent_s = len(line.waiting), line.recent_run_s
         if ousted is None:
             return None
@@ -145,17 +143,18 @@ class Scheduler:
 
     def leave(self, line: Line, waiter: _Waiter) -> bool:
         """Take a request out of its line; whether it was still waiting."""
-        with self._lock:
-            return self._sharing.leave(line, waiter)
+        with self.lock:
+            return self.sharing.leave(line, waiter)
 
-    def finish(self, line: Line, session: Session, run_s: float) -> None:
-        """A run has ended: its session and slot go to whoever is next."""
-        with self._lock:
-            self._sharing.finish(line, session, run_s)
-            self._hand_over()
+    def finish(self, line: Line, session: Session, run_s: float, tickets: Sequence[Ticket] = ()) -> None:
+        """A run has ended, of these requests that had waited for it: its session and slot go to whoever is next."""
+        with self.lock:
+            self.sharing.finish(line, session, run_s, tickets)
+            if self.sharing.contenders:
+                self._hand_over()
 
     def _hand_over(self) -> None:
-        while (found := self._sharing.next(self._clock())) is not None:
+        while (found := self.sharing.next(self._clock())) is not None:
             leader: _Waiter = found[2][0]  # type: ignore[assignment]
             leader.session = found[1]
             leader.mates = found[2][1:]  # type: ignore[assignment]
@@ -172,6 +171,7 @@ class Lane:
         scheduler: shared with the other lanes of an engine; None for a lane of its own.
         account: whom the runs are charged to, where several lanes belong to one version.
         batcher: runs several waiting requests as one; None where the model cannot.
+        gain: decides whether that pays; None takes it for granted.
     """
 
     def __init__(
@@ -182,11 +182,13 @@ class Lane:
         scheduler: Scheduler | None = None,
         account: Account | None = None,
         batcher: Batcher | None = None,
+        gain: Gain | None = None,
     ) -> None:
         self._batcher = batcher
         max_rows = batcher.max_rows if batcher is not None else 1
-        self._line = Line(sessions, queue_limit, account, max_rows)
+        self._line = Line(sessions, queue_limit, account, max_rows, gain=gain)
         self._scheduler = scheduler or Scheduler(len(sessions) + 1, clock)
+        self._lock, self._sharing = self._scheduler.lock, self._scheduler.sharing
         self._clock = clock
 
     @property
@@ -234,7 +236,8 @@ class Lane:
             raise expired()
         if terms.cancellation is not None:
             terms.cancellation.check()
-        session = self._scheduler.start(self._line)
+        with self._lock:  # the fast path: one lock, no hand-over
+            session: Session | None = self._sharing.start(self._line)
         if session is None:
             waiter = _Waiter(work, terms, self._batcher)
             session = self._scheduler.join(self._line, waiter)
@@ -242,13 +245,13 @@ class Lane:
                 return self._await_turn(waiter, terms, arrived)
         return self._run_alone(work, session, arrived)
 
-    def _run_alone(self, work: Work[T], session: Session, arrived: int) -> Turn[T]:
+    def _run_alone(self, work: Work[T], session: Session, arrived: int, waited: Sequence[Ticket] = ()) -> Turn[T]:
         started = time.perf_counter_ns()
         try:
             result = work(session)
         finally:
             ended = time.perf_counter_ns()
-            self._scheduler.finish(self._line, session, (ended - started) / 1e9)
+            self._scheduler.finish(self._line, session, (ended - started) / 1e9, waited)
         return Turn(result, started - arrived, ended - started)
 
     def _await_turn(self, waiter: _Waiter, terms: Terms, arrived: int) -> Turn[Any]:
@@ -284,7 +287,7 @@ class Lane:
 
     def _lead(self, waiter: _Waiter, session: Session, arrived: int) -> Turn[Any]:
         if not waiter.mates:
-            return self._run_alone(waiter.work, session, arrived)
+            return self._run_alone(waiter.work, session, arrived, (waiter,))
         assert self._batcher is not None
         everyone = [waiter, *waiter.mates]
         started = time.perf_counter_ns()
@@ -294,16 +297,18 @@ class Lane:
             outcomes, executions = self._batcher.run(session, [one.work for one in everyone])
         finally:
             ended = time.perf_counter_ns()
-            self._scheduler.finish(self._line, session, (ended - started) / 1e9)
+            self._scheduler.finish(self._line, session, (ended - started) / 1e9, everyone)
+            alone = executions != 1  # they were run one by one after all
             for mate, outcome in zip(everyone[1:], outcomes[1:], strict=True):
                 if isinstance(outcome, BaseException):
                     mate.refuse(outcome)
                 else:
                     # Its own thread knows when it came and takes that off.
-                    mate.answer(Turn(outcome, started, ended - started, executions=0, batch_rows=0))
+                    mate.answer(Turn(outcome, started, ended - started, int(alone), None if alone else 0))
         if isinstance(outcomes[0], BaseException):
             raise outcomes[0]
-        rows = sum(one.rows for one in everyone)
+        executions -= len(waiter.mates) if alone else 0
+        rows = None if alone else sum(one.rows for one in everyone)
         return Turn(outcomes[0], started - arrived, ended - started, executions, rows)
 
 

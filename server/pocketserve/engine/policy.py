@@ -10,7 +10,8 @@ The rules:
   order would start every request just before its deadline and finish it just after.
 * A newer request of a stream takes the place of the older one that waits.
 * A full line refuses the newcomer, or the last of a lower rank in its stead.
-* Requests with the same batch key are taken together, up to the line's limits of rows and bytes.
+* Requests with the same batch key are taken together, up to the line's limits of rows and bytes, as long as that is
+  measured to take less time for each row than one by one.
 * Between lines, the account that has got the least service goes next (start-time fair queueing: an account that was
   away is brought up to where the others are, so nobody saves up). Only so many runs at a time, and one slot is kept
   from each account: whatever one model does, another finds room. Sources: Goyal, Vin, Cheng, "Start-time Fair
@@ -20,7 +21,7 @@ The rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from pocketserve_wire import ErrorCode
@@ -39,10 +40,11 @@ class Ticket:
         stream: "" is none.
         key: requests with the same one may run as one batch; None always runs alone.
         rows, size: batch rows and bytes of its inputs.
+        choice: it was started when there was somebody whom it could run together with.
         place: its number in the line; a newer request of a stream takes over the older one's.
     """
 
-    __slots__ = ("arrived", "deadline", "key", "place", "rank", "rows", "size", "stream")
+    __slots__ = ("arrived", "choice", "deadline", "key", "place", "rank", "rows", "size", "stream")
 
     def __init__(
         self,
@@ -63,6 +65,46 @@ class Ticket:
         self.rows = rows
         self.size = size
         self.place = 0
+        self.choice = False
+
+
+class Gain:
+    """Learns whether running together pays, by trying both: some models take several rows at once in no less time.
+
+    A window of runs together, one of runs alone, then the better way for a long while, and once more.
+    """
+
+    __slots__ = ("_costs", "_left", "_samples", "together")
+
+    WINDOW = 9
+    KEPT = 500
+    """Runs of one trial; the first is not counted, since frameworks prepare themselves for a new size. Runs between
+    trials."""
+
+    def __init__(self) -> None:
+        self.together = True
+        self._samples: list[float] = []
+        self._costs: list[float] = []
+        self._left = 0
+
+    def note(self, rows: int, run_s: float, together: bool) -> None:
+        """Learn from a run that could have been either."""
+        if together is not self.together:
+            return  # it was started before the way was changed
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self.together, self._costs = True, []
+            return
+        self._samples.append(run_s / rows)
+        if len(self._samples) <= self.WINDOW:
+            return
+        self._costs.append(sorted(self._samples[1:])[self.WINDOW // 2])  # the median
+        self._samples = []
+        if len(self._costs) == 1:
+            self.together = False
+        else:
+            self.together, self._left = self._costs[0] <= self._costs[1], self.KEPT
 
 
 class Account:
@@ -88,6 +130,7 @@ class Line:
         limit: requests that may wait.
         account: who is charged for the runs.
         max_rows, max_bytes: limits of one batch; a request that is larger by itself runs alone.
+        gain: decides whether to batch at all; None always does.
 
     Attributes:
         waiting: tickets in the order in which they would be started.
@@ -95,7 +138,7 @@ class Line:
     """
 
     __slots__ = (
-        "_count", "_streams", "account", "idle", "limit", "max_bytes", "max_rows", "recent_run_s", "waiting"
+        "_count", "_streams", "account", "gain", "idle", "limit", "max_bytes", "max_rows", "recent_run_s", "waiting"
     )  # fmt: skip
 
     def __init__(
@@ -105,12 +148,14 @@ class Line:
         account: Account | None = None,
         max_rows: int = 1,
         max_bytes: int = 2**22,
+        gain: Gain | None = None,
     ) -> None:
         self.idle: deque[Any] = deque(sessions)
         self.limit = limit
         self.account = account or Account()
         self.max_rows = max_rows
         self.max_bytes = max_bytes
+        self.gain = gain
         self.waiting: list[Ticket] = []
         self.recent_run_s = 0.0
         self._streams: dict[str, Ticket] = {}
@@ -177,7 +222,10 @@ class Line:
             return []
         chosen = [first]
         if first.key is not None and self.max_rows > 1:
-            chosen += self._mates(first, now)
+            mates = self._mates(first, now)
+            first.choice = bool(mates)
+            if self.gain is None or self.gain.together:
+                chosen += mates
         for ticket in chosen:
             self.leave(ticket)
         return chosen
@@ -208,12 +256,16 @@ class Sharing:
 
     Args:
         slots: runs at a time, over all lines. An account gets one less, but at least one.
+
+    Attributes:
+        busy: runs under way.
+        contenders: lines where somebody waits; in order of coming, so that nothing is left to chance.
     """
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.busy = 0
-        self._contenders: dict[Line, None] = {}  # lines where somebody waits; insertion-ordered, so deterministic
+        self.contenders: dict[Line, None] = {}
         self._virtual = 0.0  # the attained service of whoever was started last
 
     def start(self, line: Line) -> Any | None:
@@ -226,18 +278,24 @@ class Sharing:
     def join(self, line: Line, ticket: Ticket, now: float) -> tuple[Ticket, ErrorCode] | None:
         """Let a request wait; see :meth:`Line.join`."""
         ousted = line.join(ticket, now)
-        self._contenders[line] = None
+        self.contenders[line] = None
         return ousted
 
     def leave(self, line: Line, ticket: Ticket) -> bool:
         """Take a request out of its line; whether it was still in it."""
         found = line.leave(ticket)
         if not line.waiting:
-            self._contenders.pop(line, None)
+            self.contenders.pop(line, None)
         return found
 
-    def finish(self, line: Line, session: Any, run_s: float) -> None:
-        """A run has ended. Whoever calls asks :meth:`next` then, until there is none."""
+    def finish(self, line: Line, session: Any, run_s: float, tickets: Sequence[Ticket] = ()) -> None:
+        """A run has ended. Whoever calls asks :meth:`next` then, until there is none.
+
+        Args:
+            tickets: those who had waited for it.
+        """
+        if tickets and line.gain is not None and tickets[0].choice:
+            line.gain.note(sum(ticket.rows for ticket in tickets), run_s, len(tickets) > 1)
         line.recent_run_s += RECENT_SHARE * (run_s - line.recent_run_s)
         line.account.attained += run_s
         line.account.busy -= 1
@@ -251,7 +309,7 @@ class Sharing:
         while found is None and (line := self._least_served(passed_by)) is not None:
             tickets = line.take(now)
             if not line.waiting:
-                self._contenders.pop(line, None)
+                self.contenders.pop(line, None)
             if tickets:
                 found = line, self._begin(line), tickets
             else:
@@ -259,10 +317,10 @@ class Sharing:
         return found
 
     def _least_served(self, passed_by: list[Line]) -> Line | None:
-        if self.busy >= self.slots or not self._contenders:
+        if self.busy >= self.slots or not self.contenders:
             return None
         best = None
-        for line in self._contenders:
+        for line in self.contenders:
             account = line.account
             if not line.idle or (account.busy and account.busy >= self.slots - 1) or line in passed_by:
                 continue

@@ -28,7 +28,13 @@ PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Nanoseconds of one request's phases and the batch rows and runs it took."""
+    """Nanoseconds of one request's phases and the batch rows and runs it took.
+
+    Attributes:
+        rows: its own rows.
+        executions: runs of the model on its account; a batch counts for the request that led it.
+        batch: rows of the batch that it led; 0 for a request that was led; None for one that ran alone.
+    """
 
     queue_ns: int
     input_ns: int
@@ -36,6 +42,7 @@ class Timing:
     output_ns: int
     rows: int = 1
     executions: int = 1
+    batch: int | None = None
 
     @property
     def total_ns(self) -> int:
@@ -82,7 +89,9 @@ class VersionStatistics:
             self.success.add(timing.total_ns)
             for phase, value in zip(PHASES, values, strict=True):
                 self.phases[phase].add(value)
-            self._itemise(timing.rows, values[1:])
+            size = timing.rows if timing.batch is None else timing.batch
+            if size:
+                self._itemise(size, values[1:])
 
     def _itemise(self, rows: int, values: tuple[int, ...]) -> None:
         batch = self.batches.get(rows)

@@ -65,6 +65,8 @@ class Manifest:
     threads: int | None = None
     instances: int = 1
     queue_limit: int | None = None
+    batching: bool | None = None
+    max_batch: int | None = None
     keep_alive: float | None = None
     sections: Mapping[type, Any] = field(default_factory=dict)
     state: StateOptions = field(default_factory=StateOptions)
@@ -122,6 +124,8 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         threads=table.integer("threads", 1, 256),
         instances=table.integer("instances", 1, 64) or 1,
         queue_limit=table.integer("queue_limit", 1, 1024),
+        batching=table.take("batching", lambda value: isinstance(value, bool), "true or false"),
+        max_batch=table.integer("max_batch", 1, 1024),
         keep_alive=table.number("keep_alive", 0, 1e9),
         sections=_sections(table),
         state=_state(state),

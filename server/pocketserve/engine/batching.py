@@ -1,0 +1,177 @@
+"""Several waiting requests as one run of the model, where that gives each the answer it would have got alone.
+
+That a model's first dimension is free does not make it a batch: it may be time, or characters. So the first batches of
+a version are tried: the requests run one by one, as they would have anyway, and some of them once more together. Only
+if every output has one row for each input row, and the same numbers (exactly the same where they are integers), is the
+batch trusted from then on. A version that fails is never batched again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from pocketserve.engine.bindings import Bindings
+from pocketserve.runtimes.base import Session
+from pocketserve.tensors import Array
+
+log = logging.getLogger(__name__)
+
+TRIALS = (2, 4, 8)
+"""Requests that are compared, batch by batch, before a version is trusted."""
+
+
+class BatchWork(Protocol):
+    """One request's run.
+
+    Attributes:
+        arrays: inputs by the session's names; None for a request that must run alone.
+        signature: the entry point.
+    """
+
+    arrays: Mapping[str, Array] | None
+    signature: str | None
+
+    def __call__(self, session: Session) -> dict[str, Array]:
+        """Run it alone."""
+        ...
+
+
+class RowBatcher:
+    """Stacks requests along the first dimension and gives each its own rows back.
+
+    Args:
+        title: the version's name, for the log.
+        signatures: entry points whose inputs all have a free first dimension, see :func:`free_rows`.
+        max_rows: rows of one batch.
+    """
+
+    def __init__(self, title: str, signatures: frozenset[str | None], max_rows: int) -> None:
+        self.max_rows = max_rows
+        self._title = title
+        self._signatures = signatures
+        self._trials: dict[str | None, int] = {}
+        self._given_up = False
+
+    def describe(self, work: BatchWork) -> tuple[Hashable | None, int, int]:
+        """Key, rows and bytes of a request; requests with the same key fit together, and None fits with nobody."""
+        arrays = getattr(work, "arrays", None)  # a plain function, such as a warm-up, runs alone
+        if self._given_up or not arrays or work.signature not in self._signatures:
+            return None, 1, 0
+        counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
+        rows = counts.pop()
+        if counts or not rows:
+            return None, 1, 0
+        parts = tuple((name, array.dtype.str, array.shape[1:]) for name, array in sorted(arrays.items()))
+        return (work.signature, parts), rows, sum(array.nbytes for array in arrays.values())
+
+    def run(self, session: Session, works: Sequence[BatchWork]) -> tuple[list[Any], int]:
+        """Each request's outputs, or the exception that it ends with, and how often the model was run."""
+        signature = works[0].signature
+        trial = self._trials.get(signature, 0)
+        if self._given_up or trial < len(TRIALS):
+            outcomes = _one_by_one(session, works)
+            tried = not self._given_up and self._try(session, works[: TRIALS[trial]], outcomes)
+            return outcomes, len(works) + tried
+        try:
+            return _together(session, [work.arrays or {} for work in works], signature), 1
+        except Exception as error:
+            outcomes = _one_by_one(session, works)
+            if not any(isinstance(outcome, Exception) for outcome in outcomes):
+                self._give_up(f"it failed on several rows at a time ({_brief(error)})")
+            return outcomes, len(works) + 1
+
+    def _try(self, session: Session, works: Sequence[BatchWork], outcomes: Sequence[Any]) -> bool:
+        """Compare a batch with what its requests got alone; whether the comparison was made."""
+        signature = works[0].signature
+        inputs, alone = [dict(work.arrays or {}) for work in works], list(outcomes[: len(works)])
+        if any(isinstance(outcome, Exception) for outcome in alone):
+            return False
+        try:
+            if all(_same(inputs[0], other) for other in inputs[1:]):
+                # Equal rows would hide that they are mixed: the last one is turned round.
+                inputs[-1] = {name: np.ascontiguousarray(np.flip(array)) for name, array in inputs[-1].items()}
+                if _same(inputs[0], inputs[-1]):
+                    return False
+                alone[-1] = session.run(inputs[-1], signature)
+            together = _together(session, inputs, signature)
+        except Exception as error:
+            self._give_up(f"it failed on several rows at a time ({_brief(error)})")
+            return True
+        if all(agrees(mine, other) for mine, other in zip(together, alone, strict=True)):
+            self._trials[signature] = self._trials.get(signature, 0) + 1
+        else:
+            self._give_up("rows answer differently in company")
+        return True
+
+    def _give_up(self, why: str) -> None:
+        if not self._given_up:
+            log.info("%s is not batched: %s", self._title, why)
+        self._given_up = True
+
+
+def free_rows(entry_points: Mapping[str | None, tuple[Bindings, Bindings]]) -> frozenset[str | None]:
+    """The entry points whose inputs, numbers all, leave their first dimension to the caller."""
+    return frozenset(
+        name
+        for name, (inputs, _) in entry_points.items()
+        if inputs.specs
+        and all(not spec.open and spec.shape[:1] == (-1,) and spec.datatype != "BYTES" for spec in inputs.specs)
+    )
+
+
+def agrees(batched: Mapping[str, Array], alone: Mapping[str, Array]) -> bool:
+    """Whether two runs gave the same: integers exactly, floats but for rounding in another order."""
+    return batched.keys() == alone.keys() and all(_close(batched[name], alone[name]) for name in alone)
+
+
+def _close(batched: Array, alone: Array) -> bool:
+    if batched.shape != alone.shape or batched.dtype != alone.dtype:
+        return False
+    if alone.dtype.kind != "f" or not alone.size:
+        return bool(np.array_equal(batched, alone))
+    epsilon = float(np.finfo(alone.dtype).eps)
+    largest = float(np.max(np.abs(alone), initial=0.0, where=np.isfinite(alone)))
+    relative, absolute = min(256 * epsilon, 0.01), min(64 * epsilon, 0.01) * largest
+    return bool(np.allclose(batched, alone, rtol=relative, atol=absolute, equal_nan=True))
+
+
+def _one_by_one(session: Session, works: Sequence[BatchWork]) -> list[Any]:
+    outcomes: list[Any] = []
+    for work in works:
+        try:
+            outcomes.append(work(session))
+        except Exception as error:
+            outcomes.append(error)
+    return outcomes
+
+
+def _together(session: Session, inputs: Sequence[Mapping[str, Array]], signature: str | None) -> list[dict[str, Array]]:
+    """Run requests as one batch and split its outputs.
+
+    Raises:
+        ValueError: an output does not have one row for each row of the inputs.
+        Exception: whatever the framework raises.
+    """
+    stacked = {name: np.concatenate([one[name] for one in inputs]) for name in inputs[0]}
+    sizes = [next(iter(one.values())).shape[0] for one in inputs]
+    outputs = session.run(stacked, signature)
+    for name, array in outputs.items():
+        if array.ndim == 0 or array.shape[0] != sum(sizes):
+            raise ValueError(f"output {name!r} of shape {list(array.shape)} does not have {sum(sizes)} rows")
+    parts, start = [], 0
+    for size in sizes:
+        parts.append({name: array[start : start + size] for name, array in outputs.items()})
+        start += size
+    return parts
+
+
+def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    return all(np.array_equal(array, other[name]) for name, array in one.items())
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

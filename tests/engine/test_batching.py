@@ -1,0 +1,334 @@
+"""Several requests in one run: everyone gets what they would have got alone, or the batch is not trusted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import MODELS
+from pocketserve.engine.batching import TRIALS, RowBatcher, agrees, free_rows
+from pocketserve.engine.lane import Lane, Turn
+from pocketserve.engine.loading import LoadedModel, load_model
+from pocketserve.engine.terms import Terms
+from pocketserve.repository.scan import scan
+from pocketserve.runtimes.base import Session
+from pocketserve.tensors import Array
+
+TIMEOUT_S = 30.0
+Function = Callable[[Array], Array]
+
+
+class Computed:
+    """A session whose model is a function of its one input ``x``; it remembers the rows of each run."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self.runs: list[int] = []
+
+    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+        self.runs.append(inputs["x"].shape[0])
+        return {"y": self._function(inputs["x"])}
+
+
+class Work:
+    """One request."""
+
+    def __init__(self, arrays: Mapping[str, Array] | None, signature: str | None = None) -> None:
+        self.arrays = arrays
+        self.signature = signature
+
+    def __call__(self, session: Session) -> dict[str, Array]:
+        assert self.arrays is not None
+        return session.run(self.arrays, self.signature)
+
+
+def batcher(max_rows: int = 8) -> RowBatcher:
+    return RowBatcher("m/v", frozenset({None}), max_rows)
+
+
+def works(*values: float | list[float]) -> list[Work]:
+    """Requests of one row with these numbers."""
+    return [Work({"x": np.atleast_2d(np.asarray(value, np.float32))}) for value in values]
+
+
+def ask(one: RowBatcher, session: object, *values: float | list[float]) -> list[Any]:
+    outcomes, _ = one.run(session, works(*values))  # type: ignore[arg-type]
+    return [out if isinstance(out, Exception) else out["y"].tolist() for out in outcomes]
+
+
+def trusted(function: Function) -> tuple[RowBatcher, Computed]:
+    """A batcher that has seen its model answer well."""
+    one, session = batcher(), Computed(function)
+    for trial in range(len(TRIALS)):
+        ask(one, session, trial, trial + 1, trial + 2)
+    session.runs.clear()
+    return one, session
+
+
+def test_a_model_is_tried_before_it_is_trusted():
+    one, session = batcher(), Computed(lambda x: x * 2)
+    for trial in TRIALS:
+        assert ask(one, session, *range(8)) == [[[2.0 * number]] for number in range(8)]
+        assert session.runs == [1] * 8 + [trial]
+        session.runs.clear()
+    assert ask(one, session, *range(8)) == [[[2.0 * number]] for number in range(8)]
+    assert session.runs == [8]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x - x.mean(axis=0),
+        lambda x: np.cumsum(x, axis=0),
+        lambda x: x / np.linalg.norm(x),
+        lambda x: np.sort(x, axis=0),
+        lambda x: np.argsort(x[:, 0]),
+        lambda x: x.sum(axis=0),
+        lambda x: np.float32(x.sum()),
+        lambda x: x.T,
+        lambda x: x[:1],
+        lambda x: x.reshape(1, 1),
+        lambda x: x.astype(np.float64) if len(x) > 1 else x,
+    ],
+)
+def test_a_model_whose_rows_hear_of_each_other_is_never_batched(function):
+    one, session = batcher(), Computed(function)
+    expected = [np.asarray(function(work.arrays["x"])).tolist() for work in works(3, 1, 2)]
+    for _ in range(5):
+        assert ask(one, session, 3, 1, 2) == expected
+    assert session.runs[-6:] == [1] * 6
+    assert one.describe(works(1)[0])[0] is None
+
+
+def test_equal_requests_do_not_hide_that_rows_are_mixed():
+    one, session = batcher(), Computed(lambda x: x - x.mean(axis=0))
+    assert ask(one, session, [1, 2], [1, 2]) == [[[0.0, 0.0]], [[0.0, 0.0]]]
+    assert one.describe(works([1, 2])[0])[0] is None
+
+
+def test_requests_that_say_nothing_prove_nothing():
+    one, session = batcher(), Computed(lambda x: x - x.mean(axis=0))
+    for _ in range(9):
+        ask(one, session, [0, 0], [0, 0])
+    assert set(session.runs) == {1}
+
+
+def fussy(x: Array) -> Array:
+    """Refuses negative numbers."""
+    if (x < 0).any():
+        raise ValueError("negative")
+    return x + 1
+
+
+def test_one_bad_input_fails_its_own_caller_only():
+    one, session = trusted(fussy)
+    first, bad, last = ask(one, session, 1, -1, 3)
+    assert (first, last) == ([[2.0]], [[4.0]])
+    assert isinstance(bad, ValueError)
+    assert session.runs == [3, 1, 1, 1]
+    session.runs.clear()
+    ask(one, session, 1, 2)
+    assert session.runs == [2]  # the model is not to blame
+
+
+def test_a_bad_input_in_a_trial_says_nothing_about_the_model():
+    one, session = batcher(), Computed(fussy)
+    assert isinstance(ask(one, session, 1, -1)[1], ValueError)
+    assert one.describe(works(1)[0])[0] is not None
+
+
+def test_a_model_that_later_refuses_several_rows_is_given_up():
+    most = 100
+
+    def small(x: Array) -> Array:
+        if len(x) > most:
+            raise RuntimeError("too many")
+        return x
+
+    one, session = trusted(small)
+    most = 1
+    assert ask(one, session, 1, 2) == [[[1.0]], [[2.0]]]
+    assert one.describe(works(1)[0])[0] is None
+
+
+def test_outputs_that_stop_to_scale_give_the_model_up():
+    cut = 100
+    one, session = trusted(lambda x: x[:cut])
+    cut = 2
+    assert ask(one, session, 1, 2, 3) == [[[1.0]], [[2.0]], [[3.0]]]
+    assert one.describe(works(1)[0])[0] is None
+
+
+def test_what_fits_together():
+    one = RowBatcher("m/v", frozenset({None, "other"}), 8)
+
+    def key(signature: str | None = None, **arrays: Array) -> object:
+        return one.describe(Work(arrays, signature))[0]
+
+    row = np.zeros((1, 3), np.float32)
+    assert key(x=row) == key(x=row + 1) == key(x=np.zeros((5, 3), np.float32)) is not None
+    assert one.describe(Work({"x": np.zeros((5, 3), np.float32)}))[1:] == (5, 60)
+    assert key(a=row, b=row) == key(b=row, a=row) is not None
+    different = [key(x=row), key("other", x=row), key(x=row.astype(np.float64)), key(x=row[:, :2]), key(y=row)]
+    assert len(set(different)) == len(different)
+    assert key("unknown", x=row) is key(a=row, b=np.zeros((2, 3))) is key(x=np.float32(1)) is key(x=row[:0]) is None
+    assert one.describe(Work(None)) == (None, 1, 0)
+
+
+FLOATS = st.floats(width=32, allow_nan=True)
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=9))
+def test_every_array_agrees_with_itself(values):
+    for dtype in (np.float32, np.float64):
+        array = np.asarray(values, dtype)
+        assert agrees({"y": array}, {"y": array.copy()})
+
+
+def test_integers_agree_exactly_and_floats_nearly():
+    one = np.arange(5)
+    assert not agrees({"y": one}, {"y": one + 1})
+    real = np.linspace(0.1, 1, 5, dtype=np.float32)
+    assert agrees({"y": real}, {"y": real * np.float32(1 + 1e-6)})
+    assert not agrees({"y": real}, {"y": real * np.float32(1.001)})
+    assert not agrees({"y": real}, {"y": real.astype(np.float64)})
+    assert not agrees({"y": real}, {"z": real})
+    assert not agrees({"y": np.float32([np.nan, 1])}, {"y": np.float32([1, 1])})
+
+
+# --- In a lane
+
+
+class Gate:
+    """A batcher whose first run waits until it is told to go on."""
+
+    def __init__(self, inner: RowBatcher) -> None:
+        self.inner = inner
+        self.max_rows = inner.max_rows
+        self.batches: list[int] = []
+
+    def describe(self, work: Work) -> tuple[object, int, int]:
+        return self.inner.describe(work)
+
+    def run(self, session: Session, listed: list[Work]) -> tuple[list[Any], int]:
+        self.batches.append(len(listed))
+        return self.inner.run(session, listed)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(20) as executor:
+        yield executor
+
+
+def crowd(pool: ThreadPoolExecutor, function: Function, values: list[float]) -> tuple[list[Any], Gate, Computed]:
+    """The fates of requests that all wait for one session whose model is trusted."""
+    inner, session = trusted(function)
+    gate, entered, proceed = Gate(inner), threading.Event(), threading.Event()
+    lane = Lane([session], 64, batcher=gate)  # type: ignore[list-item]
+
+    def hold(given: object) -> None:
+        entered.set()
+        assert proceed.wait(TIMEOUT_S)
+
+    def later() -> Terms:
+        return Terms(monotonic() + TIMEOUT_S)
+
+    futures = [pool.submit(lane.run, hold, later())]  # type: ignore[arg-type]
+    assert entered.wait(TIMEOUT_S)
+    for count, work in enumerate(works(*values)):
+        futures.append(pool.submit(lane.run, work, later()))
+        ends, pause = monotonic() + TIMEOUT_S, threading.Event()
+        while lane.waiting != count + 1:
+            assert monotonic() < ends
+            pause.wait(0.001)
+    proceed.set()
+    fates: list[Any] = []
+    for future in futures[1:]:
+        error = future.exception(TIMEOUT_S)
+        fates.append(error if error is not None else future.result())
+    assert lane.waiting == 0
+    return fates, gate, session
+
+
+def test_those_who_wait_are_answered_by_as_few_runs_as_possible(pool):
+    turns, gate, session = crowd(pool, lambda x: x * 2, [float(number) for number in range(19)])
+    assert [turn.result["y"].tolist() for turn in turns] == [[[2.0 * number]] for number in range(19)]
+    assert gate.batches == session.runs == [8, 8, 3]
+    assert [turn.batch_rows for turn in turns] == [8] + [0] * 7 + [8] + [0] * 7 + [3, 0, 0]
+    assert sum(turn.executions for turn in turns) == 3
+    assert all(turn.queue_ns > 0 and turn.run_ns > 0 for turn in turns)
+
+
+def test_a_bad_input_in_a_crowd(pool):
+    fates, _, session = crowd(pool, fussy, [1.0, -1.0, 3.0])
+    assert isinstance(fates[1], ValueError)
+    turns: list[Turn[Any]] = [fates[0], fates[2]]
+    assert [turn.result["y"].tolist() for turn in turns] == [[[2.0]], [[4.0]]]
+    assert [turn.batch_rows for turn in turns] == [None, None]
+    assert sum(turn.executions for turn in turns) == 3  # the batch and their own; the third failed
+    assert session.runs == [3, 1, 1, 1]
+
+
+# --- Real models
+
+
+def opened(name: str, version: str) -> LoadedModel:
+    entry = scan(MODELS)[name]
+    return load_model(entry, entry.versions[version], 1, 10**6, None, monotonic() + TIMEOUT_S)
+
+
+def check_real(name: str, version: str) -> None:
+    """A model passes its trials, and a batch then gives each caller what it gets alone."""
+    model = opened(name, version)
+    try:
+        signatures = free_rows(model.entry_points)
+        assert None in signatures
+        one, session = RowBatcher(f"{name}/{version}", signatures, 16), model.sessions[0]
+        (spec,) = session.inputs
+        random = np.random.default_rng(7)
+
+        def draw(rows: int) -> Work:
+            shape = (rows, *spec.shape[1:])
+            if spec.datatype == "FP32":
+                return Work({spec.name: random.random(shape, np.float32)})
+            return Work({spec.name: random.integers(-100, 100, shape).astype(np.int8)})
+
+        for round_ in range(len(TRIALS) + 3):
+            listed = [draw(rows) for rows in (1, 3, 1, 2, 1, 1, 1, 1)]
+            outcomes, executions = one.run(session, listed)
+            assert executions == (9 if round_ < len(TRIALS) else 1)
+            assert all(agrees(mine, work(session)) for mine, work in zip(outcomes, listed, strict=True))
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("name", ["digits", "petals", "diabetes"])
+def test_tflite(name):
+    check_real(name, "tflite")
+
+
+def test_quantised_tflite():
+    check_real("digits", "tflite-int8")
+
+
+@pytest.mark.onnx
+@pytest.mark.parametrize("name", ["digits", "petals", "diabetes"])
+def test_onnx(name):
+    check_real(name, "onnx")
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchScript is what is tested, however old
+@pytest.mark.parametrize("version", ["torch", "torchscript", "ptl"])
+@pytest.mark.parametrize("name", ["digits", "diabetes"])
+def test_torch(name, version):
+    check_real(name, version)
