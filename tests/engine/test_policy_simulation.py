@@ -1,0 +1,429 @@
+"""The policy under load, in simulated time: the rules that the server runs, driven by a discrete-event simulation.
+
+Nothing here waits. Arrivals are drawn from seeded generators or written to be as awkward as possible.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pocketserve.engine.policy import Account, Gain, Line, Sharing, Ticket
+from pocketserve_wire import ErrorCode
+
+FOREVER = 1e9
+
+
+@dataclass
+class Fate:
+    """How one request ended: ``code`` None is an answer."""
+
+    ticket: Ticket
+    line: Line
+    arrived: float
+    ended: float
+    started: float | None = None
+    code: ErrorCode | None = None
+
+    @property
+    def age(self) -> float:
+        return self.ended - self.arrived
+
+
+@dataclass
+class World:
+    """Lanes, slots and a clock that jumps from event to event.
+
+    Attributes:
+        cost: seconds of a run, by line and rows.
+    """
+
+    slots: int
+    cost: dict[Line, Callable[[int], float]] = field(default_factory=dict)
+    now: float = 0.0
+    fates: list[Fate] = field(default_factory=list)
+    service: dict[Line, float] = field(default_factory=lambda: defaultdict(float))
+    runs: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.sharing = Sharing(self.slots)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._arrivals: dict[Ticket, float] = {}
+        self._running: set[int] = set()
+
+    def lane(self, seconds: float | Callable[[int], float], limit: int = 64, sessions: int = 1, **more: Any) -> Line:
+        line = Line([object() for _ in range(sessions)], limit, **more)
+        self.cost[line] = seconds if callable(seconds) else lambda rows: seconds * rows
+        return line
+
+    def at(self, time: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._order), event))
+
+    def send(self, line: Line, time: float, patience: float = FOREVER, **terms: Any) -> Ticket:
+        """A request that comes at this time and can be started for so long."""
+        ticket = Ticket(time + patience, arrived=time, **terms)
+        self.at(time, lambda: self._arrive(line, ticket))
+        return ticket
+
+    def vanish(self, line: Line, ticket: Ticket, time: float) -> None:
+        """The request's client gives up."""
+
+        def leave() -> None:
+            if self.sharing.leave(line, ticket):
+                self._end(ticket, line, ErrorCode.CANCELLED)
+
+        self.at(time, leave)
+
+    def run(self, until: float = FOREVER) -> None:
+        while self._events and self._events[0][0] <= until:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+            self._check()
+
+    def _check(self) -> None:
+        assert 0 <= self.sharing.busy <= max(self.slots, 1)
+        for line in self.cost:
+            assert len(line.waiting) <= line.limit
+            assert line.waiting == sorted(line.waiting, key=lambda ticket: (ticket.rank, ticket.place))
+
+    def _arrive(self, line: Line, ticket: Ticket) -> None:
+        self._arrivals[ticket] = self.now
+        session = self.sharing.start(line)
+        if session is not None:
+            self._start(line, session, [ticket])
+            return
+        ousted = self.sharing.join(line, ticket, self.now)
+        if ousted is not None:
+            self._end(ousted[0], line, ousted[1])
+        if ticket.deadline < FOREVER:
+            self.at(ticket.deadline, lambda: self._expire(line, ticket))
+
+    def _expire(self, line: Line, ticket: Ticket) -> None:
+        if self.sharing.leave(line, ticket):
+            self._end(ticket, line, ErrorCode.DEADLINE_EXCEEDED)
+
+    def _start(self, line: Line, session: object, tickets: list[Ticket]) -> None:
+        assert id(session) not in self._running
+        assert all(ticket.deadline > self.now for ticket in tickets)
+        self._running.add(id(session))
+        seconds = self.cost[line](sum(ticket.rows for ticket in tickets))
+        self.runs[len(tickets)] += 1
+        begun = self.now
+        self.at(self.now + seconds, lambda: self._finish(line, session, tickets, begun, seconds))
+
+    def _finish(self, line: Line, session: object, tickets: list[Ticket], begun: float, seconds: float) -> None:
+        self._running.remove(id(session))
+        self.service[line] += seconds
+        for ticket in tickets:
+            self._end(ticket, line, None, begun)
+        self.sharing.finish(line, session, seconds, tickets)
+        while (found := self.sharing.next(self.now)) is not None:
+            self._start(*found)
+
+    def _end(self, ticket: Ticket, line: Line, code: ErrorCode | None, started: float | None = None) -> None:
+        self.fates.append(Fate(ticket, line, self._arrivals.pop(ticket), self.now, started, code))
+
+    def answers(self, line: Line | None = None) -> list[Fate]:
+        return [fate for fate in self.fates if fate.code is None and line in (None, fate.line)]
+
+    def codes(self) -> Counter[ErrorCode | None]:
+        return Counter(fate.code for fate in self.fates)
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._arrivals)
+
+
+def poisson(rate: float, seconds: float, seed: int) -> Iterable[float]:
+    """Times of independent arrivals."""
+    draw, time = random.Random(seed), 0.0
+    while (time := time + draw.expovariate(rate)) < seconds:
+        yield time
+
+
+def bursts(rate: float, seconds: float, size: int) -> Iterable[float]:
+    """As many arrivals on average, ``size`` at the same moment."""
+    count = int(seconds * rate / size)
+    return (number * size / rate for number in range(count) for _ in range(size))
+
+
+# --- Overload
+
+ARRIVALS = {"poisson": lambda: poisson(40, 100, 1), "bursts": lambda: bursts(40, 100, 200)}
+
+
+@pytest.mark.parametrize("patience", [0.35, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize("arrivals", ARRIVALS)
+def test_four_times_the_load_is_served_as_fast_as_the_model_can(arrivals, patience):
+    """Goodput: answers that were there while their callers still waited; the model makes ten a second."""
+    world = World(slots=2)
+    line = world.lane(0.1)
+    for time in ARRIVALS[arrivals]():
+        world.send(line, time, patience)
+    world.run()
+    good = [fate for fate in world.answers() if fate.ended <= fate.ticket.deadline + 1e-9]
+    # Between bursts that are further apart than anybody waits there is nothing to do.
+    possible = 10 * 100 if arrivals == "poisson" else 20 * int(min(patience, 5.0) / 0.1 + 1e-9)
+    assert len(good) >= 0.95 * possible
+    assert world.unanswered == 0
+
+
+def test_a_refusal_is_immediate():
+    world = World(slots=2)
+    line = world.lane(0.1, limit=8)
+    for time in poisson(40, 50, 2):
+        world.send(line, time)
+    world.run()
+    refused = [fate for fate in world.fates if fate.code is ErrorCode.QUEUE_FULL]
+    assert len(refused) > 1000 and all(fate.age == 0 for fate in refused)
+
+
+@pytest.mark.parametrize("cameras", [1, 2, 5])
+def test_answers_of_a_stream_are_fresh(cameras):
+    """Frames come at four times the model's speed: each camera's answers are as new as its share allows."""
+    world = World(slots=2)
+    line = world.lane(0.1)
+    for camera in range(cameras):
+        for number in range(2000):
+            world.send(line, number / 40 + camera / 1000, stream=f"camera {camera}")
+    world.run()
+    answers = world.answers()
+    assert max(fate.age for fate in answers) <= 0.1 * (cameras + 1) + 1e-9
+    assert len(answers) >= 0.95 * 50 / 0.1
+    by_camera = Counter(fate.ticket.stream for fate in answers)
+    assert max(by_camera.values()) - min(by_camera.values()) <= 2
+    assert set(world.codes()) == {None, ErrorCode.SUPERSEDED}
+
+
+def test_a_stream_gets_on_beside_a_full_queue():
+    """A newer frame keeps the older one's place, or a busy model would never see one."""
+    world = World(slots=2)
+    line = world.lane(0.1, limit=32)
+    for time in poisson(40, 60, 3):
+        world.send(line, time, 5.0)
+    for number in range(1800):
+        world.send(line, number / 30, 5.0, stream="camera")
+    world.run()
+    frames = [fate for fate in world.answers() if fate.ticket.stream]
+    assert len(frames) >= 60 / (33 * 0.1) - 3
+    # The frame is never older than from one frame to the next, however long its place has been in line.
+    assert all(fate.started - fate.arrived <= 1 / 30 + 1e-9 for fate in frames if fate.arrived < 59.9)
+
+
+def test_a_storm_of_deadlines():
+    """Everybody's time is over at the same moment; nobody is started after it, and the next caller is served."""
+    world = World(slots=2)
+    line = world.lane(0.1, limit=1024)
+    for number in range(500):
+        world.send(line, number / 1000, 1.0 - number / 1000)
+    late = world.send(line, 1.0, 1.0)
+    world.run()
+    assert world.codes()[None] in (11, 12)  # of ten runs in that second it may be the eleventh by a rounding error
+    assert world.codes()[ErrorCode.DEADLINE_EXCEEDED] == 501 - world.codes()[None]
+    assert next(fate for fate in world.fates if fate.ticket is late).code is None
+
+
+def test_a_wrong_guess_of_the_run_time_starves_nobody():
+    """The first run took very long; requests with less patience than that are served all the same."""
+    seconds = iter([100.0])
+    world = World(slots=2)
+    line = world.lane(lambda rows: next(seconds, 0.1))
+    world.send(line, 0.0)
+    for number in range(200):
+        world.send(line, 100 + number / 20, 0.5)
+    world.run()
+    assert world.codes()[None] >= 0.9 * 10 * 10
+
+
+def test_clients_that_vanish_cost_nothing():
+    draw, world = random.Random(4), World(slots=2)
+    line = world.lane(0.1)
+    for time in poisson(40, 60, 5):
+        ticket = world.send(line, time, 10.0)
+        if draw.random() < 0.7:
+            world.vanish(line, ticket, time + draw.random() * 2)
+    world.run()
+    assert world.codes()[ErrorCode.CANCELLED] > 500
+    assert world.service[line] >= 0.95 * 60
+    assert world.unanswered == 0
+
+
+def test_priorities_hold_under_overload():
+    world = World(slots=2)
+    line = world.lane(0.1, limit=16)
+    draw = random.Random(6)
+    for time in poisson(40, 60, 7):
+        world.send(line, time, 5.0, rank=1 if draw.random() < 0.1 else 5)
+    world.run()
+    urgent = [fate for fate in world.fates if fate.ticket.rank == 1]
+    # 4 a second of 10 possible ones: hardly ever more than a few in line.
+    assert all(fate.code is None for fate in urgent)
+    assert sorted(fate.age for fate in urgent)[int(0.95 * len(urgent))] <= 0.5
+    assert world.service[line] >= 0.95 * 60
+
+
+# --- Sharing
+
+
+@pytest.mark.parametrize("instances", [1, 4])
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_a_slow_model_does_not_hold_up_a_fast_one(cores, instances):
+    """A model of a second a run, four times overloaded, beside one of ten milliseconds that is asked now and then."""
+    world = World(slots=cores + 1)
+    slow, fast = world.lane(1.0, sessions=instances), world.lane(0.01)
+    for time in poisson(4 * instances, 100, 8):
+        world.send(slow, time)
+    for time in poisson(20, 100, 9):
+        world.send(fast, time, 5.0)
+    world.run(until=100)
+    answers = world.answers(fast)
+    assert len(answers) >= 0.99 * sum(fate.line is fast for fate in world.fates)
+    assert max(fate.age for fate in answers) <= 0.1
+    assert world.service[slow] >= 0.95 * 100 * min(cores, instances) - 1
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 0.01), (0.1, 0.1), (0.5, 0.03)])
+def test_two_busy_models_get_the_same_time(seconds):
+    """One slot for both, as when something else takes the cores."""
+    world = World(slots=1)
+    lanes = [world.lane(one) for one in seconds]
+    for line, one in zip(lanes, seconds, strict=True):
+        for time in poisson(4 / one, 100, 10):
+            world.send(line, time, 20.0)
+    world.run(until=100)
+    first, second = (world.service[line] for line in lanes)
+    assert abs(first - second) <= 2 * max(seconds) + 0.05 * 100
+    assert first + second >= 0.97 * 100
+
+
+def test_who_was_away_does_not_save_up():
+    world = World(slots=1)
+    busy, back = world.lane(0.1), world.lane(0.1)
+    for number in range(4000):
+        world.send(busy, number / 40, 10.0)
+    for number in range(400):
+        world.send(back, 50 + number / 40, 10.0)
+    world.run(until=60)
+    served = [fate for fate in world.answers() if fate.ended > 50]
+    share = Counter(fate.line is back for fate in served)
+    assert abs(share[True] - share[False]) <= 4
+
+
+def test_lanes_of_one_account_count_as_one():
+    """Sequences with sessions of their own do not multiply their model's share."""
+    world, account = World(slots=1), Account()
+    many = [world.lane(0.1, account=account) for _ in range(4)]
+    other = world.lane(0.1)
+    for line in (*many, other):
+        for number in range(2000):
+            world.send(line, number / 40, 20.0)
+    world.run(until=50)
+    assert abs(sum(world.service[line] for line in many) - world.service[other]) <= 2
+
+
+def test_more_slots_take_effect_at_once():
+    world = World(slots=1)
+    lanes = [world.lane(1.0) for _ in range(3)]
+    for line in lanes:
+        world.send(line, 0.0)
+    world.run(until=0.5)
+    world.slots = world.sharing.slots = 4
+    started = []
+    while (found := world.sharing.next(0.5)) is not None:
+        started.append(found[0])
+    assert started == lanes[1:]
+
+
+# --- Batching
+
+
+def crowd(cost: Callable[[int], float], gain: Gain | None, seconds: float = 200.0) -> World:
+    world = World(slots=2)
+    line = world.lane(cost, max_rows=8, gain=gain)
+    for time in poisson(40, seconds, 11):
+        world.send(line, time, 5.0, key="same")
+    world.run(until=seconds)
+    return world
+
+
+def test_batches_multiply_what_a_model_can_do():
+    world = crowd(lambda rows: 0.08 + 0.02 * rows, Gain())
+    assert len(world.answers()) >= 0.85 * 8 / 0.24 * 200
+    assert world.runs[8] > world.runs[1]
+
+
+def test_batches_that_do_not_pay_are_left():
+    """Each change of size costs more than it saves: the other way is found and kept."""
+    world = crowd(lambda rows: 0.1 if rows == 1 else 0.15 * rows, Gain())
+    assert len(world.answers()) >= 0.9 * 10 * 200  # what the trials cost is part of it
+    assert world.runs[1] > 10 * (world.runs.total() - world.runs[1])
+
+
+def test_a_model_that_changes_its_mind_is_noticed():
+    gain = Gain()
+    for together in (True, False) * 2:
+        for _ in range(Gain.WINDOW + 1):
+            gain.note(8 if gain.together else 1, 0.8 if gain.together else 0.2, gain.together)
+        assert together in (True, False)
+        if gain.together and not gain._samples and gain._left:
+            break
+    assert gain.together  # 0.1 s a row together, 0.2 s alone
+    for _ in range(Gain.KEPT):
+        gain.note(8, 8.0, True)
+    for _ in range(2 * (Gain.WINDOW + 1)):
+        gain.note(8 if gain.together else 1, 8.0 if gain.together else 0.2, gain.together)
+    assert not gain.together
+
+
+def test_only_what_fits_goes_together():
+    world = World(slots=2)
+    line = world.lane(0.1, max_rows=8, max_bytes=100)
+    world.send(line, 0.0)
+    keys = ["a", "b", "a", None, "a", "a"]
+    tickets = [world.send(line, 0.01, key=key, rows=3, size=10) for key in keys]
+    heavy = [world.send(line, 0.02, key="c", size=60) for _ in range(2)]
+    world.run()
+    order = [(fate.ticket, fate.started) for fate in world.answers()][1:]
+    groups = [[t for t, _ in group] for _, group in itertools.groupby(order, key=lambda pair: pair[1])]
+    a1, b, a2, alone, a3, a4 = tickets
+    assert groups == [[a1, a2], [b], [alone], [a3, a4], [heavy[0]], [heavy[1]]]
+
+
+# --- Anything at all
+
+EVENTS = st.tuples(
+    st.sampled_from([0, 1, 2]),
+    st.floats(0, 5),
+    st.floats(0.01, 2),
+    st.sampled_from([1, 5, 9]),
+    st.sampled_from(["", "", "s", "t"]),
+    st.sampled_from([None, "k", "l"]),
+    st.one_of(st.none(), st.floats(0, 2)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 4), st.lists(EVENTS, max_size=60))
+def test_every_request_ends_exactly_once_and_nothing_idles(slots, events):
+    world = World(slots=slots)
+    lanes = [world.lane(0.3, limit=3, sessions=2), world.lane(0.05, limit=5, max_rows=4), world.lane(0.2, limit=1)]
+    for which, time, patience, rank, stream, key, gone in events:
+        ticket = world.send(lanes[which], time, patience, rank=rank, stream=stream, key=key)
+        if gone is not None:
+            world.vanish(lanes[which], ticket, time + gone)
+    world.run()
+    assert len(world.fates) == len(events) == len({id(fate.ticket) for fate in world.fates})
+    assert world.unanswered == world.sharing.busy == 0
+    assert not world.sharing.contenders
+    assert [len(line.idle) for line in lanes] == [2, 1, 1]
+    assert all(fate.started is None or fate.started < fate.ticket.deadline for fate in world.fates)
