@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from pocketserve.engine.bindings import Bindings
-from pocketserve.engine.engine import Running
 from pocketserve.engine.lane import Turn
+from pocketserve.engine.running import Running
 from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
 from pocketserve.engine.statistics import Timing
 from pocketserve.engine.terms import Terms

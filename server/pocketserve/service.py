@@ -15,7 +15,8 @@ from typing import Any
 from pocketserve import __version__
 from pocketserve.config import Config
 from pocketserve.engine.cancellation import Cancellation
-from pocketserve.engine.engine import Engine, EngineOptions, Running, State
+from pocketserve.engine.engine import Engine, State
+from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.statistics import Timing
 from pocketserve.engine.terms import Terms, read_terms
 from pocketserve.inference import Prediction, run_raw_input, run_tensors

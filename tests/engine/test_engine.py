@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +19,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conftest import ROOT
 from pocketserve.engine.cancellation import Cancellation
-from pocketserve.engine.engine import Engine, EngineOptions, Running, State
+from pocketserve.engine.cores import count_fast, usable_cores
+from pocketserve.engine.engine import Engine, State
+from pocketserve.engine.running import EngineOptions, Running
+from pocketserve.engine.sequences import SequenceStep
 from pocketserve.engine.terms import Terms
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve_wire import ApiError, ErrorCode
 
 TIMEOUT_S = 20.0
+DATA = ROOT / "tests" / "runtimes" / "data"
 FOREVER = 1e9
 LABELS = "".join(f"{digit}\n" for digit in range(10)).encode()
 
@@ -41,11 +48,11 @@ class Clock:
 class Bench:
     """An engine on a folder of models."""
 
-    def __init__(self, folder: Path, **options: float) -> None:
+    def __init__(self, folder: Path, cores: Callable[[], list[int]] = usable_cores, **options: float) -> None:
         self.folder = folder
         self.clock = Clock()
         settings = {"memory_budget": 10**9, "keep_alive": 0.0, "threads": 1, "queue_limit": 4}
-        self.engine = Engine(EngineOptions(**settings | {"max_image_pixels": 10**6} | options), self.clock)
+        self.engine = Engine(EngineOptions(**settings | {"max_image_pixels": 10**6} | options), self.clock, None, cores)
 
     def named(self, name: str, version: str = "tflite") -> tuple[ModelEntry, VersionEntry]:
         entry = scan(self.folder)[name]
@@ -106,7 +113,7 @@ def refusal(call: Callable[[], object]) -> ApiError:
 def bench(models_copy: Path) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
-    def make(**options: float) -> Bench:
+    def make(**options: object) -> Bench:
         made.append(Bench(models_copy, **options))
         return made[-1]
 
@@ -482,6 +489,163 @@ def test_a_model_is_not_evicted_for_its_own_reload(small):
     small.ask("petals")
     small.load("petals")
     assert small.loaded() == ["diabetes", "petals"]
+
+
+def test_loads_at_the_same_time_do_not_exceed_the_budget_together(bench, pool, slow_labels, models_copy):
+    """Each fits alone. The second waits for the first, which may go then."""
+    size = (models_copy / "digits" / "digits.tflite").stat().st_size
+    one = bench(memory_budget=size + size // 2)
+    (models_copy / "twin").mkdir()
+    shutil.copy(models_copy / "digits" / "digits.tflite", models_copy / "twin" / "twin.tflite")
+    labels = slow_labels()
+    first = pool.submit(one.ask, "digits")
+    labels.await_reader()
+    late = refusal(lambda: one.ask("twin", deadline=one.clock.now + 0.001))
+    assert late.code is ErrorCode.MEMORY_BUDGET
+    second = pool.submit(one.ask, "twin")
+    assert not second.done() and one.running("twin") is None
+    one.ask("petals")  # a small one finds room beside the reservation
+    labels.finish()
+    first.result(TIMEOUT_S)
+    # Whether the first is still in use when the second looks is left to chance; then it is to try again.
+    error = second.exception(TIMEOUT_S)
+    assert error is None or error.code is ErrorCode.MEMORY_BUDGET
+    one.ask("twin")
+    assert "digits" not in one.loaded() and "twin" in one.loaded()
+
+
+# --- Cores
+
+
+def test_threads_follow_the_cores(bench):
+    cores = [0, 1, 2, 3]
+    one = bench(cores=lambda: list(cores), threads=0)
+    one.ask("petals")
+    before = one.running("petals")
+    assert before.model.threads == count_fast(cores)
+    del cores[1:]
+    with one.use("petals") as held:
+        one.engine.sweep()
+        after = one.running("petals")
+        assert after is not before and after.model.threads == 1
+        assert held is before and not is_closed(before)
+        run_on_zeros(held)
+    assert is_closed(before)
+    one.engine.sweep()
+    assert one.running("petals") is after and one.state("petals") is State.READY
+
+
+def test_a_manifest_that_names_its_threads_keeps_them(bench, models_copy):
+    manifest = models_copy / "petals" / "model.toml"
+    manifest.write_text(f"threads = 2\n{manifest.read_text()}")
+    cores = [0, 1, 2, 3]
+    one = bench(cores=lambda: list(cores), threads=0)
+    one.ask("petals")
+    before = one.running("petals")
+    del cores[1:]
+    one.engine.sweep()
+    assert one.running("petals") is before and before.model.threads == 2
+
+
+def test_files_that_changed_are_not_taken_for_a_change_of_cores(bench, models_copy):
+    cores = [0, 1]
+    one = bench(cores=lambda: list(cores), threads=0)
+    one.ask("petals")
+    before = one.running("petals")
+    replace(models_copy / "petals" / "petals.tflite", b"garbage")
+    del cores[1:]
+    one.engine.sweep()
+    assert one.running("petals") is before and one.state("petals") is State.READY
+
+
+AFFINITY = """
+import os, sys, time
+from pathlib import Path
+from pocketserve.engine.engine import Engine
+from pocketserve.engine.running import EngineOptions
+from pocketserve.repository.scan import scan
+
+entry = scan(Path(sys.argv[1]))["petals"]
+version = entry.versions["tflite"]
+engine = Engine(EngineOptions(10**9, 0.0, 0, 4, 10**6))
+usable = sorted(os.sched_getaffinity(0))
+with engine.use(entry, version, 1e9) as running:
+    print(running.model.threads, len(usable))
+os.sched_setaffinity(0, usable[:1])
+engine.sweep()
+print(engine.running("petals", "tflite").model.threads)
+os.sched_setaffinity(0, usable)
+ends = time.monotonic() + 20
+while engine.running("petals", "tflite").model.threads == 1 < len(usable) and time.monotonic() < ends:
+    with engine.use(entry, version, 1e9):  # a request notices, and the janitor acts
+        pass
+print(engine.running("petals", "tflite").model.threads)
+engine.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system cannot bind processes to cores")
+def test_a_process_whose_cores_change(models_copy):
+    done = subprocess.run(
+        [sys.executable, "-c", AFFINITY, str(models_copy)], capture_output=True, text=True, timeout=60, check=True
+    )
+    first, few, again = done.stdout.splitlines()
+    threads, cores = map(int, first.split())
+    assert 1 <= threads <= cores
+    assert int(few) == 1 and int(again) == threads
+
+
+# --- Sequences
+
+
+STATEFUL = """
+[state]
+max_idle = 60
+[state.feedback]
+b = "sum"
+"""
+
+
+@pytest.fixture
+def adding(models_copy) -> Path:
+    """A model that adds its input to its state."""
+    folder = models_copy / "adding"
+    folder.mkdir()
+    shutil.copy(DATA / "two_inputs.tflite", folder / "adding.tflite")
+    (folder / "model.toml").write_text(STATEFUL)
+    return models_copy
+
+
+def test_idle_sequences_are_swept(bench, adding):
+    one = bench()
+    version = next(iter(scan(adding)["adding"].versions))
+    with one.engine.use(*one.named("adding", version), FOREVER) as running:
+        table = running.sequences
+        step = SequenceStep("a", start=True, end=False)
+        sequence, ticket = table.enter(step)
+        assert one.engine.sweep() == one.clock.now + 60
+        with sequence.hold(ticket, Terms(FOREVER)):
+            pass
+        table.leave(step, sequence, failed=False)
+        assert running.open_sequences == 1
+        one.clock.now += 60
+        one.engine.sweep()
+        assert running.open_sequences == 0
+
+
+def test_a_model_with_open_sequences_is_not_opened_again(bench, adding):
+    cores = [0, 1]
+    one = bench(cores=lambda: list(cores), threads=0)
+    version = next(iter(scan(adding)["adding"].versions))
+    with one.engine.use(*one.named("adding", version), FOREVER) as running:
+        step = SequenceStep("a", start=True, end=False)
+        sequence, _ = running.sequences.enter(step)
+        del cores[1:]
+        one.engine.sweep()
+        assert one.engine.running("adding", version) is running
+        running.sequences.leave(step, sequence, failed=True)
+        one.engine.sweep()
+        assert one.engine.running("adding", version) is not running
 
 
 # --- The end

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from conftest import MODELS, STATE
+from conftest import MODELS, ROOT, STATE
 from pocketserve.api import oip, predictions, tfserving
 from pocketserve.api.messages import ApiRequest, ApiResponse
 from pocketserve.config import Config
@@ -103,3 +104,55 @@ def test_a_raw_body_takes_its_terms_from_the_query(service):
     assert oip.infer(service, request).status == 200
     request.query = {"priority": "first"}
     assert code_of(lambda: oip.infer(service, request)) is ErrorCode.INVALID_PARAMETER
+
+
+# --- State that the server fills in
+
+STATEFUL = """
+[state.feedback]
+b = "sum"
+[[inputs]]
+name = "a"
+datatype = "FP32"
+shape = [-1]
+[[inputs]]
+name = "b"
+datatype = "FP32"
+shape = [-1]
+"""
+
+
+@pytest.fixture
+def adding(tmp_path) -> Iterator[Service]:
+    """A model that adds its input ``a`` to its state ``b``."""
+    folder = tmp_path / "models" / "adding"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "runtimes" / "data" / "two_inputs.tflite", folder / "adding.tflite")
+    (folder / "model.toml").write_text(STATEFUL)
+    one = Service(Config(models_dir=tmp_path / "models", state_dir=STATE))
+    yield one
+    one.close()
+
+
+def ask(call: Callable[[Service, ApiRequest], ApiResponse], service: Service, document: object) -> object:
+    request = ApiRequest(path={"model": "adding"}, body=memoryview(json.dumps(document).encode()))
+    return json.loads(b"".join(call(service, request).chunks))
+
+
+def test_state_may_be_left_out_everywhere(adding):
+    for document in ([3], {"a": [3]}, {"a": [3], "b": [4]}):
+        found = ask(predictions.predict, adding, document)["predictions"][0]["data"]
+        assert found == [3 + 4 * ("b" in document)]
+    for inputs in ([3], {"a": [3]}, {"a": [3], "b": [4]}):
+        assert ask(tfserving.predict, adding, {"inputs": inputs})["outputs"] == [3 + 4 * ("b" in inputs)]
+    for instances in ([3], [{"a": 3}], [{"a": 3, "b": 4}]):
+        assert ask(tfserving.predict, adding, {"instances": instances})["predictions"] == [
+            3 + 4 * ("b" in str(instances))
+        ]
+
+
+@pytest.mark.parametrize(
+    "document", [{"instances": [{"b": 1}]}, {"instances": [{"a": 1}, {"a": 1, "b": 2}]}, {"inputs": {"b": [1]}}]
+)
+def test_the_rest_may_not(adding, document):
+    assert code_of(lambda: ask(tfserving.predict, adding, document)) is ErrorCode.INVALID_REQUEST

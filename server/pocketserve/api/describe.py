@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.engine.engine import Running
+from pocketserve.engine.running import Running
 from pocketserve.repository.files import file_bytes
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import Session

@@ -8,7 +8,8 @@ from typing import Any
 from pocketserve.api import tasks
 from pocketserve.api.describe import describe_model
 from pocketserve.api.messages import OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
-from pocketserve.engine.engine import Running, State
+from pocketserve.engine.engine import State
+from pocketserve.engine.running import Running
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tensors import TensorSpec

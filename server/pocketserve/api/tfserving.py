@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
     signature = _signature_name(document)
     terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation)
     with service.running(request.path["model"], request.path.get("version"), terms) as (_, running):
-        points = running.model.entry_points
+        points, optional = running.model.entry_points, running.model.optional_inputs
     key = None if signature == DEFAULT_SIGNATURE else signature
     if key not in points:
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"signature_name {signature!r:.80} is not one of the model's")
@@ -91,7 +92,11 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"the body must have 'instances' or 'inputs', it has {found}")
     rows = "instances" in document
     bound = points[key][0]
-    tensors = _from_instances(document["instances"], bound) if rows else _from_inputs(document["inputs"], bound)
+    needed = [spec for spec in bound.specs if key is not None or spec.name not in optional]
+    if rows:
+        tensors = _from_instances(document["instances"], bound, needed)
+    else:
+        tensors = _from_inputs(document["inputs"], bound, needed)
     decoded = oip.InferRequest(inputs=tensors, parameters={"signature_name": key} if key else {})
     response = service.infer(request.path["model"], request.path.get("version"), decoded, terms, row_by_row=rows)
     outputs = {tensor.name: _to_values(tensor) for tensor in response.outputs}
@@ -137,11 +142,14 @@ def _signature_name(document: dict[str, Any]) -> str:
     return name or DEFAULT_SIGNATURE
 
 
-def _from_instances(instances: Any, bound: Bindings) -> list[Tensor]:
+def _from_instances(instances: Any, bound: Bindings, needed: Sequence[TensorSpec]) -> list[Tensor]:
     if not isinstance(instances, list) or not instances:
         raise ApiError(ErrorCode.INVALID_REQUEST, "instances must be an array with at least one element")
     names = {spec.name for spec in bound.specs}
     if _is_named(instances[0]):
+        given = set(instances[0])
+        if given <= names and given >= {spec.name for spec in needed}:
+            names = given  # inputs that the server fills in may be left out, in all rows alike
         for index, row in enumerate(instances):
             if not isinstance(row, dict) or set(row) != names:
                 raise ApiError(
@@ -149,22 +157,22 @@ def _from_instances(instances: Any, bound: Bindings) -> list[Tensor]:
                     f"instances[{index}] must be an object with the inputs {bound.names()}",
                 )
         columns = {name: [row[name] for row in instances] for name in names}
-    elif len(names) == 1:
-        columns = {bound.specs[0].name: instances}
+    elif len(needed) == 1:
+        columns = {needed[0].name: instances}
     else:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"instances must be objects with the inputs {bound.names()}")
-    return [_column(spec, columns[spec.name]) for spec in bound.specs]
+    return [_column(spec, columns[spec.name]) for spec in bound.specs if spec.name in columns]
 
 
-def _from_inputs(inputs: Any, bound: Bindings) -> list[Tensor]:
+def _from_inputs(inputs: Any, bound: Bindings, needed: Sequence[TensorSpec]) -> list[Tensor]:
     if _is_named(inputs):
-        missing = [spec.name for spec in bound.specs if spec.name not in inputs]
+        missing = [spec.name for spec in needed if spec.name not in inputs]
         if missing:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"inputs lacks {missing[0]!r}; the model takes {bound.names()}")
-        return [_column(spec, inputs[spec.name]) for spec in bound.specs]
-    if len(bound.specs) != 1:
+        return [_column(spec, inputs[spec.name]) for spec in bound.specs if spec.name in inputs]
+    if len(needed) != 1:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"inputs must be an object with {bound.names()}")
-    return [_column(bound.specs[0], inputs)]
+    return [_column(needed[0], inputs)]
 
 
 def _is_named(value: Any) -> bool:

@@ -11,11 +11,14 @@ FAST_SHARE = 0.7
 
 
 def usable_cores() -> list[int]:
-    """The cores this process may run on now; Android shrinks the set for background apps."""
+    """The cores this process may run on now; Android shrinks the set for background apps.
+
+    The main thread's set is asked, whichever thread asks: 0 would mean the calling thread, and a thread may be bound.
+    """
     getter: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     if getter is None:
         return list(range(os.cpu_count() or 1))
-    return sorted(getter(0))
+    return sorted(getter(os.getpid()))
 
 
 def top_speed_khz(core: int, root: Path = Path("/sys/devices/system/cpu")) -> int | None:

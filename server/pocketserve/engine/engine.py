@@ -1,6 +1,7 @@
 """The life of models: loaded on first use or on request, held while in use, unloaded when idle or when room is needed.
 
-Decisions are made under one lock; opening and closing models happens outside it.
+Decisions are made under one lock; opening and closing models happens outside it. The file is long because that lock
+and the states it guards belong together; what needs neither is in `running.py`, `memory.py` and `loading.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pocketserve.engine import cores, memory
-from pocketserve.engine.batching import RowBatcher, free_rows
 from pocketserve.engine.cancellation import Cancellation, waking
-from pocketserve.engine.lane import Lane, Scheduler
-from pocketserve.engine.policy import Gain
-from pocketserve.engine.sequences import SequenceTable
+from pocketserve.engine.lane import Scheduler
+from pocketserve.engine.running import EngineOptions, Running, start_running
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.repository.files import file_bytes, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -27,14 +26,12 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from pocketserve.engine.loading import LoadedModel
     from pocketserve.quarantine.quarantine import Quarantine
 
 log = logging.getLogger(__name__)
 
-DEFAULT_SEQUENCES = 64
-DEFAULT_OWN_SESSIONS = 4
-"""Open sequences of models whose state is a few arrays, and of those where each needs a session of its own."""
+CORES_LOOK_S = 1.0
+"""How often requests look whether the cores have changed; an idle server does not look."""
 
 
 class State(Enum):
@@ -47,44 +44,19 @@ class State(Enum):
     STOPPED = "unloaded"
 
 
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """The settings that the engine needs; see the settings table for their meaning."""
-
-    memory_budget: int
-    keep_alive: float
-    threads: int
-    queue_limit: int
-    max_image_pixels: int
-    batching: bool = True
-    max_batch: int = 8
-
-
-class Running:
-    """A loaded version with its lane, as requests hold it."""
-
-    __slots__ = ("keep_alive", "lane", "last_used", "model", "retired", "sequences", "users")
-
-    def __init__(
-        self, model: LoadedModel, lane: Lane, sequences: SequenceTable | None, keep_alive: float, now: float
-    ) -> None:
-        self.model = model
-        self.lane = lane
-        self.sequences = sequences
-        self.keep_alive = keep_alive
-        self.last_used = now
-        self.users = 0
-        self.retired = False
-
-
 @dataclass(slots=True)
 class Slot:
-    """Everything known of one version, loaded or not."""
+    """Everything known of one version, loaded or not.
+
+    Attributes:
+        reserved: bytes that a load under way is thought to need.
+    """
 
     state: State = State.ON_DEMAND
     running: Running | None = None
     error: ApiError | None = None
     failed_stamp: object = None
+    reserved: int = 0
     statistics: VersionStatistics = field(default_factory=VersionStatistics)
 
 
@@ -97,6 +69,7 @@ class Engine:
     Args:
         clock: seconds, monotonic; a test may inject its own.
         quarantine: tries unseen files before they are opened; None trusts every file.
+        usable_cores: the cores that this process may use now; a test may inject its own.
     """
 
     def __init__(
@@ -104,13 +77,18 @@ class Engine:
         options: EngineOptions,
         clock: Callable[[], float] = time.monotonic,
         quarantine: Quarantine | None = None,
+        usable_cores: Callable[[], list[int]] = cores.usable_cores,
     ) -> None:
         self._options = options
         self._quarantine = quarantine
         self._clock = clock
         self._budget = options.memory_budget or cores.available_memory() // 2
         self._slots: dict[Key, Slot] = {}
-        self._scheduler = Scheduler(_run_slots(), clock)
+        self._usable_cores = usable_cores
+        self._cores = usable_cores()
+        self._look_at_cores_at = 0.0
+        self._scheduler = Scheduler(len(self._cores) + 1, clock)
+        self._janitor_wakes: float | None = None
         self._changed = threading.Condition()
         self._janitor: threading.Thread | None = None
         self._closed = False
@@ -198,16 +176,75 @@ class Engine:
             return sum(resident.size for resident in self._residents())
 
     def sweep(self) -> float | None:
-        """Unload what has been idle for its keep-alive time.
+        """Unload what has been idle for its keep-alive time, give up idle sequences, follow a change of the cores.
 
         Returns:
             The clock's time of the next expiry; None when nothing can expire.
         """
+        self._fit_threads(self._look_at_cores())
         with self._changed:
             closing = [self._evict(key) for key in memory.expired(self._residents(), self._clock())]
-            upcoming = memory.next_expiry(self._residents(), self._clock())
+            tables = [slot.running.sequences for slot in self._slots.values() if slot.running is not None]
         self._close(*closing)
-        return upcoming
+        for table in tables:
+            if table is not None:
+                table.sweep()
+        with self._changed:
+            return self._next_expiry()
+
+    def _next_expiry(self) -> float | None:
+        tables = [slot.running.sequences for slot in self._slots.values() if slot.running is not None]
+        times = [table.next_expiry() for table in tables if table is not None]
+        times.append(memory.next_expiry(self._residents(), self._clock()))
+        return min((time for time in times if time is not None), default=None)
+
+    # Cores
+
+    def _look_at_cores(self) -> int:
+        """Follow a change of the cores that this process may use; returns the threads that one run is to use.
+
+        Android takes cores away from an app in the background and gives them back later.
+        """
+        found = self._usable_cores()
+        if found != self._cores:
+            self._cores = found
+            self._scheduler.resize(len(found) + 1)
+        return self._options.threads or cores.count_fast(found)
+
+    def _fit_threads(self, threads: int) -> None:
+        """Open loaded models again whose sessions were made for another number of cores. The old ones serve on."""
+        with self._changed:
+            listed = [(key, slot) for key, slot in self._slots.items() if slot.running is not None]
+        for key, slot in listed:
+            with self._changed:
+                running = slot.running
+                if running is None or slot.state is not State.READY or not running.model.misfits(threads):
+                    continue
+                if running.open_sequences:
+                    continue  # their state would be lost; the next sweep looks again
+                slot.state = State.LOADING
+            self._reopen(key, slot, running, threads)
+
+    def _reopen(self, key: Key, slot: Slot, running: Running, threads: int) -> None:
+        fresh = None
+        try:
+            fresh = start_running(running.model.reopen(threads), self._options, self._scheduler, self._clock)
+            log.info("%s/%s runs with %d threads now", *key, threads)
+        except ApiError as error:
+            log.warning("%s", error.message)
+            running.model.threads = threads  # it is not tried again and again
+        finally:
+            with self._changed:
+                closing = None
+                if fresh is not None:
+                    fresh.last_used = running.last_used
+                    closing = self._detach(slot)
+                    slot.running = fresh
+                slot.state = State.READY
+                if self._closed:
+                    closing = self._detach(slot)
+                self._changed.notify_all()
+            self._close(closing)
 
     def close(self) -> None:
         """Unload everything; requests that hold a version finish on it."""
@@ -250,10 +287,22 @@ class Engine:
     def _release(self, running: Running) -> None:
         with self._changed:
             running.users -= 1
-            running.last_used = self._clock()
+            now = running.last_used = self._clock()
             last = running.retired and running.users == 0
+            if running.open_sequences or now >= self._look_at_cores_at:
+                self._wake_janitor(running, now)
         if last:
             self._close(running)
+
+    def _wake_janitor(self, running: Running, now: float) -> None:
+        """Wake it if a sequence expires before it would wake, or the cores have changed; looked at once a second."""
+        upcoming = running.sequences.next_expiry() if running.sequences is not None else None
+        early = upcoming is not None and (self._janitor_wakes is None or upcoming < self._janitor_wakes)
+        if now >= self._look_at_cores_at:
+            self._look_at_cores_at = now + CORES_LOOK_S
+            early = early or self._usable_cores() != self._cores
+        if early:
+            self._changed.notify_all()
 
     def _open(
         self,
@@ -269,12 +318,12 @@ class Engine:
         from pocketserve.engine.loading import load_model
 
         try:
-            self._make_room(entry, file_bytes(version) * entry.manifest.instances, keep=key)
+            self._make_room(entry, file_bytes(version) * entry.manifest.instances, key, deadline)
             started = self._clock()
             model = load_model(
                 entry,
                 version,
-                self._options.threads or cores.count_fast(cores.usable_cores()),
+                self._look_at_cores(),
                 self._options.max_image_pixels,
                 self._quarantine,
                 deadline,
@@ -287,48 +336,24 @@ class Engine:
             self._publish_failure(slot, version, fault, fallback)
             raise
         log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
-        manifest = entry.manifest
-        queue_limit = manifest.queue_limit or self._options.queue_limit
-        batcher = self._batcher(model)
-        # A manifest that demands it need not be shown that it pays.
-        gain = Gain() if manifest.batching is None else None
-        lane = Lane(model.sessions, queue_limit, self._clock, self._scheduler, batcher=batcher, gain=gain)
-        sequences = self._sequences(model, queue_limit, lane)
-        keep_alive = self._options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
+        fresh = start_running(model, self._options, self._scheduler, self._clock)
         with self._changed:
-            closing = self._detach(slot)
-            slot.running = Running(model, lane, sequences, keep_alive, self._clock())
+            closing = [self._detach(slot)]
+            slot.running, slot.reserved = fresh, 0
             slot.state, slot.error = State.READY, None
             if self._closed:
-                closing = self._detach(slot)
+                closing = [self._detach(slot)]
+            closing += self._keep_to_budget(key)
             self._changed.notify_all()
-        self._close(closing)
+        self._close(*closing)
         self._start_janitor()
-
-    def _batcher(self, model: LoadedModel) -> RowBatcher | None:
-        """What runs several requests of a model as one; None where that cannot be or is not wanted."""
-        manifest = model.entry.manifest
-        wanted = self._options.batching if manifest.batching is None else manifest.batching
-        most = manifest.max_batch or self._options.max_batch
-        signatures = free_rows(model.entry_points)
-        if not wanted or most < 2 or not signatures or model.feedback or model.resettable:
-            return None
-        return RowBatcher(f"{model.entry.name}/{model.version.name}", signatures, most)
-
-    def _sequences(self, model: LoadedModel, queue_limit: int, lane: Lane) -> SequenceTable | None:
-        """The table of a model that keeps state; None for the others."""
-        if not model.feedback and not model.resettable:
-            return None
-        state = model.entry.manifest.state
-        most = state.max_sequences or (DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS)
-        opener = None if model.feedback else model.open_session
-        return SequenceTable(most, state.max_idle, opener, queue_limit, self._clock, lane)
 
     def _publish_failure(
         self, slot: Slot, version: VersionEntry, error: ApiError, fallback: tuple[State, Running | None]
     ) -> None:
         state, previous = fallback
         with self._changed:
+            slot.reserved = 0
             if previous is not None:
                 slot.state = State.READY  # a failed reload leaves the old one serving
             elif error.code.retryable:
@@ -338,20 +363,42 @@ class Engine:
             self._changed.notify_all()
         log.warning("%s", error.message)
 
-    def _make_room(self, entry: ModelEntry, needed: int, keep: Key) -> None:
+    def _make_room(self, entry: ModelEntry, needed: int, key: Key, deadline: float) -> None:
+        """Evict what must go for a load, and reserve its bytes until it is done.
+
+        Where only other loads under way are in the way, their end is awaited: what they loaded may go then.
+        """
         with self._changed:
-            others = [resident for resident in self._residents() if resident.key != keep]
-            chosen = memory.choose_evictions(others, needed, self._budget)
-            if chosen is None:
-                held = sum(resident.size for resident in others)
-                raise ApiError(
-                    ErrorCode.MEMORY_BUDGET,
-                    f"failed to load {entry.name!r}: it needs about {needed} bytes and {held} are in use, but the "
-                    f"memory budget is {self._budget}; wait, unload a model or raise --memory-budget",
-                    retry_after_s=1.0,
-                )
-            closing = [self._evict(key) for key in chosen]
+            while (chosen := self._choose_evictions(key, needed)) is None:
+                alone = memory.choose_evictions(self._others(key), needed, self._budget)
+                left = deadline - self._clock()
+                if alone is None or left <= 0 or not self._changed.wait(_bounded(left)):
+                    raise self._no_room(entry, needed, key)
+            self._slots[key].reserved = needed
+            closing = [self._evict(other) for other in chosen]
         self._close(*closing)
+
+    def _choose_evictions(self, key: Key, needed: int) -> list[object] | None:
+        reserved = sum(slot.reserved for other, slot in self._slots.items() if other != key)
+        return memory.choose_evictions(self._others(key), needed + reserved, self._budget)
+
+    def _keep_to_budget(self, key: Key) -> list[Running | None]:
+        """A model that turned out larger than its file makes others go."""
+        running = self._slots[key].running
+        size = running.model.memory_bytes if running is not None else 0
+        return [self._evict(other) for other in self._choose_evictions(key, size) or ()]
+
+    def _others(self, key: Key) -> list[memory.Resident]:
+        return [resident for resident in self._residents() if resident.key != key]
+
+    def _no_room(self, entry: ModelEntry, needed: int, key: Key) -> ApiError:
+        held = sum(resident.size for resident in self._others(key))
+        return ApiError(
+            ErrorCode.MEMORY_BUDGET,
+            f"failed to load {entry.name!r}: it needs about {needed} bytes and {held} are in use, but the "
+            f"memory budget is {self._budget}; wait, unload a model or raise --memory-budget",
+            retry_after_s=1.0,
+        )
 
     def _await_loading(self, slot: Slot, deadline: float, cancellation: Cancellation | None = None) -> None:
         if slot.state is not State.LOADING:
@@ -404,9 +451,7 @@ class Engine:
     def _close(*closing: Running | None) -> None:
         done = [running for running in closing if running is not None]
         for running in done:
-            if running.sequences is not None:
-                running.sequences.close()
-            running.model.close()
+            running.close()
         if done:
             memory.return_free_memory()
 
@@ -425,15 +470,10 @@ class Engine:
                 if self._closed:
                     return
                 # Computed under the lock that the wait gives up: a model that is loaded meanwhile wakes it.
-                upcoming = memory.next_expiry(self._residents(), self._clock())
+                upcoming = self._janitor_wakes = self._next_expiry()
                 self._changed.wait(None if upcoming is None else _bounded(upcoming - self._clock()))
                 if self._closed:
                     return
-
-
-def _run_slots() -> int:
-    """Runs at a time, over all models: as many as one model can use, and one more for any other."""
-    return len(cores.usable_cores()) + 1
 
 
 def _bounded(seconds: float) -> float:

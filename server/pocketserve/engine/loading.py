@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ class LoadedModel:
         memory_bytes: estimate over all sessions.
         feedback: the session's names of inputs that take what an output gave at the last step -> that output.
         open_session: makes one more session, for a sequence that needs its own.
+        threads: what one run may use, as the sessions were opened.
+        source, files: what they were opened from.
     """
 
     entry: ModelEntry
@@ -46,6 +49,9 @@ class LoadedModel:
     memory_bytes: int
     feedback: Mapping[str, str]
     open_session: Callable[[], Session]
+    threads: int
+    source: ModelSource
+    files: Stamp
 
     @property
     def inputs(self) -> Bindings:
@@ -66,6 +72,33 @@ class LoadedModel:
     def runtime(self) -> str:
         """The framework that runs it, with its version."""
         return self.sessions[0].runtime
+
+    @property
+    def optional_inputs(self) -> frozenset[str]:
+        """The callers' names of inputs that the server fills in: the state of a model with a memory."""
+        return frozenset(spec.name for spec in self.inputs.specs if self.inputs.by_name[spec.name][1] in self.feedback)
+
+    def misfits(self, threads: int) -> bool:
+        """Whether it should be opened again for another number of threads; the manifest's own number stays."""
+        return self.entry.manifest.threads is None and self.threads != threads
+
+    def reopen(self, threads: int) -> LoadedModel:
+        """The same files with sessions for another number of threads.
+
+        Raises:
+            ApiError: MODEL_FAILED; this one is as it was.
+        """
+        runtime = runtime_for(self.version.kind)
+        source = dataclasses.replace(self.source, threads=threads)
+        sessions = [_open_again(self.entry, self.version, runtime, source, self.files) for _ in self.sessions]
+        return dataclasses.replace(
+            self,
+            sessions=sessions,
+            memory_bytes=sum(session.memory_bytes for session in sessions),
+            open_session=lambda: _open_again(self.entry, self.version, runtime, source, self.files),
+            threads=threads,
+            source=source,
+        )
 
     def close(self) -> None:
         """Let go of every session."""
@@ -153,6 +186,9 @@ def _load(
         memory_bytes=sum(session.memory_bytes for session in sessions),
         feedback=_feedback(entry, *points[None]),
         open_session=lambda: _open_again(entry, version, runtime, source, files),
+        threads=source.threads,
+        source=source,
+        files=files,
     )
 
 

@@ -208,6 +208,18 @@ class SequenceTable:
             if not sequence.users and self._sequences.get(step.id) is not sequence:
                 self._close_all([sequence])
 
+    def sweep(self) -> None:
+        """Give up what nobody used for too long."""
+        with self._lock:
+            self._close_all(self._drop_idle())
+
+    def next_expiry(self) -> float | None:
+        """The earliest clock time at which a sequence may be given up; None when none is open."""
+        with self._lock:
+            now = self._clock()
+            ends = [(now if item.users else item.last_used) + self._max_idle for item in self._sequences.values()]
+            return min(ends, default=None)
+
     def close(self) -> None:
         """Give up every sequence; those with a request under way are closed by it."""
         with self._lock:
@@ -217,7 +229,7 @@ class SequenceTable:
     def _drop_idle(self) -> list[Sequence]:
         now = self._clock()
         expired = [
-            key for key, item in self._sequences.items() if not item.users and now - item.last_used > self._max_idle
+            key for key, item in self._sequences.items() if not item.users and now - item.last_used >= self._max_idle
         ]
         return [self._sequences.pop(key) for key in expired]
 

@@ -50,7 +50,8 @@ def create(facts: ModelFacts) -> Custom:
     if not any(callable(function) for function in functions.values()):
         raise ModelLoadError(f"{FILE_NAME} defines neither prepare(body, hints) nor answer(outputs, options, context)")
     labels = getattr(module, "labels", ())
-    return Custom(Tensors(facts.inputs), functions["prepare"], functions["answer"], labels)
+    numbers = Tensors(facts.inputs, facts.manifest.state.feedback)
+    return Custom(numbers, functions["prepare"], functions["answer"], labels)
 
 
 class Custom:

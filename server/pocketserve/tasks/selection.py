@@ -20,4 +20,6 @@ def select_task(facts: ModelFacts) -> Task:
         return custom.create(facts)
     if name is None:
         name = next((name for name in MODULES if task_module(name).fits(facts)), "tensors")
-    return Tensors(facts.inputs) if name == "tensors" else task_module(name).create(facts)
+    if name == "tensors":
+        return Tensors(facts.inputs, facts.manifest.state.feedback)
+    return task_module(name).create(facts)

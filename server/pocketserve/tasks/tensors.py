@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from pocketserve.tasks import arrays
@@ -13,12 +13,17 @@ from pocketserve_wire.tensor import to_json_values
 
 
 class Tensors:
-    """Takes a JSON array (one input), an object of arrays by input name, or a ``.npy`` file."""
+    """Takes a JSON array (one input), an object of arrays by input name, or a ``.npy`` file.
+
+    Args:
+        optional: inputs that the server fills in where they are missing: the state of a model with a memory.
+    """
 
     name = "tensors"
 
-    def __init__(self, inputs: Sequence[TensorSpec]) -> None:
+    def __init__(self, inputs: Sequence[TensorSpec], optional: Container[str] = ()) -> None:
         self._inputs = inputs
+        self._needed = [spec for spec in inputs if not any(name in optional for name in (spec.name, *spec.aliases))]
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`."""
@@ -46,14 +51,14 @@ class Tensors:
     def _by_name(self, values: dict[str, object]) -> dict[str, Array]:
         specs = {spec.name: spec for spec in self._inputs}
         unknown = [name for name in values if name not in specs]
-        missing = [name for name in specs if name not in values]
+        missing = [spec.name for spec in self._needed if spec.name not in values]
         if unknown or missing:
             fault = f"unknown input {unknown[0]!r}" if unknown else f"input {missing[0]!r} is missing"
             raise invalid_input(f"{fault}; the model takes {', '.join(map(repr, specs))}")
-        return {name: arrays.fit_values(values[name], spec) for name, spec in specs.items()}
+        return {name: arrays.fit_values(values[name], spec) for name, spec in specs.items() if name in values}
 
     def _single(self) -> TensorSpec:
-        if len(self._inputs) != 1:
-            names = ", ".join(repr(spec.name) for spec in self._inputs)
-            raise invalid_input(f"this model takes {len(self._inputs)} inputs; send a JSON object with {names}")
-        return self._inputs[0]
+        if len(self._needed) != 1:
+            names = ", ".join(repr(spec.name) for spec in self._needed)
+            raise invalid_input(f"this model takes {len(self._needed)} inputs; send a JSON object with {names}")
+        return self._needed[0]
