@@ -181,7 +181,8 @@ class Engine:
         Returns:
             The clock's time of the next expiry; None when nothing can expire.
         """
-        self._fit_threads(self._look_at_cores())
+        self._look_at_cores()
+        self._fit_threads()
         with self._changed:
             closing = [self._evict(key) for key in memory.expired(self._residents(), self._clock())]
             tables = [slot.running.sequences for slot in self._slots.values() if slot.running is not None]
@@ -205,19 +206,23 @@ class Engine:
 
         Android takes cores away from an app in the background and gives them back later.
         """
-        found = self._usable_cores()
-        if found != self._cores:
-            self._cores = found
-            self._scheduler.resize(len(found) + 1)
-        return self._options.threads or cores.count_fast(found)
+        with self._changed:  # asked under the lock, or a thread that was held up would bring an old answer back
+            found = self._usable_cores()
+            if found != self._cores:
+                self._cores = found
+                self._scheduler.resize(len(found) + 1)
+        return self._threads()
 
-    def _fit_threads(self, threads: int) -> None:
+    def _threads(self) -> int:
+        return self._options.threads or cores.count_fast(self._cores)
+
+    def _fit_threads(self) -> None:
         """Open loaded models again whose sessions were made for another number of cores. The old ones serve on."""
         with self._changed:
             listed = [(key, slot) for key, slot in self._slots.items() if slot.running is not None]
         for key, slot in listed:
             with self._changed:
-                running = slot.running
+                running, threads = slot.running, self._threads()
                 if running is None or slot.state is not State.READY or not running.model.misfits(threads):
                     continue
                 if running.open_sequences:
