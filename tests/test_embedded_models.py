@@ -121,7 +121,9 @@ def test_every_sample_is_read(service: Service, name: str, version: str) -> None
     assert [path.stem for path in pictures] == [str(digit) for digit in range(10)]
     for path in pictures:
         body = memoryview(path.read_bytes())
-        answer = predictions.answer(service, ApiRequest({"model": name}, {"version": version, "top_k": "2"}, body))
+        answer = predictions.document(
+            predictions.ask(service, ApiRequest({"model": name}, {"version": version, "top_k": "2"}, body))
+        )
         best, second = answer["predictions"]
         assert best["label"] == path.stem, path.name
         assert best["score"] > 0.5 > second["score"]
@@ -132,7 +134,9 @@ def test_a_row_of_features(service: Service) -> None:
     values = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
     bodies = (b"[5.1, 3.5, 1.4]", str(values).replace("'", '"').encode())
     first, second = (
-        predictions.answer(service, ApiRequest({"model": "petals"}, {}, memoryview(body)))["predictions"]
+        predictions.document(predictions.ask(service, ApiRequest({"model": "petals"}, {}, memoryview(body))))[
+            "predictions"
+        ]
         for body in bodies
     )
     assert first == second
