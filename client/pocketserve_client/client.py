@@ -185,26 +185,32 @@ class Client:
         top_k: int | None = None,
         threshold: float | None = None,
         version: str | None = None,
+        annotate: str | None = None,
         parameters: Mapping[str, Any] | None = None,
+        content_type: str = OCTETS,
         wait: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> Any:
         """Send raw input, get a labelled answer.
 
         Args:
             data: the bytes of a picture or ``.npy`` file, or a JSON-like value (numbers, features).
             top_k: entries of the answer at most.
             threshold: lowest score that is answered.
-            parameters: further query parameters, such as ``stream`` or ``priority``.
+            annotate: ``png`` asks for the picture with the answer drawn on it instead of the answer.
+            parameters: further query parameters: the task's, such as ``{"format": "nv21", "width": 640}``, and
+                ``stream`` or ``priority``.
+            content_type: what the data is, for tasks that cannot tell it from the bytes.
             wait: seconds that the request may wait for its turn, else DEADLINE_EXCEEDED.
 
         Returns:
-            ``model``, ``version``, ``task``, ``predictions`` (a list) and ``timing_ms``.
+            A dict of ``model``, ``version``, ``task``, ``predictions`` (a list) and ``timing_ms``; with ``annotate``
+            the bytes of a PNG file.
 
         Raises:
             ServerError, ServerUnreachableError: no answer.
         """
-        query = {"top_k": top_k, "threshold": threshold, "version": version, **(parameters or {})}
-        return _prediction(self._sender.send(_predict_request(model, data, query, wait)))
+        query = {"top_k": top_k, "threshold": threshold, "version": version, "annotate": annotate, **(parameters or {})}
+        return _prediction(self._sender.send(_predict_request(model, data, query, wait, content_type)))
 
     def async_predict(
         self,
@@ -214,12 +220,14 @@ class Client:
         top_k: int | None = None,
         threshold: float | None = None,
         version: str | None = None,
+        annotate: str | None = None,
         parameters: Mapping[str, Any] | None = None,
+        content_type: str = OCTETS,
         wait: float | None = None,
-    ) -> Call[dict[str, Any]]:
+    ) -> Call[Any]:
         """As :meth:`predict`, without waiting for the answer."""
-        query = {"top_k": top_k, "threshold": threshold, "version": version, **(parameters or {})}
-        return Call(self._sender, _predict_request(model, data, query, wait), _prediction)
+        query = {"top_k": top_k, "threshold": threshold, "version": version, "annotate": annotate, **(parameters or {})}
+        return Call(self._sender, _predict_request(model, data, query, wait, content_type), _prediction)
 
     def _ready(self, path: str) -> bool:
         try:
@@ -277,7 +285,9 @@ def _tensors(answer: Answer) -> dict[str, Array]:
     return {tensor.name: as_array(tensor) for tensor in response.outputs}
 
 
-def _predict_request(model: str, data: RawInput, query: Mapping[str, Any], wait: float | None) -> Request:
+def _predict_request(
+    model: str, data: RawInput, query: Mapping[str, Any], wait: float | None, content_type: str
+) -> Request:
     if isinstance(data, str):
         body: bytes | memoryview = data.encode()
     elif isinstance(data, bytes | bytearray | memoryview):
@@ -288,12 +298,12 @@ def _predict_request(model: str, data: RawInput, query: Mapping[str, Any], wait:
     if wait is not None:
         given.setdefault("timeout_ms", str(1000 * wait))
     path = f"/predictions/{_segment(model)}" + (f"?{urlencode(given, quote_via=quote)}" if given else "")
-    return Request("POST", path, [body] if len(body) else [], 0, OCTETS, wait)
+    return Request("POST", path, [body] if len(body) else [], 0, content_type, wait)
 
 
-def _prediction(answer: Answer) -> dict[str, Any]:
-    prediction: dict[str, Any] = strict_json.loads_object(answer.body)
-    return prediction
+def _prediction(answer: Answer) -> Any:
+    """The answer's JSON, or the file that was asked for instead."""
+    return bytes(answer.body) if answer.content_type.startswith("image/") else strict_json.loads_object(answer.body)
 
 
 def _json_request(method: str, path: str, body: bytes | None = None, *, idempotent: bool = True) -> Request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
 from pocketserve.engine.statistics import Timing
 from pocketserve.engine.terms import Terms
 from pocketserve.runtimes.base import Session
-from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Hints
+from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Detailed, Hints
 from pocketserve.tasks.labels import label_of
 from pocketserve.tensors import Array, TensorSpec, check_against, dequantize, quantize, to_array, to_tensor, zeros
 from pocketserve_wire import ApiError, ErrorCode, Tensor
@@ -33,6 +33,7 @@ class Prediction:
     """An answer to raw input. The task's own steps count as input and output in the timing.
 
     Attributes:
+        more: what the task answers beside the predictions, by name.
         picture: the input with the answer drawn on it, a PNG file; None unless it was asked for.
     """
 
@@ -41,6 +42,7 @@ class Prediction:
     task: str
     predictions: Answer
     timing: Timing
+    more: Mapping[str, Any] = field(default_factory=dict)
     picture: bytes | None = None
 
 
@@ -111,12 +113,13 @@ def run_raw_input(
     turn = _take_runs(running, steps, prepared.chained, terms)
     infer_end = time.perf_counter_ns()
     runs = [_task_outputs(running, outputs, step.reals) for outputs, step in zip(turn.result, steps, strict=True)]
-    answer = model.task.answer(runs, options, prepared.context)
+    given = model.task.answer(runs, options, prepared.context)
+    answer, more = (given.entries, given.more) if isinstance(given, Detailed) else (given, {})
     picture = None
     if wants_picture and isinstance(model.task, Annotator):
         picture = model.task.annotate(body, hints, runs, answer, prepared.context)
     timing = _timing(turn, began, ready, infer_end, steps)
-    return Prediction(model.entry.name, model.version.name, model.task.name, answer, timing, picture)
+    return Prediction(model.entry.name, model.version.name, model.task.name, answer, timing, more, picture)
 
 
 def _collect_run(running: Running, arrays: Arrays) -> _Inputs:

@@ -220,7 +220,10 @@ def test_wrong_features_are_named(server, refused, body, reason):
         "timeout_ms=soon",
         "topk=3",
         "%00=1",
-        "annotate=png",
+        "annotate=jpeg",
+        "width=10",
+        "format=jpeg",
+        "rotation=45",
     ],
 )
 def test_bad_query_parameters_are_refused(server, refused, query):

@@ -19,6 +19,7 @@ from pocketserve.repository.manifest import (
     read_manifest,
 )
 from pocketserve.repository.sections import ImageOptions
+from pocketserve.repository.sections.vision import AnchorOptions, DetectionOptions, PoseOptions
 from pocketserve.repository.toml_table import ManifestError, is_contained_name
 from pocketserve.tensors import TensorSpec
 
@@ -42,6 +43,7 @@ license = "CC0-1.0"
 task = "image-classification"
 default_version = "small"
 labels = "data/labels.txt"
+translations = { de = "data/labels.de.txt" }
 threads = 2
 instances = 3
 queue_limit = 8
@@ -74,6 +76,7 @@ evaluation = { metric = "accuracy", value = 0.9 }
         task="image-classification",
         default_version="small",
         labels="data/labels.txt",
+        translations={"de": "data/labels.de.txt"},
         threads=2,
         instances=3,
         queue_limit=8,
@@ -118,6 +121,38 @@ WRONG: dict[str, list[Any]] = {
     "image.mean": NOT_NUMBERS,
     "image.std": [*NOT_NUMBERS, 0, [1, 0], -0.0],
     "image.invert": [True, "no", 1],
+    "image.resample": ["BILINEAR", 2],
+    "image.crop_fraction": [0, 1.5, "1"],
+    "image.fill": NOT_NUMBERS,
+    "image.width": [0, 1.5, "8"],
+    "classification": NOT_TABLE,
+    "classification.activation": ["relu", 1],
+    "classification.label_offset": [1.5, "1", 5000],
+    "classification.threshold": ["1", True, float("nan")],
+    "detection": NOT_TABLE,
+    "detection.format": ["yolo", 5],
+    "detection.boxes": NOT_TEXT,
+    "detection.box_type": ["corners", 1],
+    "detection.box_order": ["0123", [0, 1, 2], [0, 1, 2, 2], [1, 2, 3, 4], [0, 1, 2, "3"]],
+    "detection.coordinates": ["ratios", 1],
+    "detection.background": ["yes", 1],
+    "detection.iou": [-0.1, 1.1, "0.5"],
+    "detection.max": [0, 1.5, 10_001],
+    "detection.anchors_file": NOT_PATH,
+    "detection.anchors": NOT_TABLE,
+    "detection.box_scale": [*NOT_NUMBERS, [1, 2, 3, 0]],
+    "detection.exponential": ["no", 0],
+    "segmentation": NOT_TABLE,
+    "segmentation.output": NOT_TEXT,
+    "segmentation.threshold": ["1", True],
+    "segmentation.activation": ["softmax", 1],
+    "pose": NOT_TABLE,
+    "pose.format": ["blazepose", 1],
+    "pose.keypoints": NOT_TEXTS,
+    "pose.skeleton": ["a", [1], [[1]], [[1, 2, 3]], [[1, -2]], [[1, "2"]]],
+    "pose.threshold": ["1", True],
+    "translations": NOT_TABLE,
+    "translations.de": NOT_PATH,
     "features": NOT_TABLE,
     "features.names": NOT_TEXTS,
     "features.units": NOT_TEXTS,
@@ -174,6 +209,44 @@ def test_every_key_is_in_the_table_of_wrong_values() -> None:
         parse_manifest({"$": 1})
     known = str(caught.value).partition("known keys are ")[2].split(", ")
     assert sorted(known) == sorted(key for key in WRONG if "." not in key)
+
+
+@pytest.mark.parametrize(
+    ("document", "part"),
+    [
+        ({"image": {"width": 8}}, "image.height is missing"),
+        ({"image": {"height": 8}}, "image.width is missing"),
+        ({"detection": {"box_scale": [1, 2, 3]}}, "detection.box_scale must have four numbers"),
+        ({"detection": {"anchors": {}}}, "detection.anchors.strides is missing"),
+        ({"detection": {"anchors": {"strides": []}}}, "detection.anchors.strides must be"),
+        ({"detection": {"anchors": {"strides": [0]}}}, "detection.anchors.strides must be"),
+        ({"detection": {"anchors": {"strides": [8], "stride": 8}}}, "unknown key detection.anchors.stride"),
+    ],
+)
+def test_keys_that_belong_together(document: dict[str, Any], part: str) -> None:
+    """What is missing, or too much, inside a task's table is named too."""
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(document)
+    assert part in str(caught.value)
+
+
+def test_the_tables_of_tasks() -> None:
+    """A table arrives as its options; one that is not there as its defaults."""
+    table = {
+        "format": "ssd",
+        "boxes": "b",
+        "box_order": [1, 0, 3, 2],
+        "box_scale": [1, 2, 3, 4],
+        "exponential": False,
+        "anchors": {"strides": [8, 16], "aspect_ratios": [1], "fixed_size": True, "interpolated_ratio": 0},
+    }
+    found = parse_manifest({"detection": table, "pose": {"skeleton": [[0, 1]]}})
+    detection = found.section(DetectionOptions)
+    assert (detection.format, detection.boxes, detection.box_order) == ("ssd", "b", (1, 0, 3, 2))
+    assert (detection.box_scale, detection.exponential) == ((1, 2, 3, 4), False)
+    assert detection.anchors == AnchorOptions((8, 16), aspect_ratios=(1,), fixed_size=True, interpolated_ratio=0)
+    assert found.section(PoseOptions).skeleton == ((0, 1),)
+    assert found.section(ImageOptions) == ImageOptions()
 
 
 UNKNOWN = {

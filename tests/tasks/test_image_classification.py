@@ -12,7 +12,9 @@ import pytest
 
 from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks.base import AnswerOptions
-from pocketserve.tasks.image_classification import ImageClassification, picture_shape
+from pocketserve.tasks.image_classification import ImageClassification
+from pocketserve.tasks.labels import Labels
+from pocketserve.tasks.picture_input import PictureInput, picture_shape
 from pocketserve.tensors import Array, Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -32,7 +34,7 @@ def task(
 ) -> ImageClassification:
     """A task for pictures of 4x2 pixels."""
     spec = TensorSpec("image", datatype, shape, quantization)
-    return ImageClassification(spec, output, labels, ImageOptions(**options), max_pixels=1000)
+    return ImageClassification(PictureInput(spec, ImageOptions(**options), 1000), output, Labels(labels))
 
 
 def picture() -> memoryview:

@@ -37,7 +37,8 @@ def read(
     body: bytes, width: int = 2, height: int = 2, channels: int = 3, max_pixels: int = MAX_PIXELS, **options: Any
 ) -> Array:
     """The pixels that a model would get."""
-    return read_picture(memoryview(body), PictureShape(width, height, channels), ImageOptions(**options), max_pixels)
+    shape = PictureShape(width, height, channels)
+    return read_picture(memoryview(body), shape, ImageOptions(**options), max_pixels)[0]
 
 
 def two_halves(mode: str = "RGB", width: int = 40, height: int = 20) -> Any:

@@ -48,6 +48,7 @@ def document(prediction: Prediction) -> dict[str, Any]:
         "version": prediction.version,
         "task": prediction.task,
         "predictions": prediction.predictions,
+        **prediction.more,
         "timing_ms": timing_ms(prediction.timing),
     }
 

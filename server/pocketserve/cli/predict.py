@@ -31,6 +31,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to ask")
     parser.add_argument("--top-k", type=int, metavar="N", help="entries of the answer at most")
     parser.add_argument("--threshold", type=float, metavar="SCORE", help="lowest score to show")
+    parser.add_argument("--save", type=Path, metavar="PNG", help="save the picture with the answer drawn on it")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another parameter of the model's task, such as language=de or iou=0.4",
+    )
     parser.add_argument("--local", action="store_true", help="load the model in this process; no server is needed")
     parser.add_argument("--models-dir", metavar="DIR", help="with --local: the folder that holds MODEL")
     parser.add_argument("--json", action="store_true", help="print the whole answer as JSON")
@@ -41,7 +49,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Ask and print."""
     body = read_input(options.input)
-    answer = _ask_local(options, body) if options.local else _ask_server(options, body)
+    if options.save is not None and options.save.is_dir():
+        raise CommandError(f"{str(options.save)!r} is a folder; name the file to save to")
+    answer, picture = _ask_local(options, body) if options.local else _ask_server(options, body)
+    if picture is not None:
+        options.save.write_bytes(picture)
     if options.json:
         print_json(answer)
     else:
@@ -85,27 +97,40 @@ def _number(word: str) -> int | float:
     raise CommandError(f"{word!r} is neither a file nor a number")
 
 
-def _ask_server(options: argparse.Namespace, body: bytes) -> dict[str, Any]:
+Asked = tuple[dict[str, Any], bytes | None]
+"""The answer, and the picture with the answer drawn on it where that was asked for."""
+
+
+def _parameters(options: argparse.Namespace) -> dict[str, str]:
+    given = {"top_k": options.top_k, "threshold": options.threshold, "version": options.model_version}
+    query = {name: str(value) for name, value in given.items() if value is not None}
+    for text in options.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise CommandError(f"--set takes NAME=VALUE, not {text!r}")
+        query[name] = value
+    return query
+
+
+def _ask_server(options: argparse.Namespace, body: bytes) -> Asked:
+    query = _parameters(options)
     with connect(options) as client:
-        return client.predict(
-            options.model,
-            body,
-            top_k=options.top_k,
-            threshold=options.threshold,
-            version=options.model_version,
-        )
+        answer = client.predict(options.model, body, parameters=query)
+        picture = client.predict(options.model, body, parameters=query, annotate="png") if options.save else None
+    return answer, picture
 
 
-def _ask_local(options: argparse.Namespace, body: bytes) -> dict[str, Any]:
+def _ask_local(options: argparse.Namespace, body: bytes) -> Asked:
     from pocketserve.api import predictions
     from pocketserve.api.messages import ApiRequest
 
-    given = {"top_k": options.top_k, "threshold": options.threshold, "version": options.model_version}
-    query = {name: str(value) for name, value in given.items() if value is not None}
+    query = _parameters(options)
     service, name = open_local(options.model, options.models_dir)
+    if options.save:
+        query["annotate"] = "png"
     try:
         prediction = predictions.ask(service, ApiRequest(path={"model": name}, query=query, body=memoryview(body)))
-        return predictions.document(prediction)
+        return predictions.document(prediction), prediction.picture
     finally:
         service.close()
 
@@ -115,7 +140,7 @@ def _print_answer(answer: dict[str, Any]) -> None:
     if not predictions:
         print("Nothing scores above the threshold.")
         return
-    keys = [key for key in predictions[0] if key != "index"]
+    keys = [key for key in predictions[0] if key not in ("index", "keypoints")]
     print_table(
         [key.upper() for key in keys],
         [[_cell(row.get(key)) for key in keys] for row in predictions[:MAX_ROWS]],
@@ -130,5 +155,7 @@ def _print_answer(answer: dict[str, Any]) -> None:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, dict) and set(value) == {"x", "y", "width", "height"}:
+        return "{x:.0f},{y:.0f} {width:.0f}x{height:.0f}".format(**value)
     text = str(value)
     return text if len(text) <= 120 else f"{text[:117]}..."

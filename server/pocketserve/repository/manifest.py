@@ -62,6 +62,7 @@ class Manifest:
     task: str | None = None
     default_version: str | None = None
     labels: str | None = None
+    translations: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
     instances: int = 1
     queue_limit: int | None = None
@@ -121,6 +122,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         task=table.choice("task", TASKS),
         default_version=table.text("default_version") or None,
         labels=table.relative_path("labels"),
+        translations=_translations(table),
         threads=table.integer("threads", 1, 256),
         instances=table.integer("instances", 1, 64) or 1,
         queue_limit=table.integer("queue_limit", 1, 1024),
@@ -156,6 +158,14 @@ def is_valid_name(name: str) -> bool:
         and not any(char in "/:\\%?#" or ord(char) < 33 or ord(char) == 127 for char in name)
         and not any("\ud800" <= char <= "\udfff" for char in name)
     )
+
+
+def _translations(table: Table) -> dict[str, str]:
+    """``[translations]``: a file like ``labels`` by language."""
+    inner = table.table("translations")
+    found = {tag: inner.relative_path(tag) for tag in inner.left()}
+    inner.refuse_rest()
+    return {tag: path for tag, path in found.items() if path is not None}
 
 
 def _sections(table: Table) -> dict[type, Any]:

@@ -86,6 +86,9 @@ class Table:
         inner = self.table(key)
         return {name: inner.table(name) for name in list(inner._left)}
 
+    def left(self) -> list[str]:
+        return list(self._left)
+
     def rest(self) -> dict[str, Any]:
         rest, self._left = self._left, {}
         return rest

@@ -73,6 +73,9 @@ _BFLOAT16 = 16
 _PROBE_SIZES = (1, 3)
 """Free dimensions of the runs that learn shapes: what differs between them depends on the caller."""
 
+MAX_PROPERTY_CHARS = 4 * 2**20
+"""Of all texts in a file's metadata. An alphabet for reading Chinese is about 20 kB."""
+
 
 class OnnxRuntime:
     """Opens ``.onnx`` files.
@@ -134,6 +137,7 @@ class OnnxSession:
             rest: ``NnapiExecutionProvider, cpu``.
         memory_bytes: the file, its external data and one copy of every input and output, free dimensions counted
             as 1. Intermediate results are not in it: nothing tells their size.
+        properties: the file's ``metadata_props``, texts by name.
 
     Raises:
         ModelLoadError: an input or output has a type that the protocol cannot carry.
@@ -157,6 +161,7 @@ class OnnxSession:
         _check_names(self.outputs)
         exchanged = sum(_byte_size(spec) for spec in (*self.inputs, *self.outputs))
         self.memory_bytes = facts.file_bytes + facts.external_bytes + exchanged
+        self.properties: Mapping[str, str] = _properties(native)
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
         """Compute the outputs of one request.
@@ -636,3 +641,12 @@ def _explain(path: Path, framework: str, text: str) -> str:
 def _cleaned(text: str, most: int) -> str:
     """ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
     return _NOISE.sub("", " ".join(text.split()))[:most].strip().rstrip(".")
+
+
+def _properties(native: Any) -> dict[str, str]:
+    """What the file's author wrote into it; nothing where that is no UTF-8 or too long to be a description."""
+    try:
+        found = {str(name): str(text) for name, text in native.get_modelmeta().custom_metadata_map.items()}
+    except Exception:  # a description is never worth refusing a model for
+        return {}
+    return found if sum(map(len, found.values())) <= MAX_PROPERTY_CHARS else {}

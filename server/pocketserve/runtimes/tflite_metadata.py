@@ -288,13 +288,13 @@ def labels_of(path: Path, tensor: TensorMetadata, language: str | None = None) -
     files = next(filter(None, by_kind), None)
     if files is None:
         return None
-    best = min(files, key=lambda file: _strangeness(file.locale, language))
+    best = min(files, key=lambda file: strangeness(file.locale, language))
     text = read_associated_file(path, best.name).decode("utf-8-sig", errors="replace")
     # An empty line is the label of its index; only the end of the last line is not a line more.
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def _strangeness(locale: str, language: str | None) -> int:
+def strangeness(locale: str, language: str | None) -> int:
     """0 for a file in the wanted language, more for worse ones."""
     have, want = (tag.replace("_", "-").casefold() for tag in (locale, language or ""))
     if have == want:

@@ -14,6 +14,14 @@ Arrays = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
+class Detailed:
+    """An answer with something besides its entries, such as a mask; it stands beside ``predictions``."""
+
+    entries: Answer
+    more: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Hints:
     """What the caller says of the raw input. The bytes themselves are believed first.
 
@@ -81,7 +89,7 @@ class Task(Protocol):
         """
         ...
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer | Detailed:
         """The labelled answer to the model's outputs, best first where there is an order.
 
         Args:

@@ -6,12 +6,14 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pocketserve.repository.sections import ImageOptions
-from pocketserve.tasks.base import invalid_input
+from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
+from pocketserve.tasks.frames import is_frame, read_frame
+from pocketserve.tasks.geometry import Area, Placement, place
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
 
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+SCALABLE = ("JPEG", "MPO")
+"""What decodes at a fraction of its size. MPO: several JPEGs in one file, as many phones write them."""
+
+_ORIENTATION = 0x0112
+_SIDEWAYS = (5, 6, 7, 8)
+"""Values of the EXIF orientation that exchange width and height."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +39,58 @@ class PictureShape:
     channels: int
 
 
-def read_picture(body: memoryview, shape: PictureShape, options: ImageOptions, max_pixels: int) -> Array:
+def read_picture(
+    body: memoryview, shape: PictureShape, options: ImageOptions, max_pixels: int, hints: Hints = NO_HINTS
+) -> tuple[Array, Placement]:
     """Decode, turn upright, convert and resize a picture.
 
     Args:
         max_pixels: decoded size above which the picture is refused before any pixel is decoded.
+        hints: may say that the body is a raw camera frame, and which region counts.
 
     Returns:
-        uint8 of shape [height, width, channels], 0 to 255.
+        uint8 of shape [height, width, channels], 0 to 255; and where the picture lies in it.
 
     Raises:
-        ApiError: INVALID_INPUT.
+        ApiError: INVALID_INPUT or INVALID_PARAMETER.
     """
-    with _reported(), _open(body) as image:
-        if image.format == "JPEG":  # the decoder scales down by itself, at a fraction of the cost
-            image.draft("L" if shape.channels == 1 else "RGB", (shape.width, shape.height))
-        if image.width * image.height > max_pixels:
-            raise invalid_input(
-                f"the picture has {image.width}x{image.height} pixels; the limit is {max_pixels} (max_image_pixels)"
-            )
-        upright = _upright(image)
-        coloured = _convert(upright, "L" if shape.channels == 1 else "RGB")
-        sized = _resize(coloured, shape.width, shape.height, options.resize or "stretch")
+    mode = "L" if shape.channels == 1 else "RGB"
+    size = (shape.width, shape.height)
+    how = options.resize or "stretch"
+    with _reported(), _open(body, hints, max_pixels) as image:
+        upright_size = upright(image)
+        region = _region(hints, upright_size)
+        placement = place(upright_size, size, how, region, options.crop_fraction or 1.0)
+        _scale_while_decoding(image, mode, placement, max_pixels)
+        _check_size(image, max_pixels)
+        coloured = convert(turn_upright(image), mode)
+        sized = _resize(coloured, placement, options)
         pixels = np.asarray(sized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
-    return _invert(pixels, options.invert)
+    if options.color == "bgr":
+        pixels = pixels[..., ::-1]
+    return _invert(pixels, options.invert), placement
+
+
+def read_whole(
+    body: memoryview, max_pixels: int, longest: int, hints: Hints = NO_HINTS
+) -> tuple[Image, tuple[int, int]]:
+    """The upright picture in RGB to draw on, scaled down where a side is longer than ``longest`` pixels.
+
+    Returns:
+        The picture, and the (width, height) that it has in truth.
+
+    Raises:
+        ApiError: INVALID_INPUT or INVALID_PARAMETER.
+    """
+    with _reported(), _open(body, hints, max_pixels) as image:
+        width, height = upright(image)
+        scale = min(1.0, longest / max(width, height))
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        _scale_while_decoding(image, "RGB", place((width, height), size, "stretch"), max_pixels)
+        _check_size(image, max_pixels)
+        picture = convert(turn_upright(image), "RGB")
+        picture = picture.resize(size, reducing_gap=2.0) if picture.size != size else picture.copy()
+    return picture, (width, height)
 
 
 @contextmanager
@@ -67,51 +104,141 @@ def _reported() -> Iterator[None]:
         raise invalid_input(f"the picture cannot be decoded: {str(error)[:200] or type(error).__name__}") from None
 
 
-def _open(body: memoryview) -> Image:
+def _open(body: memoryview, hints: Hints, max_pixels: int) -> Image:
     try:
         import PIL.Image
     except ImportError:
         raise invalid_input(
             "pictures need Pillow: pip install 'pocketserve[image]', on Termux pkg install python-pillow"
         ) from None
+    if not len(body):
+        raise invalid_input("the body is empty; send a picture")
+    if is_frame(hints):
+        return PIL.Image.fromarray(read_frame(body, hints, max_pixels))
     PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
+    formats = [*FORMATS, "HEIF"] if _is_heif(body) and _heif_is_installed() else FORMATS
     try:
-        return PIL.Image.open(io.BytesIO(body), formats=FORMATS)
+        image = PIL.Image.open(io.BytesIO(body), formats=formats)
+        if image.format not in SCALABLE:  # already asking a PNG for its EXIF data decodes it
+            _check_size(image, max_pixels)
+        return image
     except PIL.UnidentifiedImageError:
-        raise invalid_input(f"the body is not a picture this server can read ({', '.join(FORMATS)})") from None
+        raise invalid_input(_unreadable(body)) from None
 
 
-def _upright(image: Image) -> Image:
+def _unreadable(body: memoryview) -> str:
+    if _is_heif(body):
+        return "HEIC pictures need pillow-heif: pip install pillow-heif; or send a JPEG"
+    return f"the body is not a picture this server can read ({', '.join(FORMATS)})"
+
+
+def _is_heif(body: memoryview) -> bool:
+    return bytes(body[4:8]) == b"ftyp" and bytes(body[8:12]) in HEIF_BRANDS
+
+
+def _heif_is_installed() -> bool:
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()  # adds one entry to a table of Pillow's; again does no harm
+    return True
+
+
+def upright(image: Image) -> tuple[int, int]:
+    """Width and height once the picture is turned upright."""
+    return (image.height, image.width) if _orientation(image) in _SIDEWAYS else image.size
+
+
+def _orientation(image: Image) -> int:
+    value: Any = image.getexif().get(_ORIENTATION, 1)
+    return value if isinstance(value, int) else 1
+
+
+def _scale_while_decoding(image: Image, mode: str, placement: Placement, max_pixels: int) -> None:
+    """Let the JPEG decoder scale down by itself, at a fraction of the cost; never below what is needed."""
+    if image.format not in SCALABLE:
+        return
+    if "progressive" in image.info and image.width * image.height > max_pixels:
+        return  # its decoder holds the whole picture, however small the result
+    source, target = placement.source, placement.target
+    width = placement.picture[0] * target.width / source.width
+    height = placement.picture[1] * target.height / source.height
+    if _orientation(image) in _SIDEWAYS:
+        width, height = height, width
+    image.draft(mode, (max(1, int(width)), max(1, int(height))))
+
+
+def _check_size(image: Image, max_pixels: int) -> None:
+    if image.width * image.height > max_pixels:
+        raise invalid_input(
+            f"the picture has {image.width}x{image.height} pixels; the limit is {max_pixels} (max_image_pixels)"
+        )
+
+
+def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
+    """The parameter ``region``, cut at the picture's edges."""
+    text = hints.values.get("region")
+    if text is None:
+        return None
+    try:
+        left, top, width, height = (float(part) for part in text.split(","))
+        right, bottom = min(left + width, picture[0]), min(top + height, picture[1])
+    except ValueError:
+        raise invalid_parameter("parameter region must be x,y,width,height in pixels, such as 10,20,100,80") from None
+    left, top = max(left, 0.0), max(top, 0.0)
+    if not (right - left >= 1 and bottom - top >= 1):  # also where one of them is NaN
+        raise invalid_parameter(f"region lies outside of the picture of {picture[0]}x{picture[1]} pixels")
+    return Area(left, top, right - left, bottom - top)
+
+
+def turn_upright(image: Image) -> Image:
+    """The picture as its EXIF data say it is to be seen."""
     from PIL import ImageOps
 
+    if _orientation(image) == 1:
+        return image  # exif_transpose would copy it
     return ImageOps.exif_transpose(image) or image
 
 
-def _convert(image: Image, mode: str) -> Image:
+def convert(image: Image, mode: str) -> Image:
+    """To ``L`` or ``RGB``; transparent pictures lie on white, and 16-bit greys are scaled."""
     import PIL.Image
 
-    if image.mode.startswith("I") or image.mode == "F":  # 16-bit greys: Pillow's own conversion clips them
+    if image.mode.startswith("I") or image.mode == "F":  # Pillow's own conversion clips them
         values = np.asarray(image, dtype=np.float64)
         image = PIL.Image.fromarray(np.rint(values / 257.0).clip(0, 255).astype(np.uint8))
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         white = PIL.Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         image = PIL.Image.alpha_composite(white, rgba)
     return image if image.mode == mode else image.convert(mode)
 
 
-def _resize(image: Image, width: int, height: int, how: str) -> Image:
+def _resize(image: Image, placement: Placement, options: ImageOptions) -> Image:
     import PIL.Image
-    from PIL import ImageOps
 
-    if image.size == (width, height):
+    source, target = placement.source, placement.target
+    # A decoder that scaled down leaves fewer pixels than the picture has.
+    x, y = image.width / placement.picture[0], image.height / placement.picture[1]
+    right, bottom = (source.x + source.width) * x, (source.y + source.height) * y
+    box = (source.x * x, source.y * y, min(right, image.width), min(bottom, image.height))
+    size = (int(target.width), int(target.height))
+    if image.size != size or box != (0, 0, *image.size):
+        resample = PIL.Image.Resampling[(options.resample or "bilinear").upper()]
+        image = image.resize(size, resample, box=box)
+    if size == placement.input:
         return image
-    bilinear = PIL.Image.Resampling.BILINEAR
-    if how == "crop":
-        return ImageOps.fit(image, (width, height), bilinear)
-    if how == "letterbox":
-        return ImageOps.pad(image, (width, height), bilinear)
-    return image.resize((width, height), bilinear)
+    boxed = PIL.Image.new(image.mode, placement.input, _fill(image.mode, options.fill))
+    boxed.paste(image, (int(target.x), int(target.y)))
+    return boxed
+
+
+def _fill(mode: str, fill: tuple[float, ...] | None) -> Any:
+    values = tuple(round(value) for value in fill or (0.0,))
+    if mode == "L":
+        return values[0]
+    return values if len(values) == 3 else values[:1] * 3
 
 
 def _invert(pixels: Array, when: str) -> Array:

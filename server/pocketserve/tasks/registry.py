@@ -33,6 +33,9 @@ class TaskModule(Protocol):
 
 
 MODULES: Mapping[str, str] = {
+    "object-detection": "object_detection",
+    "pose-estimation": "pose_estimation",
+    "image-segmentation": "image_segmentation",
     "image-classification": "image_classification",
     "tabular-regression": "tabular_regression",
 }
