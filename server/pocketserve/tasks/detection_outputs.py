@@ -154,9 +154,11 @@ def _role_of(text: str) -> str | None:
 
 
 def _could_be(role: str, spec: TensorSpec) -> bool:
-    if spec.open or not spec.shape:
-        return role != "boxes" or spec.open
-    return (len(spec.shape) >= 2 and spec.shape[-1] in (4, -1)) == (role == "boxes") or role == "scores"
+    if spec.open or role == "scores":
+        return True
+    if role == "boxes":
+        return len(spec.shape) >= 2 and spec.shape[-1] in (4, -1)
+    return len(spec.shape) <= 2
 
 
 def _by_order(outputs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
@@ -164,7 +166,8 @@ def _by_order(outputs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
     if is_postprocessed(outputs):
         swapped = len(outputs[0].shape) != 3
         return dict(zip(("scores", "boxes", "count", "classes") if swapped else ROLES, outputs, strict=True))
-    boxes = next((spec for spec in outputs if len(spec.shape) >= 2 and spec.shape[-1] == 4), None)
+    tables = sorted((spec for spec in outputs if len(spec.shape) >= 2), key=lambda spec: -len(spec.shape))
+    boxes = next((spec for spec in tables if spec.shape[-1] == 4), None)
     others = [spec for spec in outputs if spec is not boxes]
     return ({"boxes": boxes} if boxes else {}) | (dict(zip(("scores", "classes"), others, strict=False)))
 

@@ -20,10 +20,11 @@ from pocketserve.tasks.pictures import read_whole
 from pocketserve.tensors import Array
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from PIL.ImageFont import FreeTypeFont, ImageFont
 
-LONGEST, SHORTEST = 1600, 480
-"""Pixels of the canvas's longer side."""
+LONGEST, SHORTEST, NARROWEST = 1600, 480, 200
+"""Pixels of the canvas: the longer side's limits, and the least of the shorter one."""
 
 PANEL, INK, MUTED = (24, 26, 31), (245, 246, 248), (62, 66, 76)
 MASK_SHARE = 0.55
@@ -60,10 +61,10 @@ class Canvas:
         grow = max(1.0, SHORTEST / max(picture.size))
         if grow > 1:
             picture = picture.resize([max(1, round(side * grow)) for side in picture.size])
-        self._image = picture
-        self._draw = ImageDraw.Draw(picture)
         self._scale = (picture.width / size[0], picture.height / size[1])
-        longest = max(picture.size)
+        self._image, self._origin = _with_margins(picture)
+        self._draw = ImageDraw.Draw(self._image)
+        longest = max(self._image.size)
         self._line = max(2, round(longest / 270))
         self._font = _font(max(13, round(longest / 44)))
         self._taken: list[tuple[float, float, float, float]] = []
@@ -187,7 +188,7 @@ class Canvas:
                 self._draw.rounded_rectangle((pad, below, pad + length, below + thick), thick / 2, fill=colour(0))
 
     def _at(self, x: float, y: float) -> tuple[float, float]:
-        return x * self._scale[0], y * self._scale[1]
+        return x * self._scale[0] + self._origin[0], y * self._scale[1] + self._origin[1]
 
     def _label(self, text: str, left: float, top: float, shade: Colour) -> None:
         """A filled tag on the frame's upper edge; inside where there is no room above, lower where one lies already."""
@@ -232,6 +233,19 @@ class Canvas:
         while text and self._width(text + "…") > room:
             text = text[:-1]
         return text + "…"
+
+
+def _with_margins(picture: Image) -> tuple[Image, tuple[int, int]]:
+    """A picture that is hardly wider or higher than a line gets margins to write on; and where it lies then."""
+    import PIL.Image
+
+    width, height = max(picture.width, NARROWEST), max(picture.height, NARROWEST)
+    if (width, height) == picture.size:
+        return picture, (0, 0)
+    grown = PIL.Image.new("RGB", (width, height), PANEL)
+    origin = ((width - picture.width) // 2, (height - picture.height) // 2)
+    grown.paste(picture, origin)
+    return grown, origin
 
 
 def _font(size: int) -> FreeTypeFont | ImageFont:

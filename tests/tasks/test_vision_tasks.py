@@ -1,0 +1,389 @@
+"""Segmentation, poses, and what files say of preprocessing, labels and scores."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketserve.repository.sections import ImageOptions
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.base import AnswerOptions, Detailed, Hints
+from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.pose_estimation import COCO
+from pocketserve.tasks.preprocessing import image_options
+from pocketserve.tasks.scores import Calibration, sigmoid, softmax
+from pocketserve.tasks.selection import select_task
+from pocketserve.tensors import TensorSpec
+from pocketserve_wire import ApiError, ErrorCode
+from vision_models import facts, picture
+
+Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+
+# Segmentation
+
+CLASSES = np.zeros((10, 20), np.int64)
+CLASSES[:, :5] = 1
+CLASSES[:2, 10:] = 2
+SCORES = (np.arange(3) == CLASSES[..., None]).astype(np.float32)
+MAPS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "channels last": (SCORES[None], {}),
+    "channels first": (SCORES.transpose(2, 0, 1)[None], {}),
+    "no batch": (SCORES, {}),
+    "class numbers": (CLASSES[None], {}),
+    "class numbers with a channel": (CLASSES[None, ..., None], {}),
+    "class numbers, channel first": (CLASSES[None, None], {}),
+}
+
+
+def segmenter(folder: Path, array: Any, options: dict[str, Any], **image: Any) -> Any:
+    """The task for a map."""
+    manifest: dict[str, Any] = {"task": "image-segmentation", "segmentation": options, "labels": "l.txt"}
+    if image:
+        manifest["image"] = image
+    return select_task(facts(folder, {"map": array.shape}, manifest, {"l.txt": "ground\nleft\ntop\n"}))
+
+
+@pytest.mark.parametrize("case", MAPS)
+def test_maps(tmp_path: Path, case: str) -> None:
+    """Each layout gives the same shares and the same mask."""
+    array, options = MAPS[case]
+    task = segmenter(tmp_path, array, options)
+    context = task.prepare(picture()).context
+    found = task.answer([{"map": array}], AnswerOptions(values={"mask": "png"}), context)
+    assert isinstance(found, Detailed)
+    assert [(e["label"], e["index"], e["pixels"], e["share"]) for e in found.entries] == [
+        ("ground", 0, 130, 0.65),
+        ("left", 1, 50, 0.25),
+        ("top", 2, 20, 0.1),
+    ]
+    mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(found.more["mask"]))))
+    assert (mask == CLASSES).all()
+    assert found.more["mask_box"] == {"x": 0, "y": 0, "width": 400, "height": 400}
+    assert task.answer([{"map": array}], AnswerOptions(top_k=1, threshold=0.2), context) == found.entries[:1]
+    assert len(task.answer([{"map": array}], AnswerOptions(threshold=0.2), context)) == 2
+    json.dumps(found.entries, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "high"), [({}, 0.6), ({"threshold": 0.1}, 0.2), ({"activation": "sigmoid"}, 0.5)], ids=str
+)
+def test_a_map_of_one_channel(tmp_path: Path, options: dict[str, Any], high: float) -> None:
+    """Above the threshold is class 1; logits go through a sigmoid first."""
+    array = np.where(CLASSES == 1, high, -0.1)[None, ..., None].astype(np.float32)
+    task = segmenter(tmp_path, array, options)
+    found = task.answer([{"map": array}], AnswerOptions(), task.prepare(picture()).context)
+    assert [(entry["index"], entry["pixels"]) for entry in found] == [(0, 150), (1, 50)]
+
+
+def test_bars_do_not_count(tmp_path: Path) -> None:
+    """A letterbox's bars are cut off the mask; a crop's mask covers the part that was seen."""
+    bars = np.zeros((1, 10, 20), np.int64)
+    bars[:, :, 5:15] = 1
+    task = segmenter(tmp_path, bars, {}, resize="letterbox")
+    context = task.prepare(picture()).context
+    assert [(e["index"], e["share"]) for e in task.answer([{"map": bars}], AnswerOptions(), context)] == [(1, 1.0)]
+    task = segmenter(tmp_path, bars, {}, resize="crop")
+    found = task.answer([{"map": bars}], AnswerOptions(values={"mask": "png"}), task.prepare(picture()).context)
+    assert found.more["mask_box"] == {"x": 0, "y": 100, "width": 400, "height": 200}
+
+
+def test_many_classes(tmp_path: Path) -> None:
+    """Beyond 256 classes the mask has 16 bits."""
+    array = np.array([[[0, 300], [300, 65535]]])
+    task = segmenter(tmp_path, array, {})
+    found = task.answer([{"map": array}], AnswerOptions(values={"mask": "png"}), task.prepare(picture()).context)
+    mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(found.more["mask"]))))
+    assert mask.tolist() == array[0].tolist()
+
+
+def test_labels_tell_a_segmenter(tmp_path: Path) -> None:
+    """As many names as channels are certain; without names, a map is a map."""
+    shapes = {"map": (1, 50, 100, 3)}
+    assert (
+        select_task(facts(tmp_path, shapes, {"labels": "l.txt"}, {"l.txt": "a\nb\nc\n"})).name == "image-segmentation"
+    )
+    assert select_task(facts(tmp_path, shapes)).name == "tensors"
+
+
+# Poses
+
+
+def movenet(points: Any) -> Any:
+    """MoveNet's output for points [k, (x, y, score)] as ratios."""
+    return np.asarray(points, np.float32)[:, [1, 0, 2]][None, None]
+
+
+BODY = np.stack([np.linspace(0.25, 0.75, 17), np.linspace(0.1, 0.9, 17), np.linspace(0.9, 0.5, 17)], axis=1)
+
+
+def check_body(entry: dict[str, Any], tolerance: float = 0.01) -> None:
+    """The body on a picture of 400 x 400 that filled the input."""
+    points = entry["keypoints"]
+    assert [point["label"] for point in points] == list(COCO)
+    np.testing.assert_allclose([point["x"] for point in points], 400 * BODY[:, 0], atol=tolerance)
+    np.testing.assert_allclose([point["y"] for point in points], 400 * BODY[:, 1], atol=tolerance)
+    box = entry["box"]
+    np.testing.assert_allclose([box["x"], box["y"], box["width"], box["height"]], [100, 40, 200, 320], atol=tolerance)
+
+
+def test_movenet(tmp_path: Path) -> None:
+    """Told by its output's shape."""
+    task = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}))
+    context = task.prepare(picture()).context
+    (entry,) = task.answer([{"o": movenet(BODY)}], AnswerOptions(), context)
+    assert entry["score"] == pytest.approx(0.7) and task.name == "pose-estimation"
+    check_body(entry)
+    assert task.answer([{"o": movenet(BODY)}], AnswerOptions(threshold=0.8), context) == []
+
+
+def test_several_bodies(tmp_path: Path) -> None:
+    """MoveNet's multipose: the better one first, the empty rows left out."""
+    rows = np.zeros((1, 6, 56), np.float32)
+    for row, score in ((2, 0.5), (4, 0.9)):
+        rows[0, row, :51] = movenet(BODY).reshape(-1)
+        rows[0, row, 55] = score
+    task = select_task(facts(tmp_path, {"o": (1, 6, 56)}, {"task": "pose-estimation"}))
+    found = task.answer([{"o": rows}], AnswerOptions(), task.prepare(picture()).context)
+    assert [entry["score"] for entry in found] == [pytest.approx(0.9), 0.5]
+    check_body(found[1])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_posenet(tmp_path: Path, swapped: bool) -> None:
+    """The hottest cell and its offset; which output is which is told from the channels."""
+    heat, offsets = np.full((1, 5, 9, 17), -8.0, np.float32), np.zeros((1, 5, 9, 34), np.float32)
+    places = BODY[:, :2] * np.array([200, 100])
+    cells = np.rint(places / np.array([199 / 8, 99 / 4])).astype(int)
+    for number, ((x, y), (column, row)) in enumerate(zip(places, cells, strict=True)):
+        heat[0, row, column, number] = 2.0
+        offsets[0, row, column, number] = y - row * 99 / 4
+        offsets[0, row, column, 17 + number] = x - column * 199 / 8
+    arrays = {"h": heat, "o": offsets}
+    shapes = {name: arrays[name].shape for name in (("o", "h") if swapped else ("h", "o"))}
+    task = select_task(facts(tmp_path, shapes, {"task": "pose-estimation"}))
+    (entry,) = task.answer([arrays], AnswerOptions(), task.prepare(picture()).context)
+    check_body(entry, 0.1)
+    assert entry["score"] == pytest.approx(sigmoid(2.0))
+
+
+def test_names_of_points(tmp_path: Path) -> None:
+    """A hand has other points than a body."""
+    manifest = {"task": "pose-estimation", "pose": {"keypoints": ["wrist", "tip"], "skeleton": [[0, 1]]}}
+    task = select_task(facts(tmp_path, {"o": (1, 1, 2, 3)}, manifest))
+    (entry,) = task.answer([{"o": movenet(BODY[:2])}], AnswerOptions(), task.prepare(picture()).context)
+    assert [point["label"] for point in entry["keypoints"]] == ["wrist", "tip"]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "part"),
+    [
+        ({"o": (1, 17)}, {}, "needs \\[pose\\] format"),
+        ({"h": (1, 5, 9, 17)}, {"format": "posenet"}, "needs heat maps"),
+        ({"h": (1, 5, 9, 17), "o": (1, 5, 9, 34)}, {"format": "posenet", "offsets": "x"}, "names 'x'"),
+    ],
+)
+def test_poses_that_do_not_fit(tmp_path: Path, shapes: Any, options: Any, part: str) -> None:
+    """Each fault names the key."""
+    with pytest.raises(ModelLoadError, match=part):
+        select_task(facts(tmp_path, shapes, {"task": "pose-estimation", "pose": options}))
+
+
+# Drawings
+
+
+def drawn(task: Any, outputs: dict[str, Any], width: int, height: int) -> Any:
+    """The PNG that annotate gives."""
+    body, hints = picture(width, height, "JPEG"), Hints()
+    context = task.prepare(body).context
+    answer = task.answer([outputs], AnswerOptions(threshold=0.0), context)
+    entries = answer.entries if isinstance(answer, Detailed) else answer
+    return Image.open(io.BytesIO(task.annotate(body, hints, [outputs], entries, context)))
+
+
+SIZES = [(1, 1), (3, 2000), (28, 28), (640, 480), (4000, 3000)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_drawings_of_any_size(tmp_path: Path, size: tuple[int, int]) -> None:
+    """A thumbnail is enlarged, a photo reduced, and every task draws on both."""
+    boxes = {"boxes": np.array([[[0.0, 0, 1, 1], [0.2, 0.2, 0.4, 0.3]]]), "scores": np.array([[[0.9], [0.8]]])}
+    detection = {"task": "object-detection", "detection": {"format": "ssd", "box_type": "boundaries"}}
+    bars = {"task": "image-classification", "labels": "l.txt"}
+    long = {"l.txt": "a name that is longer than any picture is wide " * 5 + "\nb\n"}
+    tasks: list[tuple[Any, dict[str, Any]]] = [
+        (select_task(facts(tmp_path, {"boxes": (1, 2, 4), "scores": (1, 2, 1)}, detection)), boxes),
+        (segmenter(tmp_path, SCORES[None], {}), {"map": SCORES[None]}),
+        (select_task(facts(tmp_path, {"o": (1, 1, 17, 3)})), {"o": movenet(BODY)}),
+        (select_task(facts(tmp_path, {"s": (1, 2)}, bars, long)), {"s": np.array([[0.7, -3.5]], np.float32)}),
+    ]
+    for task, outputs in tasks:
+        image = drawn(task, outputs, *size)
+        assert image.format == "PNG" and image.mode == "RGB"
+        assert 400 <= max(image.size) <= 1900
+
+
+def test_nothing_to_draw_on(tmp_path: Path) -> None:
+    """Numbers are no picture."""
+    task = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}))
+    with pytest.raises(ApiError, match="needs a picture") as caught:
+        task.annotate(memoryview(b"[1]"), Hints(), [], [], None)
+    assert caught.value.code is ErrorCode.INVALID_INPUT
+
+
+# What files say
+
+VIT = {
+    "do_resize": True,
+    "size": {"height": 100, "width": 200},
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.25, 0.5],
+    "resample": 3,
+}
+RESNET = {**VIT, "size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
+TIMM = {
+    "pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "crop_pct": 0.9, "interpolation": "bicubic"}
+}
+GREY = tuple([127.5] * 3)
+SAID: dict[str, tuple[dict[str, Any], dict[str, str], ImageOptions]] = {
+    "ViT": (
+        {"preprocessor_config.json": VIT},
+        {},
+        ImageOptions(mean=GREY, std=(127.5, 63.75, 127.5), resample="bicubic", size=(200, 100)),
+    ),
+    "ResNet": (
+        {"preprocessor_config.json": RESNET},
+        {},
+        ImageOptions(None, "crop", GREY, (127.5, 63.75, 127.5), "never", "bicubic", 0.875, size=(224, 224)),
+    ),
+    "no normalisation": (
+        {"preprocessor_config.json": {**VIT, "do_normalize": False, "resample": 2}},
+        {},
+        ImageOptions(mean=(0.0,), std=(255.0,), resample="bilinear", size=(200, 100)),
+    ),
+    "no rescaling": (
+        {"preprocessor_config.json": {**VIT, "do_rescale": False, "do_normalize": False, "size": 64}},
+        {},
+        ImageOptions(mean=(0.0,), std=(1.0,), resample="bicubic", size=(64, 64)),
+    ),
+    "timm": ({"config.json": TIMM}, {}, ImageOptions(None, "crop", GREY, GREY, "never", "bicubic", 0.9)),
+    "Ultralytics": (
+        {},
+        {"names": "{0: 'a'}", "stride": "32", "task": "detect", "imgsz": "[320, 640]"},
+        ImageOptions(mean=(0.0,), std=(255.0,), resize="letterbox", fill=(114.0,), size=(640, 320)),
+    ),
+    "Custom Vision": (
+        {},
+        {"Image.BitmapPixelFormat": "Bgr8", "Image.NominalPixelRange": "NominalRange_0_255"},
+        ImageOptions("bgr", mean=(0.0,), std=(1.0,)),
+    ),
+    "nothing": ({}, {}, ImageOptions()),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_preprocessing_that_files_name(tmp_path: Path, case: str) -> None:
+    """Each maker's file becomes the same few options."""
+    files, properties, wanted = SAID[case]
+    found = image_options(facts(tmp_path, {"s": (1, 2)}, files=files, properties=properties))
+    for key in ("mean", "std"):
+        mine, theirs = getattr(found, key), getattr(wanted, key)
+        assert (mine is None and theirs is None) or mine == pytest.approx(theirs)
+    rest = ("color", "resize", "invert", "resample", "fill", "size")
+    assert [getattr(found, key) for key in rest] == [getattr(wanted, key) for key in rest]
+    assert found.crop_fraction == pytest.approx(wanted.crop_fraction)
+
+
+def test_the_manifest_comes_first(tmp_path: Path) -> None:
+    """Key by key; but half of a normalisation is completed, and a way of resizing stands alone."""
+    manifest = {"image": {"resize": "letterbox", "mean": 0, "std": 1}}
+    found = image_options(facts(tmp_path, {"s": (1, 2)}, manifest, {"preprocessor_config.json": RESNET}))
+    assert (found.resize, found.crop_fraction, found.mean, found.std) == ("letterbox", None, (0.0,), (1.0,))
+    assert found.resample == "bicubic"
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[1]", '{"image_mean": ["a"], "image_std": [1]}', '{"image_mean": [1], "image_std": [0]}']
+)
+def test_files_that_cannot_be_used(tmp_path: Path, content: str) -> None:
+    """A damaged file is named, not passed over."""
+    with pytest.raises(ModelLoadError, match="beside the model"):
+        image_options(facts(tmp_path, {"s": (1, 2)}, files={"preprocessor_config.json": content}))
+
+
+def test_a_classifier_of_hugging_face(tmp_path: Path) -> None:
+    """Names and logits: no manifest is needed."""
+    config = {"architectures": ["ViTForImageClassification"], "id2label": {"1": "dog", "0": "cat"}}
+    task = select_task(facts(tmp_path, {"logits": (-1, 2)}, files={"config.json": config}))
+    (best, _) = task.answer([{"logits": np.array([[0.0, np.log(3)]], np.float32)}], AnswerOptions(), None)
+    assert best == {"label": "dog", "index": 1, "score": pytest.approx(0.75)}
+
+
+NAMED: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
+    "id2label": ({"config.json": {"id2label": {"2": "c", "0": "a"}}}, {}, ["a", "", "c"]),
+    "label_names": ({"config.json": {"label_names": ["a", "b"]}}, {}, ["a", "b"]),
+    "a list instead": ({"config.json": {"id2label": ["a"]}}, {}, []),
+    "huge numbers": ({"config.json": {"id2label": {"999999999": "a"}}}, {}, []),
+    "names": ({}, {"names": "{0: 'a', 1: 'b'}"}, ["a", "b"]),
+    "code": ({}, {"names": "__import__('os').getcwd()"}, []),
+    "labels.txt": ({"labels.txt": "a\nb\n"}, {}, ["a", "b"]),
+    "nothing": ({}, {}, []),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_where_labels_come_from(tmp_path: Path, case: str) -> None:
+    """Each maker's place for names."""
+    files, properties, wanted = NAMED[case]
+    assert list(find_labels(facts(tmp_path, {"s": (1, 2)}, files=files, properties=properties)).names) == wanted
+
+
+def test_languages(tmp_path: Path) -> None:
+    """The wanted language, its relative, or the first."""
+    manifest = {"labels": "l.txt", "translations": {"de": "l.de.txt", "pt-BR": "l.pt.txt"}}
+    files = {"l.txt": "cat\n", "l.de.txt": "Katze\n", "l.pt.txt": "gato\n"}
+    labels = find_labels(facts(tmp_path, {"s": (1, 2)}, manifest, files))
+    found = [labels.in_language(tag)[0] for tag in (None, "de", "de-AT", "pt", "fr")]
+    assert found == ["cat", "Katze", "Katze", "gato", "cat"]
+    assert Labels(["a"]).in_language("de") == ["a"] and label_of(["", "b"], 0) == "0"
+
+
+def test_calibration() -> None:
+    """scale / (1 + exp(-(slope * t(score) + offset))); classes without parameters get the default."""
+    rows = np.array([[1.0, 2.0, -1.0, -np.inf], [np.nan, np.nan, np.nan, -np.inf], [0.9, 1.0, 0.0, 0.5]])
+    scores = np.array([0.25, 0.9, 0.4, 0.7])
+    for kind, moved in (("identity", 0.25), ("log", np.log(0.25)), ("inverse_logistic", np.log(0.25 / 0.75))):
+        found = Calibration(rows, kind, 0.125).apply(scores)
+        assert found[0] == pytest.approx(1 / (1 + np.exp(-(2 * moved - 1))))
+        assert found[1:].tolist() == [0.125, 0.125, 0.125]
+    above = Calibration(rows, "identity", 0.0).apply(np.array([0.0, 0.0, 0.5, 0.0]))
+    assert above[2] == pytest.approx(0.9 * sigmoid(0.5))
+
+
+def test_activations() -> None:
+    """Large numbers do not overflow."""
+    assert sigmoid(np.array([-1e9, 0.0, 1e9])).tolist() == [0.0, 0.5, 1.0]
+    assert softmax(np.array([1e9, 1e9])).tolist() == [0.5, 0.5]
+
+
+def test_an_input_of_open_size(tmp_path: Path) -> None:
+    """It takes the size that the manifest fixes, and says so where there is none."""
+    image = TensorSpec("image", "FP32", (-1, 3, -1, -1))
+    manifest: dict[str, Any] = {"task": "image-classification"}
+    with pytest.raises(ModelLoadError, match="set width and height"):
+        select_task(facts(tmp_path, {"s": (-1, 2)}, manifest, image=image))
+    manifest["image"] = {"width": 20, "height": 10, "color": "bgr", "mean": 0, "std": 1}
+    task = select_task(facts(tmp_path, {"s": (-1, 2)}, manifest, image=image))
+    red = io.BytesIO()
+    Image.new("RGB", (5, 5), (255, 0, 0)).save(red, "PNG")
+    array = task.prepare(memoryview(red.getvalue())).runs[0]["image"]
+    assert array.shape == (1, 3, 10, 20) and array[0, :, 0, 0].tolist() == [0, 0, 255]
+    assert "20x10 BGR" in task.describe()["preprocessing"]
