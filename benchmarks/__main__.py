@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import cold_start, http_overhead, memory
+from benchmarks import cold_start, http_overhead, memory, pictures
 from benchmarks.samples import Comparison
 
-BENCHMARKS = {"H1": http_overhead.run, "R1": memory.run, "C1": cold_start.run}
+BENCHMARKS = {"H1": http_overhead.run, "R1": memory.run, "C1": cold_start.run, "I1": pictures.run}
 
 
 def main() -> int:

@@ -123,13 +123,13 @@ class Canvas:
         places = [None if at is None else self._at(*at) for at in points]
         spots = [None if at is None else (SMOOTH * at[0], SMOOTH * at[1]) for at in places]
         bones = [pair for pair in bones if max(pair) < len(spots)]
-        width = SMOOTH * self._line
+        width = round(1.5 * SMOOTH * self._line)
         for rim, shade in ((SMOOTH, PANEL), (0, colour(index))):
             for first, second in bones:
                 ends = [spot for spot in (spots[first], spots[second]) if spot is not None]
                 if len(ends) == 2:
                     draw.line(ends, fill=(*shade, 235), width=width + 2 * rim)
-        radius = 1.3 * width
+        radius = 1.1 * width
         for spot in spots:
             if spot is not None:
                 frame = [spot[0] - radius, spot[1] - radius, spot[0] + radius, spot[1] + radius]
@@ -162,7 +162,7 @@ class Canvas:
         import PIL.Image
         from PIL import ImageDraw
 
-        line, pad = self._height() * 2.1, self._height() * 0.8
+        line, pad = self._height() * 2.3, self._height() * 0.8
         rows = entries or [("nothing above the threshold", 0.0)]
         width = max(self._image.width, round(SHORTEST * 0.75))
         height = round(2 * pad + line * len(rows))
@@ -180,7 +180,7 @@ class Canvas:
             self._draw.text((right, base), value if entries else "", INK, self._font, anchor="ra")
             room = right - pad - self._width(value) - pad
             self._draw.text((pad, base), self._cut(text, room), INK, self._font, anchor="la")
-            below = base + self._height() * 1.25
+            below = base + self._font.getbbox("Ág")[3] * 1.15
             thick = max(3, self._height() * 0.35)
             self._draw.rounded_rectangle((pad, below, right, below + thick), thick / 2, fill=MUTED)
             length = (right - pad) * min(1.0, max(0.0, score / full if full else 0.0))
