@@ -136,6 +136,17 @@ def test_a_picture(run, connection):
     assert re.fullmatch(r"digits/tflite: [\d.]+ ms, of which model [\d.]+ ms", summary)
 
 
+@pytest.mark.parametrize("local", [False, True])
+def test_a_picture_with_its_answer_drawn_on_it(run, connection, tmp_path, local):
+    where = ["--local"] if local else connection
+    text = run("predict", "digits", SEVEN, "--save", tmp_path / "seven.png", "--set", "language=de", *where)
+    assert text.startswith("LABEL")
+    assert (tmp_path / "seven.png").read_bytes().startswith(b"\x89PNG")
+    assert "is a folder" in run("predict", "digits", SEVEN, "--save", tmp_path, *where, code=1)
+    assert "NAME=VALUE" in run("predict", "digits", SEVEN, "--set", "language", *where, code=1)
+    assert "no picture to draw on" in run("predict", "petals", *FLOWER, "--save", tmp_path / "x.png", *where, code=1)
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -79,6 +79,11 @@ def test_predict_takes_bytes_texts_and_values(client):
         assert answer["predictions"][0]["label"] == "7" and len(answer["predictions"]) == 2
     assert client.predict("digits", sample, threshold=2.0)["predictions"] == []
     assert client.predict("digits", sample, version="tflite-int8")["version"] == "tflite-int8"
+    frame = bytes(64)
+    assert client.predict("digits", frame, format="gray", width=8, height=8)["task"] == "image-classification"
+    assert client.predict("digits", sample, annotate="png").startswith(b"\x89PNG")
+    with pytest.raises(ServerError, match="parameter rotation must be one of"):
+        client.predict("digits", frame, format="gray", width=8, height=8, rotation=45)
     named = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
     for data in ([5.1, 3.5, 1.4], named, [named], "[5.1, 3.5, 1.4]"):
         (row,) = client.predict("petals", data)["predictions"]

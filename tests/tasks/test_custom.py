@@ -138,6 +138,23 @@ def test_raw_input_over_the_open_inference_protocol(server: Any) -> None:
     assert json.loads(output["data"][0])["model"] == "digits"
 
 
+def test_a_drawing_over_the_open_inference_protocol(server: Any) -> None:
+    """The PNG file as binary; as JSON, which cannot carry it, it is refused with the way out."""
+    body = (ROOT / "models" / "digits" / "samples" / "7.png").read_bytes()
+    request = oip.InferRequest([Tensor("x", "BYTES", (1,), [body])], parameters={"task": True, "annotate": "png"})
+    for binary in (True, False):
+        request.binary_output = binary
+        encoded = oip.encode_infer_request(request)
+        headers = {"Inference-Header-Content-Length": str(encoded.json_length)}
+        answer = server.call("POST", "/v2/models/digits/infer", data=b"".join(encoded.chunks), headers=headers)
+        if binary:
+            length = int(answer.headers["Inference-Header-Content-Length"])
+            (output,) = oip.decode_infer_response(answer.content, length).outputs
+            assert output.data[0].startswith(b"\x89PNG")
+        else:
+            assert answer.status_code == 400 and "binary" in answer.json()["error"]
+
+
 BYTES = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["[1]"]}
 
 

@@ -64,6 +64,23 @@ LAYOUTS: dict[str, tuple[dict[str, Any], Arrays]] = {
             "detection_boxes": YXYX[KEPT],
         },
     ),
+    "among others": (
+        {},
+        {
+            "detection_anchor_indices": np.array([1.0, 2.0]),
+            "detection_boxes": YXYX[KEPT],
+            "detection_classes": np.array([0.0, 1.0]),
+            "detection_multiclass_scores": SCORES,
+            "detection_scores": np.array([0.9, 0.8]),
+            "num_detections": np.array(2.0),
+            "raw_detection_boxes": YXYX,
+            "raw_detection_scores": SCORES,
+        },
+    ),
+    "torchvision": (
+        {"format": "postprocess", "box_type": "boundaries"},
+        {"boxes": CORNERS[KEPT] * PIXELS, "labels": np.array([0.0, 1.0]), "scores": np.array([0.9, 0.8])},
+    ),
     "told by numbers": (
         {},
         {"p": YXYX[KEPT], "p:1": np.array([0.9, 0.8]), "p:2": np.array([0.0, 1.0]), "p:3": np.array(2.0)},

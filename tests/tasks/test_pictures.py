@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,28 @@ def test_jpeg_is_scaled_by_its_decoder() -> None:
     assert near(pixels[25, 10], RED) and near(pixels[25, 90], BLUE)
     with pytest.raises(ApiError, match="1600x800"):
         read(body, width=1600, height=800, max_pixels=100_000)
+
+
+def test_a_progressive_jpeg_counts_whole() -> None:
+    """Its decoder holds the whole picture, so scaling saves no memory and the limit is for all of it."""
+    body = saved(two_halves(width=1600, height=800), "JPEG", progressive=True)
+    with pytest.raises(ApiError, match="1600x800"):
+        read(body, width=100, height=50, max_pixels=1_000_000)
+    assert near(read(body, width=100, height=50, max_pixels=1_280_000)[25, 10], RED)
+
+
+def test_several_jpegs_in_one_file() -> None:
+    """Many phones write MPO: a JPEG with more behind it. The first counts, and is scaled by its decoder too."""
+    first, second = two_halves(width=1600, height=800), Image.new("RGB", (1600, 800), WHITE)
+    body = saved(first, "MPO", save_all=True, append_images=[second], quality=95)
+    assert near(read(body, width=100, height=50, max_pixels=100_000)[25, 10], RED)
+
+
+def test_heic_without_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence says what to install; the bytes of the file's start suffice to know."""
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(ApiError, match="pip install pillow-heif"):
+        read(b"\0\0\0\x18ftypheic" + bytes(100))
 
 
 def test_the_first_frame_of_a_gif() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pocketserve.api.cards import DEFAULT_PORT, card
 from pocketserve.engine.running import Running
 from pocketserve.repository.files import file_bytes
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -15,10 +16,14 @@ if TYPE_CHECKING:
     from pocketserve.runtimes.tflite_metadata import Normalization, TensorMetadata
 
 
-def describe_model(entry: ModelEntry, running: Running) -> dict[str, Any]:
+def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT) -> dict[str, Any]:
     """A model's metadata as ``GET /v2/models/NAME`` answers it.
 
-    The protocol's own keys come first. ``parameters`` holds flat facts, ``metadata`` what a TFLite file carries.
+    The protocol's own keys come first. ``parameters`` holds flat facts, ``card`` the model's card, ``metadata`` what a
+    TFLite file carries.
+
+    Args:
+        port: where the server listens for HTTP, for the card's examples.
     """
     model = running.model
     version = model.version
@@ -48,6 +53,7 @@ def describe_model(entry: ModelEntry, running: Running) -> dict[str, Any]:
         "inputs": [describe(spec) for spec in model.inputs.specs],
         "outputs": [describe(spec) for spec in model.outputs.specs],
         "parameters": {key: value for key, value in facts.items() if value},
+        "card": card(model, port),
     }
     metadata = _file_metadata(version)
     return description | ({"metadata": metadata} if metadata else {})

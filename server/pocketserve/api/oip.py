@@ -54,7 +54,7 @@ def model_ready(service: Service, request: ApiRequest) -> ApiResponse:
 def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     """Inputs, outputs, versions and what runs the model."""
     with service.running(request.path["model"], request.path.get("version")) as (entry, running):
-        return json_response(describe_model(entry, running))
+        return json_response(describe_model(entry, running, service.config.http_port))
 
 
 def model_config(service: Service, request: ApiRequest) -> ApiResponse:

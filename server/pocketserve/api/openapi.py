@@ -95,6 +95,16 @@ SCHEMAS: dict[str, Schema] = {
         inputs=_array({"$ref": "#/components/schemas/TensorMetadata"}),
         outputs=_array({"$ref": "#/components/schemas/TensorMetadata"}),
         parameters=PARAMETERS,
+        card=_object(
+            ("task", "examples"),
+            task=TEXT,
+            input=TEXT,
+            preprocessing=TEXT,
+            answer=TEXT,
+            labels=COUNT,
+            first_labels=_array(TEXT),
+            examples={"type": "object", "additionalProperties": TEXT},
+        ),
     ),
     "Statistics": _object(
         ("model_stats",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from typing import Any
 
 from pocketserve.cli.connection import add_connection_options, connect
@@ -81,8 +82,20 @@ def _print_description(description: dict[str, Any]) -> None:
     tensors = [(kind, tensor) for kind in ("inputs", "outputs") for tensor in description[kind]]
     print()
     print_table(["", "NAME", "DATATYPE", "SHAPE", "QUANTIZATION"], [_tensor_row(*item) for item in tensors])
+    if description.get("card"):
+        _print_card(description["card"])
     if description.get("metadata"):
         _print_metadata(description["metadata"])
+
+
+def _print_card(card: dict[str, Any]) -> None:
+    labels = ", ".join(card.get("first_labels", ()))
+    more = " …" if card.get("labels", 0) > len(card.get("first_labels", ())) else ""
+    print("\nAsked with raw input:")
+    names = f"{card['labels']}: {labels}{more}" if labels else ""
+    print_facts([*((key, card.get(key, "")) for key in ("input", "preprocessing", "answer")), ("labels", names)])
+    for language, text in card["examples"].items():
+        print(f"\n{language}:\n{textwrap.indent(text, '  ')}")
 
 
 def _tensor_row(kind: str, tensor: dict[str, Any]) -> list[str]:

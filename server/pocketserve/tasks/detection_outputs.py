@@ -22,6 +22,9 @@ WORDS = {
 }
 """Parts of names by which authors call the outputs."""
 
+AMBIGUOUS = ("postprocess", "raw_", "multiclass", "anchor")
+"""The operator's own name, the same for all four; and what TensorFlow's exports give besides the answer."""
+
 ROLES = ("boxes", "classes", "scores", "count")
 """The order of TensorFlow Lite's own operator; see :func:`_by_order` for the other one in use."""
 
@@ -60,7 +63,15 @@ class Layout:
 
 
 def is_postprocessed(outputs: Sequence[TensorSpec]) -> bool:
-    """Whether there are boxes [1, n, 4], two rows [1, n] and a single number: the operator's four outputs."""
+    """Whether there are boxes [1, n, 4], two rows [1, n] and a single number, the operator's four outputs; or outputs
+    with the names of TensorFlow's Object Detection API."""
+    names = {name.rpartition("/")[2].partition(":")[0] for spec in outputs for name in (spec.name, *spec.aliases)}
+    if {"detection_boxes", "detection_classes", "detection_scores"} <= names:
+        return True
+    return _is_operator(outputs)
+
+
+def _is_operator(outputs: Sequence[TensorSpec]) -> bool:
     if len(outputs) != 4:
         return False
     boxes = [spec for spec in outputs if len(spec.shape) == 3 and spec.shape[-1] == 4]
@@ -148,7 +159,7 @@ def _roles(
 
 def _role_of(text: str) -> str | None:
     lowered = text.lower()
-    if "postprocess" in lowered:  # the operator's own name, the same for all four
+    if any(word in lowered for word in AMBIGUOUS):
         return None
     return next((role for role, words in WORDS.items() if any(word in lowered for word in words)), None)
 
@@ -163,7 +174,7 @@ def _could_be(role: str, spec: TensorSpec) -> bool:
 
 def _by_order(outputs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
     """The operator gives boxes, classes, scores, count; TensorFlow 2's exports give scores, boxes, count, classes."""
-    if is_postprocessed(outputs):
+    if _is_operator(outputs):
         swapped = len(outputs[0].shape) != 3
         return dict(zip(("scores", "boxes", "count", "classes") if swapped else ROLES, outputs, strict=True))
     tables = sorted((spec for spec in outputs if len(spec.shape) >= 2), key=lambda spec: -len(spec.shape))

@@ -64,15 +64,16 @@ class PictureInput:
         options, shape = self.options, self.shape
         how = {"crop": "cropped to its middle and scaled", "letterbox": "scaled to fit between bars"}
         colour = {"bgr": "BGR"}.get(options.color or "", "RGB" if shape.channels == 3 else "grey")
+        inverted = {"always": ", inverted", "auto": ", inverted where the border is light"}.get(options.invert, "")
         words = f"turned upright, {how.get(options.resize or '', 'stretched')} to {shape.width}x{shape.height} {colour}"
-        return f"{words}, {self._describe_values()}"
+        return f"{words}{inverted}, {self._describe_values()}"
 
     def _describe_values(self) -> str:
         if self._takes_pixels():
             return f"pixels from 0 to 255 as {self.spec.datatype}"
         mean, std = (_numbers(numbers) for numbers in (self.options.mean or (0.0,), self.options.std or (255.0,)))
         stored = f", then quantised to {self.spec.datatype}" if self.spec.quantization else f" as {self.spec.datatype}"
-        return f"(pixel - {mean}) / {std}{stored}"
+        return f"(pixel - {mean}) / {std}{stored}" if mean != "0" else f"pixel / {std}{stored}"
 
     def _takes_pixels(self) -> bool:
         """uint8 and unquantised integer inputs take pixels as they are, whatever mean and std are declared: those

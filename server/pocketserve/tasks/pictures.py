@@ -136,6 +136,8 @@ def _open(body: memoryview, hints: Hints, max_pixels: int) -> Image:
 
 
 def _unreadable(body: memoryview) -> str:
+    if _is_heif(body) and _heif_is_installed():
+        return "the HEIC picture is damaged or of a kind that pillow-heif cannot read"
     if _is_heif(body):
         return "HEIC pictures need pillow-heif: pip install pillow-heif; or send a JPEG"
     return f"the body is not a picture this server can read ({', '.join(FORMATS)})"
