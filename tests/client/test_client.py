@@ -72,6 +72,9 @@ def test_arrays_of_any_layout_are_sent_right(client, array):
     np.testing.assert_array_equal(client.infer("petals", {"features": array})["petal_width"], expected)
 
 
+GRAY = {"format": "gray", "width": 8, "height": 8}
+
+
 def test_predict_takes_bytes_texts_and_values(client):
     sample = (MODELS / "digits" / "samples" / "7.png").read_bytes()
     for data in (sample, bytearray(sample), memoryview(sample)):
@@ -80,10 +83,10 @@ def test_predict_takes_bytes_texts_and_values(client):
     assert client.predict("digits", sample, threshold=2.0)["predictions"] == []
     assert client.predict("digits", sample, version="tflite-int8")["version"] == "tflite-int8"
     frame = bytes(64)
-    assert client.predict("digits", frame, format="gray", width=8, height=8)["task"] == "image-classification"
+    assert client.predict("digits", frame, parameters=GRAY)["task"] == "image-classification"
     assert client.predict("digits", sample, annotate="png").startswith(b"\x89PNG")
     with pytest.raises(ServerError, match="parameter rotation must be one of"):
-        client.predict("digits", frame, format="gray", width=8, height=8, rotation=45)
+        client.predict("digits", frame, parameters=GRAY | {"rotation": 45})
     named = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}
     for data in ([5.1, 3.5, 1.4], named, [named], "[5.1, 3.5, 1.4]"):
         (row,) = client.predict("petals", data)["predictions"]
