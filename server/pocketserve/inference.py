@@ -113,7 +113,11 @@ def run_raw_input(
     turn = _take_runs(running, steps, prepared.chained, terms)
     infer_end = time.perf_counter_ns()
     runs = [_task_outputs(running, outputs, step.reals) for outputs, step in zip(turn.result, steps, strict=True)]
-    given = model.task.answer(runs, options, prepared.context)
+    try:
+        given = model.task.answer(runs, options, prepared.context)
+    except (ValueError, TypeError, IndexError, KeyError) as error:
+        reason = f"the outputs do not fit the task {model.task.name}: {str(error)[:300]}"
+        raise ApiError(ErrorCode.INFERENCE_FAILED, f"{reason}; see its model.toml") from error
     answer, more = (given.entries, given.more) if isinstance(given, Detailed) else (given, {})
     picture = None
     if wants_picture and isinstance(model.task, Annotator):

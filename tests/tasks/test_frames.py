@@ -137,6 +137,22 @@ def test_a_frame_goes_into_a_model() -> None:
     assert (pixels[:3] == 200).all() and (pixels[5:] == 0).all()
 
 
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_a_large_frame_is_halved(rotation: int) -> None:
+    """It gives the pixels that its whole would give, to a few steps, and the same placement."""
+    image = pytest.importorskip("PIL.Image")
+    soft = image.fromarray(np.random.default_rng(3).integers(0, 256, (6, 8), np.uint8)).resize((64, 48))
+    y = np.asarray(soft)
+    u, v = (np.asarray(soft.resize((32, 24)).rotate(turn)) for turn in (0, 180))
+    body = memoryview(bytes(y) + bytes(np.ascontiguousarray(u)) + bytes(np.ascontiguousarray(v)))
+    said = hints("yuv420", 64, 48, rotation=rotation)
+    whole = np.asarray(image.fromarray(read_frame(body, said, 10**6)).resize((8, 6), image.Resampling.BILINEAR))
+    pixels, placement = read_picture(body, PictureShape(8, 6, 3), ImageOptions(), 10**6, said)
+    assert placement.picture == ((48, 64) if rotation % 180 else (64, 48))
+    assert np.abs(pixels.astype(int) - whole).max() <= 8
+    assert read_frame(body, said, 10**6, halved=True).shape[0] == placement.picture[1] // 2
+
+
 REFUSED: dict[str, tuple[Hints, int, ErrorCode, str]] = {
     "unknown format": (hints("nv12"), 72, ErrorCode.INVALID_PARAMETER, "format must be one of"),
     "no size": (Hints(values={"format": "rgb"}), 72, ErrorCode.INVALID_PARAMETER, "width and height"),

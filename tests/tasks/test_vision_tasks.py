@@ -122,6 +122,9 @@ def movenet(points: Any) -> Any:
 BODY = np.stack([np.linspace(0.25, 0.75, 17), np.linspace(0.1, 0.9, 17), np.linspace(0.9, 0.5, 17)], axis=1)
 
 
+STRETCHED = {"task": "pose-estimation", "image": {"resize": "stretch"}}
+
+
 def check_body(entry: dict[str, Any], tolerance: float = 0.01) -> None:
     """The body on a picture of 400 x 400 that filled the input."""
     points = entry["keypoints"]
@@ -133,8 +136,10 @@ def check_body(entry: dict[str, Any], tolerance: float = 0.01) -> None:
 
 
 def test_movenet(tmp_path: Path) -> None:
-    """Told by its output's shape."""
-    task = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}))
+    """Told by its output's shape; it takes pixels from 0 to 255 between bars, as its authors say."""
+    plain = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}))
+    assert "scaled to fit between bars to 200x100 RGB, pixel / 1" in plain.describe()["preprocessing"]
+    task = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}, STRETCHED))
     context = task.prepare(picture()).context
     (entry,) = task.answer([{"o": movenet(BODY)}], AnswerOptions(), context)
     assert entry["score"] == pytest.approx(0.7) and task.name == "pose-estimation"
@@ -148,7 +153,7 @@ def test_several_bodies(tmp_path: Path) -> None:
     for row, score in ((2, 0.5), (4, 0.9)):
         rows[0, row, :51] = movenet(BODY).reshape(-1)
         rows[0, row, 55] = score
-    task = select_task(facts(tmp_path, {"o": (1, 6, 56)}, {"task": "pose-estimation"}))
+    task = select_task(facts(tmp_path, {"o": (1, 6, 56)}, STRETCHED))
     found = task.answer([{"o": rows}], AnswerOptions(), task.prepare(picture()).context)
     assert [entry["score"] for entry in found] == [pytest.approx(0.9), 0.5]
     check_body(found[1])
@@ -166,7 +171,7 @@ def test_posenet(tmp_path: Path, swapped: bool) -> None:
         offsets[0, row, column, 17 + number] = x - column * 199 / 8
     arrays = {"h": heat, "o": offsets}
     shapes = {name: arrays[name].shape for name in (("o", "h") if swapped else ("h", "o"))}
-    task = select_task(facts(tmp_path, shapes, {"task": "pose-estimation"}))
+    task = select_task(facts(tmp_path, shapes))
     (entry,) = task.answer([arrays], AnswerOptions(), task.prepare(picture()).context)
     check_body(entry, 0.1)
     assert entry["score"] == pytest.approx(sigmoid(2.0))

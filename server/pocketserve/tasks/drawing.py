@@ -31,6 +31,9 @@ MASK_SHARE = 0.55
 SMOOTH = 2
 """Skeletons are drawn at this multiple and reduced, which smooths their slanting lines."""
 
+MOST_BOXES = 300
+"""More cannot be told apart."""
+
 Colour = tuple[int, int, int]
 
 
@@ -77,7 +80,8 @@ class Canvas:
 
     def boxes(self, entries: Sequence[tuple[Mapping[str, float], str, int]]) -> None:
         """A frame with a label for each (box, text, class), the first on top; no frame runs through a label."""
-        placed = [(self._frame(box, index), text, index) for box, text, index in reversed(entries)]
+        shown = entries[:MOST_BOXES]
+        placed = [(self._frame(box, index), text, index) for box, text, index in reversed(shown)]
         for (left, top), text, index in reversed(placed):
             self._label(text, left, top, colour(index))
 

@@ -25,11 +25,13 @@ NAME = "image-segmentation"
 
 
 def fits(facts: ModelFacts) -> bool:
-    """A picture in and a map out with a channel for each of the names, which are known."""
+    """A picture in, and a map out with a channel for each of the names or of numbers that have names."""
     if not takes_picture(facts) or len(facts.outputs) != 1:
         return False
-    channels = _channels(facts.outputs[0])
-    return channels > 1 and len(find_labels(facts).names) == channels
+    names, output = len(find_labels(facts).names), facts.outputs[0]
+    if len(output.shape) == 3 and output.datatype.startswith(("INT", "UINT")) and output.quantization is None:
+        return names > 1
+    return names > 1 and _channels(output) == names
 
 
 def create(facts: ModelFacts) -> ImageSegmentation:

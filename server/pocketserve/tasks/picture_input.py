@@ -14,7 +14,7 @@ from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.frames import is_frame
 from pocketserve.tasks.geometry import Placement, whole
 from pocketserve.tasks.pictures import PictureShape, read_picture
-from pocketserve.tasks.preprocessing import image_options
+from pocketserve.tasks.preprocessing import complete, image_options
 from pocketserve.tensors import Array, TensorSpec, quantize
 from pocketserve_wire import DATATYPES
 
@@ -95,8 +95,11 @@ class PictureInput:
         return np.ascontiguousarray(values[np.newaxis])
 
 
-def picture_input(facts: ModelFacts, task: str) -> PictureInput:
+def picture_input(facts: ModelFacts, task: str, usual: ImageOptions | None = None) -> PictureInput:
     """The input of a model with a task on pictures.
+
+    Args:
+        usual: what is customary for this kind of model, where neither manifest nor file says anything.
 
     Raises:
         ModelLoadError: the input is no picture, or the manifest's numbers do not fit its channels.
@@ -105,6 +108,7 @@ def picture_input(facts: ModelFacts, task: str) -> PictureInput:
     if spec.datatype in ("BYTES", "BOOL", "BF16"):
         raise ModelLoadError(f"model.toml: task {task} does not fit: input {spec.name!r} has datatype {spec.datatype}")
     options = image_options(facts)
+    options = options if usual is None else complete(options, usual)
     try:
         found = PictureInput(spec, options, facts.max_image_pixels)
     except ValueError as error:

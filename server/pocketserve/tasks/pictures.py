@@ -13,7 +13,7 @@ import numpy as np
 
 from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
-from pocketserve.tasks.frames import is_frame, read_frame
+from pocketserve.tasks.frames import frame_size, is_frame, read_frame
 from pocketserve.tasks.geometry import Area, Placement, place
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
@@ -66,8 +66,8 @@ def read_picture(
     mode = "L" if shape.channels == 1 else "RGB"
     size = (shape.width, shape.height)
     how = options.resize or "stretch"
-    with _reported(), _open(body, hints, max_pixels) as image:
-        upright_size = upright(image)
+    with _reported(), _open(body, hints, max_pixels, size) as image:
+        upright_size = frame_size(hints, max_pixels) if is_frame(hints) else upright(image)
         region = _region(hints, upright_size)
         placement = place(upright_size, size, how, region, options.crop_fraction or 1.0)
         _scale_while_decoding(image, mode, placement, max_pixels)
@@ -91,8 +91,8 @@ def read_whole(
     Raises:
         ApiError: INVALID_INPUT or INVALID_PARAMETER.
     """
-    with _reported(), _open(body, hints, max_pixels) as image:
-        width, height = upright(image)
+    with _reported(), _open(body, hints, max_pixels, (longest, longest)) as image:
+        width, height = frame_size(hints, max_pixels) if is_frame(hints) else upright(image)
         scale = min(1.0, longest / max(width, height))
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         _scale_while_decoding(image, "RGB", place((width, height), size, "stretch"), max_pixels)
@@ -113,7 +113,8 @@ def _reported() -> Iterator[None]:
         raise invalid_input(f"the picture cannot be decoded: {str(error)[:200] or type(error).__name__}") from None
 
 
-def _open(body: memoryview, hints: Hints, max_pixels: int) -> Image:
+def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]) -> Image:
+    """The picture, not decoded yet; a camera frame of far more pixels than the wanted size at half its own."""
     try:
         import PIL.Image
     except ImportError:
@@ -123,7 +124,9 @@ def _open(body: memoryview, hints: Hints, max_pixels: int) -> Image:
     if not len(body):
         raise invalid_input("the body is empty; send a picture")
     if is_frame(hints):
-        return PIL.Image.fromarray(read_frame(body, hints, max_pixels))
+        width, height = frame_size(hints, max_pixels)
+        halved = min(width / size[0], height / size[1]) >= 2 and "region" not in hints.values
+        return PIL.Image.fromarray(read_frame(body, hints, max_pixels, halved=halved))
     PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
     formats = [*FORMATS, "HEIF"] if _is_heif(body) and _heif_is_installed() else FORMATS
     try:

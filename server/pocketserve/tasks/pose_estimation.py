@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.vision import PoseOptions
+from pocketserve.repository.sections.vision import ImageOptions, PoseOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import drawing
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, single_run
@@ -31,13 +31,23 @@ COCO_SKELETON = (
     *((0, 1), (0, 2), (1, 3), (2, 4), (5, 6), (5, 7), (7, 9), (6, 8), (8, 10), (5, 11), (6, 12), (11, 12)),
     *((11, 13), (13, 15), (12, 14), (14, 16)),
 )
+USUAL = {
+    **dict.fromkeys(("movenet", "movenet-multipose"), ImageOptions(mean=(0.0,), std=(1.0,), resize="letterbox")),
+    "posenet": ImageOptions(mean=(127.5,), std=(127.5,)),
+}
+"""What these models' authors want of a picture; their files do not say it."""
+
 PERSON_THRESHOLD = 0.2
 POINT_THRESHOLD = 0.3
 
 
 def fits(facts: ModelFacts) -> bool:
-    """A picture in, and MoveNet's [1, 1, 17, 3] out."""
-    return takes_picture(facts) and len(facts.outputs) == 1 and facts.outputs[0].shape == (1, 1, 17, 3)
+    """A picture in, and MoveNet's [1, 1, 17, 3] out, or PoseNet's heat maps and offsets of 17 points."""
+    shapes = [spec.shape for spec in facts.outputs]
+    if not takes_picture(facts):
+        return False
+    channels = [shape[3] for shape in shapes if len(shape) == 4]
+    return shapes == [(1, 1, 17, 3)] or (_format_of(facts.outputs) == "posenet" and {17, 34} <= set(channels))
 
 
 def create(facts: ModelFacts) -> PoseEstimation:
@@ -54,7 +64,7 @@ def create(facts: ModelFacts) -> PoseEstimation:
         )
     options = dataclasses.replace(options, format=kind)
     roles = _posenet_outputs(options, facts.outputs) if kind == "posenet" else (facts.outputs[0], facts.outputs[0])
-    return PoseEstimation(picture_input(facts, NAME), roles, find_labels(facts), options)
+    return PoseEstimation(picture_input(facts, NAME, USUAL[kind]), roles, find_labels(facts), options)
 
 
 def _format_of(outputs: Sequence[TensorSpec]) -> str | None:
@@ -182,7 +192,11 @@ class PoseEstimation:
                 found = [_body(first.reshape(-1, 3))]
         except (ValueError, IndexError) as error:
             raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [pose]: {error}") from None
-        return [body for body in found if len(body.scores) and np.isfinite(body.points).all()]
+        return [body for body in found if len(body.scores) and np.isfinite(body.points).all() and _has_scores(body)]
+
+
+def _has_scores(body: Body) -> bool:
+    return bool(np.isfinite(body.scores).all())
 
 
 def _body(rows: Array, score: float | None = None) -> Body:

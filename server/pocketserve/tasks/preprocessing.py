@@ -18,6 +18,9 @@ from pocketserve.tasks.facts import ModelFacts
 PREPROCESSOR = "preprocessor_config.json"
 CONFIG = "config.json"
 MAX_SIDE = 1 << 14
+MAX_LITERAL = 1 << 18
+"""Characters of a text in Python's notation; reading one takes a hundred times its size."""
+
 _RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers, which Hugging Face writes into its files."""
 
@@ -130,7 +133,7 @@ def is_ultralytics(facts: ModelFacts) -> bool:
 def literal(text: str) -> Any:
     """A text in Python's notation, ``{0: 'person'}`` or ``[640, 640]``; None for anything else."""
     try:
-        return ast.literal_eval(text) if len(text) <= 1 << 20 else None
+        return ast.literal_eval(text) if len(text) <= MAX_LITERAL else None
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
 
