@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pocketserve.repository.scan import VersionEntry
 from pocketserve.repository.sections.vision import AnchorOptions
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.registry import KINDS
 from pocketserve.tasks import object_detection
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.boxes import decode_anchors, generate_anchors, overlap, suppress, to_corners
+from pocketserve.tasks.facts import properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve_wire import ApiError, ErrorCode
 from vision_models import facts, picture
@@ -258,6 +262,30 @@ def test_what_files_say(tmp_path: Path) -> None:
     task = select_task(facts(tmp_path, shapes, files={"config.json": config}))
     found = task.answer([outputs], AnswerOptions(), task.prepare(picture()).context)
     assert boxes_of(found) == WANTED
+
+
+def test_what_an_archive_says(tmp_path: Path) -> None:
+    """A TFLite file's metadata.json reads like an ONNX file's metadata; what is damaged says nothing."""
+    kind = next(kind for kind in KINDS if kind.name == "tflite")
+    path = tmp_path / "m.tflite"
+    version = VersionEntry("tflite", kind, path)
+    session: Any = None  # only files of other kinds are asked through it
+    for content, wanted in {
+        '{"task": "detect", "stride": 32, "imgsz": [100, 200], "names": {"0": "a"}}': {
+            "task": "detect",
+            "stride": "32",
+            "imgsz": "[100, 200]",
+            "names": "{'0': 'a'}",
+        },
+        "[1]": {},
+        "{": {},
+    }.items():
+        path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(40))
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("metadata.json", content)
+        assert properties_of(version, session) == wanted
+    path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(40))
+    assert properties_of(version, session) == {}
 
 
 # The parts

@@ -21,7 +21,7 @@ from pocketserve.runtimes.base import (
 )
 from pocketserve.runtimes.registry import missing_framework, runtime_for
 from pocketserve.tasks.base import Task
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -174,7 +174,7 @@ def _load(
     for name, signature in first.signatures.items():
         points[name] = (bind(signature.inputs, (), "input"), bind(signature.outputs, (), "output"))
     inputs, outputs = points[None][0].specs, points[None][1].specs
-    properties = getattr(first, "properties", {})
+    properties = properties_of(version, first)
     task = select_task(ModelFacts(entry, version, inputs, outputs, properties, max_image_pixels))
     return LoadedModel(
         entry=entry,

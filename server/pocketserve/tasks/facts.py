@@ -13,7 +13,7 @@ from typing import Any
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes import tflite_metadata
-from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.base import ModelLoadError, Session
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_metadata import ModelMetadata
 from pocketserve.tensors import TensorSpec
@@ -28,7 +28,7 @@ class ModelFacts:
 
     Attributes:
         inputs, outputs: specs of the default entry point, as callers see them, in the model's order.
-        properties: what the file says of itself as texts by name (ONNX metadata), empty elsewhere.
+        properties: see :func:`properties_of`.
         max_image_pixels: a setting: decoded size above which pictures are refused.
     """
 
@@ -101,3 +101,16 @@ class ModelFacts:
         if len(self.inputs) != 1:
             raise ModelLoadError(f"model.toml: task {task} needs one input, the model has {len(self.inputs)}")
         return self.inputs[0]
+
+
+def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
+    """What a model file says of itself as texts by name: ONNX metadata; of a TFLite file, the ``metadata.json`` that
+    Ultralytics puts into the archive at its end, values in Python's notation as in its ONNX files. Empty elsewhere.
+    """
+    if version.kind.name != "tflite":
+        return dict(getattr(session, "properties", {}))
+    try:
+        content = json.loads(tflite_metadata.read_associated_file(version.path, "metadata.json", MAX_JSON_BYTES))
+    except (DamagedFileError, ValueError, RecursionError):
+        return {}
+    return {name: str(value) for name, value in content.items()} if isinstance(content, dict) else {}

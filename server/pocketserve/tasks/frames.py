@@ -1,8 +1,8 @@
 """Raw camera frames: ``?format=nv21&width=640&height=480&rotation=90``.
 
-Android's ImageProxy and Camera2 give YUV_420_888; CameraX can give RGBA_8888. The colours are those of JFIF, BT.601 in
-full range: Android's ImageFormat.YUV_420_888 says of its planes that they convert by the JFIF formulas, and NV21 is
-the same in one plane.
+Android's ImageProxy and Camera2 give YUV_420_888; CameraX can give RGBA_8888. The colours are taken as JFIF: BT.601
+with all values from 0 to 255. Android's system/graphics.h describes HAL_DATASPACE_V0_JFIF so, the space in which its
+cameras also make JPEGs. From Android 13 on, Image.getDataSpace() tells where a device differs.
 """
 
 from __future__ import annotations
