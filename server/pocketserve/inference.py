@@ -114,7 +114,8 @@ def run_raw_input(
     infer_end = time.perf_counter_ns()
     runs = [_task_outputs(running, outputs, step.reals) for outputs, step in zip(turn.result, steps, strict=True)]
     try:
-        given = model.task.answer(runs, options, prepared.context)
+        with np.errstate(all="ignore"):  # what a model gives may be no number; tasks leave that out by themselves
+            given = model.task.answer(runs, options, prepared.context)
     except (ValueError, TypeError, IndexError, KeyError) as error:
         reason = f"the outputs do not fit the task {model.task.name}: {str(error)[:300]}"
         raise ApiError(ErrorCode.INFERENCE_FAILED, f"{reason}; see its model.toml") from error

@@ -299,7 +299,8 @@ def test_suppression(boxes: list[Any], limit: float, data: st.DataObject) -> Non
     """What is left does not overlap within its class, and what was dropped overlaps something better."""
     corners = to_corners(np.array(boxes), "upper_left")
     classes = np.array([data.draw(st.integers(0, 2)) for _ in boxes])
-    kept = list(suppress(corners, np.linspace(1, 0, len(boxes)), classes, limit))
+    kept = list(suppress(corners, classes, limit))
+    assert list(suppress(corners, classes, limit, 2)) == kept[:2]
     assert kept == sorted(kept) and kept[0] == 0
     for index in range(len(boxes)):
         better = [k for k in kept if k < index and classes[k] == classes[index]]

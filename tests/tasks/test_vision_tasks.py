@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pocketserve.repository.sections import ImageOptions
 from pocketserve.runtimes.base import ModelLoadError
@@ -392,3 +394,39 @@ def test_an_input_of_open_size(tmp_path: Path) -> None:
     array = task.prepare(memoryview(red.getvalue())).runs[0]["image"]
     assert array.shape == (1, 3, 10, 20) and array[0, :, 0, 0].tolist() == [0, 0, 255]
     assert "20x10 BGR" in task.describe()["preprocessing"]
+
+
+# Outputs of any kind
+
+ANY_TASK: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = {
+    "classes": ({"task": "image-classification"}, {"a": (1, 3)}),
+    "operator": ({}, {"a": (1, 5, 4), "b": (1, 5), "c": (1, 5), "d": (1,)}),
+    "yolov5": ({"task": "object-detection", "detection": {"format": "yolov5"}}, {"a": (1, 8, 7)}),
+    "yolov8": ({"task": "object-detection", "detection": {"format": "yolov8"}}, {"a": (1, 7, 8)}),
+    "ssd": ({"task": "object-detection", "detection": {"format": "ssd"}}, {"a": (1, 5, 4), "b": (1, 5, 3)}),
+    "map": ({"task": "image-segmentation"}, {"a": (1, 4, 6, 3)}),
+    "movenet": ({"task": "pose-estimation"}, {"a": (1, 1, 17, 3)}),
+    "posenet": ({"task": "pose-estimation"}, {"a": (1, 3, 3, 17), "b": (1, 3, 3, 34)}),
+}
+NUMBERS = st.one_of(
+    st.floats(width=32), st.floats(-2, 2, width=32), st.sampled_from([0.0, 1.0, np.nan, np.inf, -np.inf, 1e38])
+)
+
+
+@settings(derandomize=True, deadline=None, database=None, max_examples=40)
+@given(data=st.data(), case=st.sampled_from(sorted(ANY_TASK)))
+def test_outputs_of_any_kind(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, case: str) -> None:
+    """Whatever numbers a model gives, the answer is valid JSON with finite boxes, or an error of the model's."""
+    manifest, shapes = ANY_TASK[case]
+    task = select_task(facts(tmp_path_factory.mktemp("any"), shapes, manifest))
+    context = task.prepare(picture(40, 30)).context
+    outputs = {}
+    for name, shape in shapes.items():
+        values = data.draw(st.lists(NUMBERS, min_size=1, max_size=12))
+        outputs[name] = np.resize(np.array(values, np.float32), shape)
+    with np.errstate(all="ignore"):
+        found = task.answer([outputs], AnswerOptions(threshold=-1.0), context)
+    for entry in found:
+        finite = [value for value in entry.get("box", {}).values()]
+        assert np.isfinite(finite).all()
+    json.dumps(found)

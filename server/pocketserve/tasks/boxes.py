@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from pocketserve.repository.sections.vision import AnchorOptions
@@ -81,19 +83,20 @@ def _layer(stride: int, sizes: Array, width: int, height: int) -> Array:
     return np.concatenate([centers, np.tile(sizes, (rows * columns, 1))], axis=1)
 
 
-def suppress(boxes: Array, scores: Array, classes: Array, limit: float) -> Array:
+def suppress(boxes: Array, classes: Array, limit: float, most: int | None = None) -> Array:
     """Greedy non-maximum suppression within each class.
 
     Args:
         boxes: corners, best score first.
         limit: overlap (intersection over union) above which the weaker of two boxes is dropped.
+        most: boxes to keep at most; the work ends with the last of them.
 
     Returns:
         Positions of the boxes that are left, best first.
     """
     left = np.arange(len(boxes))
-    kept = []
-    while len(left):
+    kept: list[Any] = []
+    while len(left) and len(kept) != most:
         best, rest = left[0], left[1:]
         kept.append(best)
         others = overlap(boxes[best], boxes[rest])

@@ -139,10 +139,10 @@ class ObjectDetection:
         iou = options.values.get("iou", mine.iou)
         if iou is None and self._layout.format not in ("postprocess", "yolov10", "detr"):
             iou = IOU  # the others have been through it
-        kept = np.arange(len(found.boxes))
+        most = options.top_k or mine.max or MOST
+        kept = np.arange(min(most, len(found.boxes)))
         if iou is not None:
-            kept = suppress(found.boxes, found.scores, found.classes, iou)
-        kept = kept[: options.top_k or mine.max or MOST]
+            kept = suppress(found.boxes, found.classes, iou, most)
         boxes = placement.boxes_to_picture(found.boxes[kept] * np.array([*self._picture.size] * 2))
         names = self._labels.in_language(options.language)
         return [
