@@ -6,6 +6,7 @@ import io
 import json
 import math
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from pocketserve.tasks.tabular_regression import TabularRegression
 from pocketserve.tasks.tensors import Tensors
 from pocketserve.tensors import Array, Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
+from words_models import task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=100)
 INPUT, TENSOR, MALFORMED = ErrorCode.INVALID_INPUT, ErrorCode.INVALID_TENSOR, ErrorCode.MALFORMED_JSON
@@ -65,6 +67,9 @@ GOOD_ROWS: dict[str, tuple[Any, list[list[float]]]] = {
     "an object, in any order": ({"bp": 3, "age": 1, "bmi": 2}, [[1, 2, 3]]),
     "objects": ([{"age": 1, "bmi": 2, "bp": 3}, {"bp": 6, "bmi": 5, "age": 4}], [[1, 2, 3], [4, 5, 6]]),
     "spaces in front": (b" \r\n\t[1, 2, 3]", [[1, 2, 3]]),
+    "a line of CSV": (b"1, 2.5, -3", [[1, 2.5, -3]]),
+    "lines of CSV": (b"1,2,3\r\n4,5,6\r\n", [[1, 2, 3], [4, 5, 6]]),
+    "CSV with names, in any order": (b"bp,age,bmi\n3,1,2\n6,4,5", [[1, 2, 3], [4, 5, 6]]),
     ".npy row": (npy([1.0, 2.0, 3.0]), [[1, 2, 3]]),
     ".npy rows of integers": (npy([[1, 2, 3], [4, 5, 6]]), [[1, 2, 3], [4, 5, 6]]),
 }
@@ -91,7 +96,11 @@ BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
     "broken JSON": (b"[1, 2", MALFORMED, "JSON"),
     "duplicate feature": (b'{"age":1,"age":1}', MALFORMED, "'age'"),
     "no values": (b"[]", INPUT, "cannot take 0 values"),
-    "a number": (b"5", INPUT, "cannot take 1 values"),
+    "a number": (b"5", INPUT, "row 0 has 1 values"),
+    "a CSV line of three and one of two": (b"1,2,3\n4,5", INPUT, "row 1 has 2 values"),
+    "CSV with a missing feature": (b"age,bp\n1,2", INPUT, "row 0: feature 'bmi' is missing"),
+    "CSV with words": (b"age,bmi,bp\n1,2,high", INPUT, "row 0: feature 'bp' is no number"),
+    "CSV with a short line": (b"age,bmi,bp\n1,2", INPUT, "row 0 has 2 values; the line of names has 3"),
     "four values": ([1, 2, 3, 4], INPUT, "cannot take 4 values"),
     "short row": ([[1, 2, 3], [4, 5]], INPUT, "row 1 has 2 values; the model takes 3"),
     "rows that only fit together": ([[1, 2], [3, 4, 5, 6]], INPUT, "row 0 has 2 values"),
@@ -429,3 +438,85 @@ def test_random_bodies(body: bytes) -> None:
         except ApiError as error:
             codes.add(error.code)
     assert codes <= {INPUT, TENSOR, MALFORMED}
+
+
+# Tabular classification and recommendation
+
+
+def test_rows_to_classes(tmp_path: Path) -> None:
+    """Each row gets its classes; a single row's entries bear no number."""
+    manifest = {"task": "tabular-classification", "labels": "l.txt", "features": {"names": ["a", "b"]}}
+    files = {"l.txt": "red\ngreen\n"}
+    outputs = {"label": (-1,), "probabilities": (-1, 2)}
+    task = task_of(tmp_path, [TensorSpec("x", "FP32", (-1, 2))], outputs, manifest, files)
+    two = task.prepare(memoryview(b"b,a\n2,1\n4,3"))
+    assert two.runs[0]["x"].tolist() == [[1, 2], [3, 4]]
+    scores = {"probabilities": np.array([[0.2, 0.8], [0.7, 0.3]], np.float32)}
+    found = task.answer([scores], AnswerOptions(top_k=1), two.context)
+    assert [(e["row"], e["label"]) for e in found] == [(0, "green"), (1, "red")]
+    one = task.prepare(memoryview(b'{"a": 1, "b": 2}'))
+    best = task.answer([{"probabilities": scores["probabilities"][:1]}], AnswerOptions(threshold=0.5), one.context)
+    assert best == [{"label": "green", "index": 1, "score": pytest.approx(0.8)}]
+
+
+TITLES = {"l.txt": "\nAlien\nBrazil\nCube\nDune\nEd Wood\n"}
+
+
+def recommender(folder: Path, ids: Any = None, outputs: Any = None, user: bool = False, **items: Any) -> Any:
+    """A model of five items; 0 is padding."""
+    specs = [ids or TensorSpec("history", "INT32", (1, 4))]
+    specs += [TensorSpec("user_id", "INT64", (1,))] if user else []
+    manifest = {"task": "recommendation", "labels": "l.txt", "items": {"padding": 0, **items}}
+    return task_of(folder, specs, outputs or {"scores": (1, 6)}, manifest, TITLES)
+
+
+def test_items(tmp_path: Path) -> None:
+    """By number or title; the last ones that fit; what was seen and the padding are left out of the answer."""
+    task = recommender(tmp_path)
+    prepared = task.prepare(memoryview(b'[1, "brazil"]'))
+    assert prepared.runs[0]["history"].tolist() == [[1, 2, 0, 0]] and prepared.runs[0]["history"].dtype == np.int32
+    scores = {"scores": np.array([[0.9, 0.8, 0.7, 0.1, 0.6, 0.2]], np.float32)}
+    found = task.answer([scores], AnswerOptions(top_k=2), prepared.context)
+    assert [(e["label"], e["index"]) for e in found] == [("Dune", 4), ("Ed Wood", 5)]
+    assert len(task.answer([scores], AnswerOptions(threshold=0.5), prepared.context)) == 1
+    left = recommender(tmp_path, pad="left", exclude_seen=False)
+    assert left.prepare(memoryview(b"[1,2,3,4,5]")).runs[0]["history"].tolist() == [[2, 3, 4, 5]]
+    assert left.prepare(memoryview(b"[3]")).runs[0]["history"].tolist() == [[0, 0, 0, 3]]
+    assert [e["index"] for e in left.answer([scores], AnswerOptions(top_k=1), frozenset({1}))] == [1]
+
+
+def test_items_that_the_model_ranks_itself(tmp_path: Path) -> None:
+    """Two outputs, one of which holds numbers of items."""
+    facts_outputs = {"ids": (1, 3), "scores": (1, 3)}
+    task = recommender(
+        tmp_path, TensorSpec("history", "INT32", (-1,)), facts_outputs, user=True, output="scores", ids_output="ids"
+    )
+    prepared = task.prepare(memoryview(b'{"items": [1, 5], "user": 7}'))
+    assert {name: a.tolist() for name, a in prepared.runs[0].items()} == {"history": [1, 5], "user_id": [7]}
+    outputs = {"ids": np.array([[3, 5, 4]]), "scores": np.array([[0.5, 0.9, 0.7]], np.float32)}
+    assert [e["label"] for e in task.answer([outputs], AnswerOptions(), prepared.context)] == ["Dune", "Cube"]
+
+
+BAD_ITEMS = {
+    "text": (b"Alien", "JSON list of items"),
+    "none": (b"[]", "1 to 10000"),
+    "an unknown title": (b'["Zardoz"]', "unknown item 'Zardoz'"),
+    "too high": (b"[6]", "from 0 to 5"),
+    "negative": (b"[-1]", "from 0 to 5"),
+    "a fraction": (b"[1.5]", "from 0 to 5"),
+    "true": (b"[true]", "from 0 to 5"),
+    "another key": (b'{"items": [1], "film": 2}', "unknown key 'film'"),
+    "a user for a model without": (b'{"items": [1], "user": 2}', "unknown key 'user'"),
+    "items in an object": (b'{"items": {"a": 1}}', "must be a list"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ITEMS)
+def test_bad_items(tmp_path: Path, case: str) -> None:
+    """One sentence each."""
+    body, text = BAD_ITEMS[case]
+    with pytest.raises(ApiError, match=text) as caught:
+        recommender(tmp_path).prepare(memoryview(body))
+    assert caught.value.code is ErrorCode.INVALID_INPUT
+    with pytest.raises(ApiError, match="needs the user's number"):
+        recommender(tmp_path, user=True).prepare(memoryview(b"[1]"))

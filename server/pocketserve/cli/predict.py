@@ -23,11 +23,13 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """The command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "predict",
-        help="ask a model: a picture, a JSON or .npy file, numbers, or - for standard input",
+        help="ask a model: a picture, sound, text, JSON or .npy file, numbers, a sentence, or - for standard input",
         description="Asks a running server, or with --local loads the model in this process.",
     )
     parser.add_argument("model", metavar="MODEL", help="a model's name; with --local also a model file")
-    parser.add_argument("input", nargs="+", metavar="INPUT", help="a file, numbers, or - for standard input")
+    parser.add_argument(
+        "input", nargs="+", metavar="INPUT", help="a file, numbers, a sentence in quotes, or - for standard input"
+    )
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to ask")
     parser.add_argument("--top-k", type=int, metavar="N", help="entries of the answer at most")
     parser.add_argument("--threshold", type=float, metavar="SCORE", help="lowest score to show")
@@ -62,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_input(words: Sequence[str]) -> bytes:
-    """The bytes to send: standard input, a file's content, or numbers as a JSON array.
+    """The bytes to send: standard input, a file's content, numbers as a JSON array, or a text in quotes.
 
     Raises:
         CommandError: the words are neither a file nor numbers.
@@ -74,6 +76,8 @@ def read_input(words: Sequence[str]) -> bytes:
     text = ",".join(words).strip()
     if text.startswith(("[", "{")):
         return text.encode()
+    if len(words) == 1 and _is_sentence(words[0]):
+        return words[0].encode()
     for word in words:
         if os.path.lexists(word):
             what = "is a folder; name a file" if os.path.isdir(word) else "is a file, but one is asked at a time"
@@ -87,6 +91,15 @@ def _is_file(word: str) -> bool:
         return Path(word).is_file()
     except OSError:  # JSON text is often longer than any file's name may be
         return False
+
+
+def _is_sentence(word: str) -> bool:
+    """Whether an argument is a text of several words: no number, and no list of numbers."""
+    with contextlib.suppress(CommandError):
+        for part in word.replace(",", " ").split():
+            _number(part)
+        return False
+    return len(word.split()) > 1
 
 
 def _number(word: str) -> int | float:

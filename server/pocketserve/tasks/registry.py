@@ -38,6 +38,13 @@ MODULES: Mapping[str, str] = {
     "image-segmentation": "image_segmentation",
     "image-classification": "image_classification",
     "tabular-regression": "tabular_regression",
+    "audio-classification": "audio_classification",
+    "voice-activity": "voice_activity",
+    "question-answering": "question_answering",
+    "text-classification": "text_classification",
+    "text-embedding": "text_embedding",
+    "tabular-classification": "tabular_classification",
+    "recommendation": "recommendation",
 }
 """Module by the task's name, in the order in which they are asked whether a model fits."""
 

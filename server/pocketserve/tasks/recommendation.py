@@ -1,0 +1,164 @@
+"""What somebody has liked in, what they may like next out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pocketserve.repository.sections.vision import ClassificationOptions
+from pocketserve.repository.sections.words import ItemsOptions
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input, single_run
+from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.scores import activate, real_values
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire import DATATYPES, strict_json
+
+NAME = "recommendation"
+TOP_K = 10
+MAX_ITEMS = 10_000
+NO_ITEM = -1
+
+
+def fits(facts: ModelFacts) -> bool:
+    """Never: a list of numbers may be anything."""
+    return False
+
+
+def create(facts: ModelFacts) -> Recommendation:
+    """Set up with the manifest's ``[items]`` and the titles in ``labels``.
+
+    Raises:
+        ModelLoadError: it cannot be told which input or output is meant.
+    """
+    options = facts.manifest.section(ItemsOptions)
+    inputs = {spec.name: spec for spec in facts.inputs}
+    users = [options.user_input] if options.user_input else [name for name in inputs if "user" in name.casefold()]
+    items = [options.input] if options.input else [name for name in inputs if name not in users]
+    if len(items) != 1 or len(users) > 1 or not {*items, *users} <= inputs.keys():
+        raise ModelLoadError(f"model.toml: task {NAME}: name items.input and items.user_input of {', '.join(inputs)}")
+    scores, ids = _outputs(facts, options)
+    user = inputs[users[0]] if users else None
+    activation = facts.manifest.section(ClassificationOptions).activation
+    return Recommendation(inputs[items[0]], user, (scores, ids), find_labels(facts), options, activation)
+
+
+class Recommendation:
+    """Takes a JSON list of items, or ``{"items": [...], "user": 5}``; items are numbers or titles.
+
+    Args:
+        spec: takes the numbers of items, [n] or [1, n].
+        user: takes the user's number; None where the model knows none.
+        outputs: scores; and the items' numbers, where the model ranks by itself.
+        labels: titles by number.
+        activation: what makes the scores.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        spec: TensorSpec,
+        user: TensorSpec | None,
+        outputs: tuple[TensorSpec, TensorSpec | None],
+        labels: Labels,
+        options: ItemsOptions,
+        activation: str = "none",
+    ) -> None:
+        self.labels = labels.names
+        self._labels = labels
+        self._by_title = {title.strip().casefold(): index for index, title in enumerate(labels.names) if title.strip()}
+        self._spec = spec
+        self._user = user
+        self._outputs = outputs
+        self._options = options
+        self._activation = activation
+
+    def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
+        """See :class:`~pocketserve.tasks.base.Task`."""
+        if bytes(body[:256]).lstrip()[:1] not in (b"[", b"{"):
+            raise invalid_input('this model takes a JSON list of items, or {"items": [...]}')
+        content = strict_json.loads(body)
+        content = {"items": content} if isinstance(content, list) else content
+        known = ("items", "user") if self._user is not None else ("items",)
+        unknown = [name for name in content if name not in known]
+        if unknown:
+            raise invalid_input(f"unknown key {unknown[0]!r:.80}; this model takes {' and '.join(known)}")
+        items = content.get("items")
+        if not isinstance(items, list) or not 0 < len(items) <= MAX_ITEMS:
+            raise invalid_input(f"items must be a list of 1 to {MAX_ITEMS} numbers or titles")
+        numbers = [self._number(item) for item in items]
+        arrays = {self._spec.name: self._array(numbers)}
+        if self._user is not None:
+            arrays[self._user.name] = self._user_array(self._user, content.get("user"))
+        return single_run(arrays, frozenset(numbers))
+
+    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+        """``{"label", "index", "score"}``, best first; what was in the request is left out."""
+        scores, ids = self._outputs
+        row = activate(real_values(runs[0][scores.name], scores).reshape(-1).astype(np.float64), self._activation)
+        items = np.arange(len(row)) if ids is None else runs[0][ids.name].reshape(-1).astype(np.int64)
+        names = self._labels.in_language(options.language)
+        left_out = {*(context if self._options.exclude_seen else ()), self._options.padding, NO_ITEM}
+        lowest = -np.inf if options.threshold is None else options.threshold
+        answer: Answer = []
+        for place in np.argsort(-row, kind="stable"):
+            if len(answer) >= (TOP_K if options.top_k is None else options.top_k):
+                break
+            item, score = int(items[place]), float(row[place])
+            if item not in left_out and score >= lowest:
+                answer.append({"label": label_of(names, item), "index": item, "score": score})
+        return answer
+
+    def describe(self) -> Mapping[str, str]:
+        """See :class:`~pocketserve.tasks.base.Described`."""
+        user = ', or {"items": [...], "user": 5}' if self._user is not None else ""
+        return {
+            "input": f"a JSON list of items by number or title{user}",
+            "preprocessing": "none",
+            "answer": "items with scores, best first, without those of the request",
+            "content_type": "application/json",
+            "example": "items.json",
+        }
+
+    def _number(self, item: Any) -> int:
+        if isinstance(item, str):
+            found = self._by_title.get(item.strip().casefold())
+            if found is None:
+                raise invalid_input(f"unknown item {item[:80]!r}; items are numbers or titles of the model's labels")
+            return found
+        limits = np.iinfo(np.int32 if self._spec.datatype == "INT32" else np.int64)
+        most = len(self.labels) - 1 if self.labels else int(limits.max)
+        if type(item) is not int or not 0 <= item <= most:
+            raise invalid_input(f"item {item!r:.40} must be a number from 0 to {most}, or a title")
+        return item
+
+    def _array(self, numbers: list[int]) -> Array:
+        """The items in the input's shape: the last ones that fit, filled up with the padding."""
+        size = self._spec.shape[-1] if self._spec.shape else -1
+        if size > 0:
+            padding = self._options.padding or 0
+            kept = numbers[-size:]
+            filling = [padding] * (size - len(kept))
+            numbers = filling + kept if self._options.pad == "left" else kept + filling
+        shape = (1,) * (len(self._spec.shape) - 1) + (len(numbers),)
+        return np.asarray(numbers, DATATYPES[self._spec.datatype].typestr).reshape(shape)
+
+    def _user_array(self, spec: TensorSpec, user: Any) -> Array:
+        if type(user) is not int or not 0 <= user < 2**31:
+            raise invalid_input('this model needs the user\'s number: {"items": [...], "user": 5}')
+        return np.full([1] * len(spec.shape), user, DATATYPES[spec.datatype].typestr)
+
+
+def _outputs(facts: ModelFacts, options: ItemsOptions) -> tuple[TensorSpec, TensorSpec | None]:
+    """The scores, and the items' numbers where the model ranks by itself: then one output holds integers."""
+    by_name = {spec.name: spec for spec in facts.outputs}
+    whole = [name for name, spec in by_name.items() if spec.datatype in ("INT32", "INT64")]
+    ids = [options.ids_output] if options.ids_output else whole if len(by_name) == 2 else []
+    scores = [options.output] if options.output else [name for name in by_name if name not in ids]
+    if len(scores) != 1 or len(ids) > 1 or not {*scores, *ids} <= by_name.keys():
+        raise ModelLoadError(f"model.toml: task {NAME}: name items.output and items.ids_output of {', '.join(by_name)}")
+    return by_name[scores[0]], by_name[ids[0]] if ids else None

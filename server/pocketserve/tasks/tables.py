@@ -1,0 +1,130 @@
+"""Rows of named numbers: JSON in several shapes, CSV lines and ``.npy`` files become one array."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks import arrays
+from pocketserve.tasks.base import invalid_input
+from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire import strict_json
+
+MAX_ROWS = 100_000
+
+
+class Rows:
+    """Reads rows for one input.
+
+    Takes a row ``[5.1, 3.5]``, rows, an object of features, a list of such objects, and CSV: lines of numbers, with or
+    without a line of names in front.
+
+    Args:
+        spec: the only input, of shape [rows, features].
+        features: names in the model's order; empty where the manifest gives none.
+    """
+
+    def __init__(self, spec: TensorSpec, features: Sequence[str]) -> None:
+        self.spec = spec
+        self._features = features
+
+    def read(self, body: memoryview) -> Array:
+        """The input array.
+
+        Raises:
+            ApiError: INVALID_INPUT and others with what is wrong with which row.
+        """
+        if arrays.is_npy(body):
+            return arrays.fit_array(arrays.read_npy(body), self.spec)
+        first = bytes(body[:256]).lstrip(b" \t\r\n")[:1]
+        if first in (b"[", b"{"):
+            return arrays.fit_values(self._of_json(strict_json.loads(body)), self.spec)
+        rows = self._of_csv(body)
+        if rows is None:
+            raise invalid_input(
+                "this model takes numbers: send a JSON array of features, an object by feature name, or lines of CSV"
+            )
+        self._check_widths(rows)
+        return arrays.fit_values(rows, self.spec)
+
+    def _of_json(self, values: Any) -> list[Any]:
+        if isinstance(values, dict):
+            return [self._row(values, 0)]
+        if any(isinstance(row, dict) for row in values):
+            return [self._row(row, index) for index, row in enumerate(values)]
+        self._check_widths(values)
+        return list(values)
+
+    def _of_csv(self, body: memoryview) -> list[list[Any]] | None:
+        """Lines of numbers; None for anything else. Gaps are NaN."""
+        try:
+            text = bytes(body).decode("utf-8-sig")
+            lines = [line for line in csv.reader(io.StringIO(text)) if any(cell.strip() for cell in line)]
+        except (UnicodeDecodeError, csv.Error):
+            return None
+        if not lines or len(lines) > MAX_ROWS:
+            return None
+        head = [cell.strip() for cell in lines[0]]
+        if self._features and any(cell in self._features for cell in head):
+            return [self._named(head, line, index) for index, line in enumerate(lines[1:])]
+        rows = [[_number(cell) for cell in line] for line in lines]
+        return None if any(value is None for row in rows for value in row) else rows
+
+    def _named(self, head: list[str], line: list[str], index: int) -> list[Any]:
+        if len(line) != len(head):
+            raise invalid_input(f"row {index} has {len(line)} values; the line of names has {len(head)}")
+        found = {name: _number(cell) for name, cell in zip(head, line, strict=True)}
+        unread = next((name for name, value in found.items() if value is None), None)
+        if unread is not None:
+            raise invalid_input(f"row {index}: feature {unread!r:.80} is no number")
+        return self._row(found, index)
+
+    def _check_widths(self, rows: Sequence[Any]) -> None:
+        """Rows of different lengths would shift into each other: the wire only compares the total count."""
+        width = self.spec.shape[1]
+        for index, row in enumerate(rows):
+            if isinstance(row, list) and len(row) != width >= 0:
+                raise invalid_input(f"row {index} has {len(row)} values; the model takes {width}")
+
+    def _row(self, row: Any, index: int) -> list[Any]:
+        if not isinstance(row, dict):
+            raise invalid_input(f"row {index} is {strict_json.json_type(row)}; all rows must be objects of features")
+        if not self._features:
+            raise invalid_input("this model's features have no names; send an array of numbers")
+        unknown = [name for name in row if name not in self._features]
+        missing = [name for name in self._features if name not in row]
+        if unknown or missing:
+            fault = f"unknown feature {unknown[0]!r}" if unknown else f"feature {missing[0]!r} is missing"
+            raise invalid_input(f"row {index}: {fault}; the model takes {', '.join(self._features)}")
+        return [row[name] for name in self._features]
+
+
+def rows_of(facts: ModelFacts, task: str) -> Rows:
+    """Set up with the manifest's ``[features]``.
+
+    Raises:
+        ModelLoadError: the model's input is no table, or has another number of columns.
+    """
+    inputs, names = facts.inputs, facts.manifest.feature_names
+    if len(inputs) != 1 or len(inputs[0].shape) != 2:
+        raise ModelLoadError(f"model.toml: task {task} needs one input of shape [rows, features]")
+    width = inputs[0].shape[1]
+    if names and width not in (-1, len(names)):
+        raise ModelLoadError(f"model.toml: features.names has {len(names)}, the model takes {width}")
+    return Rows(inputs[0], names)
+
+
+def _number(cell: str) -> int | float | None:
+    text = cell.strip()
+    if not text:
+        return float("nan")
+    try:
+        if text.lstrip("+-").isdecimal() and len(text) < 20:
+            return int(text)
+        return None if "_" in text else float(text)  # Python's own spelling of numbers, nobody else's
+    except ValueError:
+        return None

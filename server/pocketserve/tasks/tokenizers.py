@@ -1,0 +1,229 @@
+"""Which tokenizer a model has: as its manifest says, as its TFLite metadata says, or from the files beside it.
+
+``tokenizer.json`` and ``vocab.txt`` are those of Hugging Face. BERT's pipeline runs in our own code; any other needs
+the ``tokenizers`` library (the ``text`` extra).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pocketserve.repository.sections.words import TextOptions
+from pocketserve.runtimes import tflite_metadata
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.runtimes.tflite_metadata import BertTokenizer, ProcessUnit, RegexTokenizer, SentencePieceTokenizer
+from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.regex_words import RegexWords
+from pocketserve.tasks.tokens import Special, Token, Tokenizer
+from pocketserve.tasks.wordpiece import WordPiece
+
+MAX_VOCABULARY_BYTES = 16 * 2**20
+MAX_TOKENIZER_BYTES = 64 * 2**20
+CASED_SHARE = 0.01
+"""Share of a vocabulary's words with capitals from which it is taken to keep case."""
+
+
+def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
+    """The model's tokenizer.
+
+    Raises:
+        ModelLoadError: there is none, or it cannot be used.
+    """
+    if options.tokenizer == "huggingface":
+        return _of_tokenizer_json(facts, options)
+    if options.tokenizer is not None or options.vocabulary is not None:
+        return _of_manifest(facts, options)
+    unit = _unit(facts)
+    if unit is not None:
+        return _of_unit(facts, unit, options)
+    if facts.beside("tokenizer.json") is not None:
+        return _of_tokenizer_json(facts, options)
+    path = facts.beside("vocab.txt")
+    if path is not None:
+        return _wordpiece(_numbered(_read(path)), facts, options)
+    raise ModelLoadError(
+        "model.toml: the model has no tokenizer: put its tokenizer.json or vocab.txt beside it, "
+        "or name text.tokenizer and text.vocabulary"
+    )
+
+
+def has_tokenizer(facts: ModelFacts) -> bool:
+    """Whether the file's own metadata names a tokenizer."""
+    return isinstance(_unit(facts), BertTokenizer | RegexTokenizer)
+
+
+class LibraryTokenizer:
+    """Any ``tokenizer.json``, through the library.
+
+    Args:
+        library: a ``tokenizers.Tokenizer``.
+    """
+
+    def __init__(self, library: Any) -> None:
+        library.no_padding()
+        library.no_truncation()
+        self._library = library
+        self.special = self._specials()
+
+    def tokens(self, text: str) -> Iterator[Token]:
+        """See :class:`~pocketserve.tasks.tokens.Tokenizer`."""
+        encoded = self._library.encode(text, add_special_tokens=False)
+        return (Token(number, *place) for number, place in zip(encoded.ids, encoded.offsets, strict=True))
+
+    def _specials(self) -> Special:
+        """What the post-processor puts around a pair of texts, told from an example."""
+        encoded = self._library.encode("a", "a")
+        runs = [
+            (bool(mark), [number for number, _ in group])
+            for mark, group in itertools.groupby(
+                zip(encoded.ids, encoded.special_tokens_mask, strict=True), key=lambda item: item[1]
+            )
+        ]
+        first = tuple(runs[0][1]) if runs and runs[0][0] else ()
+        last = tuple(runs[-1][1]) if len(runs) > 1 and runs[-1][0] else ()
+        middle = tuple(number for marked, numbers in runs[1:-1] if marked for number in numbers)
+        known = {token: self._library.token_to_id(token) for token in ("[PAD]", "<pad>", "[UNK]", "<unk>")}
+        pad = next((known[token] for token in ("[PAD]", "<pad>") if known[token] is not None), 0)
+        unknown = next((known[token] for token in ("[UNK]", "<unk>") if known[token] is not None), 0)
+        return Special(first, middle, last, pad, unknown)
+
+
+def _unit(facts: ModelFacts) -> ProcessUnit | None:
+    """The tokenizer among the process units, of the graph or of an input."""
+    metadata = facts.metadata
+    if metadata is None:
+        return None
+    units = [*metadata.input_process_units, *(unit for tensor in metadata.inputs for unit in tensor.process_units)]
+    kinds = (BertTokenizer, RegexTokenizer, SentencePieceTokenizer)
+    return next((unit for unit in units if isinstance(unit, kinds)), None)
+
+
+def _of_unit(facts: ModelFacts, unit: ProcessUnit, options: TextOptions) -> Tokenizer:
+    if not isinstance(unit, BertTokenizer | RegexTokenizer) or not unit.vocab_files:
+        raise ModelLoadError(
+            "the model's tokenizer is SentencePiece, which is not read yet; put a tokenizer.json beside"
+        )
+    try:
+        content = tflite_metadata.read_associated_file(facts.version.path, unit.vocab_files[0].name)
+    except DamagedFileError as error:
+        raise ModelLoadError(f"the model's vocabulary cannot be read: {error}") from None
+    if isinstance(unit, BertTokenizer):
+        return _wordpiece(_numbered(content), facts, options)
+    return _regex(unit.delimiter, content, options)
+
+
+def _of_manifest(facts: ModelFacts, options: TextOptions) -> Tokenizer:
+    path = facts.beside(options.vocabulary or "vocab.txt")
+    if path is None:
+        raise ModelLoadError(f"model.toml: text.vocabulary {options.vocabulary or 'vocab.txt'} is not beside the model")
+    content = _read(path)
+    if options.tokenizer == "regex":
+        return _regex(options.delimiter or r"[^\w']+", content, options)
+    return _wordpiece(_numbered(content), facts, options)
+
+
+def _regex(delimiter: str, content: bytes, options: TextOptions) -> Tokenizer:
+    # Lines are "word number", or only the word. Words may be odd, so only the last space of a line parts it.
+    lines = [
+        line.rstrip("\r").rpartition(" ") for line in content.decode("utf-8", errors="replace").split("\n") if line
+    ]
+    pairs = {word: int(number) for word, _, number in lines if number.isdecimal() and len(number) < 10}
+    vocabulary = pairs if len(pairs) > 0.9 * len(lines) else _numbered(content)
+    try:
+        return RegexWords(delimiter, vocabulary, lower_case=bool(options.lower_case))
+    except ValueError as error:
+        raise ModelLoadError(f"the model's tokenizer cannot be used: {error}") from None
+
+
+def _wordpiece(vocabulary: Mapping[str, int], facts: ModelFacts, options: TextOptions) -> WordPiece:
+    said = facts.json_beside("tokenizer_config.json")
+    lower = options.lower_case
+    if lower is None and isinstance(said.get("do_lower_case"), bool):
+        lower = said["do_lower_case"]
+    if lower is None:
+        lower = not _keeps_case(vocabulary)
+    accents = said.get("strip_accents")
+    return WordPiece(
+        vocabulary,
+        _bert_special(vocabulary),
+        lower_case=lower,
+        strip_accents=accents if isinstance(accents, bool) else None,
+        cjk=said.get("tokenize_chinese_chars") is not False,
+    )
+
+
+def _bert_special(vocabulary: Mapping[str, int]) -> Special:
+    missing = [token for token in ("[CLS]", "[SEP]", "[UNK]") if token not in vocabulary]
+    if missing:
+        raise ModelLoadError(f"the model's vocabulary has no {missing[0]}: it is not one of BERT's")
+    cls, sep = (vocabulary["[CLS]"],), (vocabulary["[SEP]"],)
+    return Special(cls, sep, sep, vocabulary.get("[PAD]", 0), vocabulary["[UNK]"])
+
+
+def _keeps_case(vocabulary: Mapping[str, int]) -> bool:
+    words = [word for word in vocabulary if not (word.startswith("[") and word.endswith("]"))]
+    return sum(word != word.lower() for word in words) > CASED_SHARE * len(words)
+
+
+def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
+    path = facts.beside("tokenizer.json")
+    if path is None:
+        raise ModelLoadError(
+            "model.toml: text.tokenizer is huggingface, but there is no tokenizer.json beside the model"
+        )
+    own = None if options.tokenizer == "huggingface" else _own_pipeline(facts)
+    if own is not None:
+        return own
+    try:
+        from tokenizers import Tokenizer as Library
+    except ImportError:
+        raise ModelLoadError(
+            "this model's tokenizer.json needs the tokenizers library: pip install 'pocketserve[text]', "
+            "on Termux pkg install rust first"
+        ) from None
+    if path.stat().st_size > MAX_TOKENIZER_BYTES:
+        raise ModelLoadError(f"tokenizer.json beside the model is larger than {MAX_TOKENIZER_BYTES} bytes")
+    try:
+        return LibraryTokenizer(Library.from_file(str(path)))
+    except Exception as error:  # the library raises plain Exception
+        raise ModelLoadError(f"tokenizer.json beside the model cannot be used: {str(error)[:200]}") from None
+
+
+def _own_pipeline(facts: ModelFacts) -> WordPiece | None:
+    """BERT's pipeline as a ``tokenizer.json`` spells it out; None for any other."""
+    content = facts.json_beside("tokenizer.json")
+    model, normal = content.get("model") or {}, content.get("normalizer") or {}
+    split = content.get("pre_tokenizer") or {}
+    kinds = (model.get("type", "WordPiece"), normal.get("type"), split.get("type"))
+    vocabulary = model.get("vocab")
+    if kinds != ("WordPiece", "BertNormalizer", "BertPreTokenizer") or not isinstance(vocabulary, dict):
+        return None
+    if not {"[CLS]", "[SEP]", "[UNK]"} <= vocabulary.keys() or model.get("unk_token") != "[UNK]":
+        return None
+    accents = normal.get("strip_accents")
+    return WordPiece(
+        vocabulary,
+        _bert_special(vocabulary),
+        lower_case=bool(normal.get("lowercase", True)),
+        strip_accents=accents if isinstance(accents, bool) else None,
+        clean=bool(normal.get("clean_text", True)),
+        cjk=bool(normal.get("handle_chinese_chars", True)),
+        prefix=str(model.get("continuing_subword_prefix", "##")),
+        max_word_chars=int(model.get("max_input_chars_per_word", 100)),
+    )
+
+
+def _read(path: Path) -> bytes:
+    if path.stat().st_size > MAX_VOCABULARY_BYTES:
+        raise ModelLoadError(f"{path.name} beside the model is larger than {MAX_VOCABULARY_BYTES} bytes")
+    return path.read_bytes()
+
+
+def _numbered(content: bytes) -> dict[str, int]:
+    """A vocabulary with one token a line, numbered from 0."""
+    lines: Sequence[str] = content.decode("utf-8-sig", errors="replace").split("\n")
+    return {line.rstrip("\r"): number for number, line in enumerate(lines) if line.rstrip("\r")}

@@ -1,0 +1,42 @@
+"""What a tokenizer is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Token(NamedTuple):
+    """A piece of a text: its number and its place, in characters."""
+
+    number: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """Numbers that are no text.
+
+    Attributes:
+        first, middle, last: in front of a text, between the two texts of a pair, at the end.
+        pad: fills up to a model's fixed length.
+        unknown: stands for what the vocabulary does not have.
+    """
+
+    first: tuple[int, ...] = ()
+    middle: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+    pad: int = 0
+    unknown: int = 0
+
+
+class Tokenizer(Protocol):
+    """Cuts texts into numbered pieces."""
+
+    special: Special
+
+    def tokens(self, text: str) -> Iterator[Token]:
+        """The pieces in order."""
+        ...

@@ -1,0 +1,239 @@
+"""The public models on sounds and texts: raw input in, the verified answer out, by every road to the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import wave
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import Server, start_server
+from pocketserve_client import Client
+
+pytestmark = [pytest.mark.assets, pytest.mark.live]
+
+HEARD = "[audio]\nsample_rate = 16000\nwindow = 512\n"
+SILERO = f'task = "voice-activity"\n{HEARD}'
+SILERO_OUTSIDE = f'{SILERO}context = 64\n[state.feedback]\nstate = "stateN"\n'
+"""The ONNX file leaves to its caller what the others keep inside."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A public model as a user would serve it. ``mark``: its framework's, empty for TFLite."""
+
+    file: str
+    mark: str = ""
+    manifest: str = ""
+    case: str = ""
+
+
+MODELS = {
+    "yamnet": Served("tflite/yamnet_audio_classifier_with_metadata.tflite"),
+    "sentiment": Served("tflite/nl_classifier_regex_tokenizer.tflite"),
+    "vad_onnx": Served("onnx/silero_vad_v6.onnx", "onnx", SILERO_OUTSIDE, "silero_vad_v6_onnx__en_num"),
+    "vad_v6": Served("torchscript/silero_vad_v6.jit", "torch", SILERO, "silero_vad_v6_jit__en_num"),
+    "vad_v4": Served("torchscript/silero_vad_v4.jit", "torch", SILERO, "silero_vad_v4_jit__en_num"),
+    "vad_ptl": Served("ptl/silero_vad_v4.derived.ptl", "torch", SILERO, "silero_vad_v4_ptl__en_num"),
+}
+
+
+def lay_out(assets: Path, folder: Path, mark: str) -> Path:
+    """A models folder with the models of one framework."""
+    for name, served in MODELS.items():
+        if served.mark == mark:
+            source = assets / "models" / served.file
+            own = folder / name
+            own.mkdir(parents=True)
+            shutil.copyfile(source, own / source.name)
+            if served.manifest:
+                (own / "model.toml").write_text(served.manifest)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def servers(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The server that has a model; one per framework, started when the first test needs it."""
+    running: dict[str, Server] = {}
+
+    def server_of(model: str) -> Server:
+        mark = MODELS[model].mark
+        if mark not in running:
+            folder = tmp_path_factory.mktemp(f"words-{mark or 'tflite'}")
+            (folder / "server").mkdir()
+            running[mark] = start_server(folder / "server", lay_out(assets, folder / "models", mark))
+        return running[mark]
+
+    yield server_of
+    for server in running.values():
+        server.stop()
+
+
+@pytest.fixture
+def ask(servers: Any) -> Any:
+    """``ask(model, body, query)``: the answer over HTTP."""
+
+    def send(model: str, body: bytes, query: str = "") -> Any:
+        answer = servers(model).call("POST", f"/predictions/{model}{query}", data=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    return send
+
+
+def expected(assets: Path, case: str) -> Any:
+    """A verified case."""
+    return json.loads((assets / "expected" / f"{case}.json").read_text())
+
+
+def sound(assets: Path, name: str) -> Path:
+    """A recording."""
+    return assets / "inputs" / "audio" / name
+
+
+def pcm(path: Path, first: int = 0, last: int | None = None) -> bytes:
+    """A part of a recording without its header."""
+    with wave.open(str(path)) as recording:
+        samples = np.frombuffer(recording.readframes(recording.getnframes()), "<i2")
+    return bytes(samples[first:last].tobytes())
+
+
+# Text
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_sentiment(ask: Any, assets: Path, number: int) -> None:
+    """The sentence gives its scores."""
+    wanted = expected(assets, f"nl_regex__{number}")["answer"]
+    answer = ask("sentiment", wanted["text"].encode())
+    assert answer["task"] == "text-classification"
+    found = {one["label"]: one["score"] for one in answer["predictions"]}
+    assert found == pytest.approx(wanted["scores"], abs=1e-4)
+
+
+def test_several_sentences(ask: Any, assets: Path) -> None:
+    """A JSON list gives each sentence its own answer."""
+    cases = [expected(assets, f"nl_regex__{number}")["answer"] for number in (0, 1)]
+    body = json.dumps([case["text"] for case in cases]).encode()
+    for entry in ask("sentiment", body)["predictions"]:
+        assert entry["score"] == pytest.approx(cases[entry["input"]]["scores"][entry["label"]], abs=1e-4)
+
+
+# Sound
+
+
+def close(found: list[dict[str, Any]], wanted: list[dict[str, Any]], tolerance: float = 0.02) -> None:
+    """Every expected class has its label and its score."""
+    by_index = {one["index"]: one for one in found}
+    for one in wanted:
+        assert by_index[one["index"]]["label"] == one["label"]
+        assert by_index[one["index"]]["score"] == pytest.approx(one["score"], abs=tolerance)
+    assert found[0]["label"] == wanted[0]["label"]
+
+
+def test_what_a_sound_is(ask: Any, assets: Path) -> None:
+    """The first window of a recording, and the whole of it."""
+    wanted = expected(assets, "yamnet__speech")["answer"]["top5"]
+    body = sound(assets, "speech.wav").read_bytes()
+    answer = ask("yamnet", body, "?pool=none&top_k=521")
+    assert answer["task"] == "audio-classification"
+    first = [one for one in answer["predictions"] if one["start"] == 0]
+    assert len(first) == 521 and first[0]["end"] == 0.975
+    close(first, wanted)
+    assert ask("yamnet", body, "?top_k=1")["predictions"][0]["label"] == "Speech"
+
+
+def test_another_rate(ask: Any, assets: Path) -> None:
+    """44.1 kHz is brought to the model's 16 kHz: the piece that the case names, sent as an app's buffer."""
+    case = expected(assets, "yamnet__vocadito_10")
+    piece = pcm(sound(assets, "vocadito_10.wav"), 44_100, 44_100 + 42_998)
+    answer = ask("yamnet", piece, "?format=pcm16&rate=44100&channels=1&top_k=521&pool=none")
+    close([one for one in answer["predictions"] if one["start"] == 0], case["answer"]["top5"])
+
+
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=getattr(pytest.mark, MODELS[name].mark)) for name in MODELS if "vad" in name]
+)
+def test_where_somebody_speaks(ask: Any, assets: Path, model: str) -> None:
+    """Every chunk's probability, and the stretches of speech, in every format."""
+    case = expected(assets, MODELS[model].case)
+    body = sound(assets, "en_num.wav").read_bytes()
+    answer = ask(model, body, "?pool=none")
+    assert answer["task"] == "voice-activity"
+    found = [one["score"] for one in answer["predictions"]]
+    wanted = np.load(assets / next(o["npy"] for o in case["outputs"] if o["name"] == "prob_per_chunk"))
+    np.testing.assert_allclose(found[: len(wanted)], wanted, rtol=0, atol=1e-3)
+    speech = ask(model, body)["predictions"]
+    length = sum(one["end"] - one["start"] for one in speech)
+    assert length / 12 == pytest.approx(case["answer"]["speech_share>0.5"], abs=0.08)
+    assert all(one["score"] > 0.5 and 0 <= one["start"] < one["end"] <= 12 for one in speech)
+    assert ask(model, body)["predictions"] == speech  # nothing is remembered from request to request
+
+
+@pytest.mark.onnx
+def test_silence_has_no_speech(ask: Any) -> None:
+    """Neither has the shortest of sounds."""
+    for body in (bytes(32_000), bytes(2)):
+        assert ask("vad_onnx", body, "?format=pcm16")["predictions"] == []
+
+
+# Every road
+
+
+@pytest.mark.parametrize(("model", "name"), [("yamnet", "speech.wav"), ("sentiment", "review.txt")])
+def test_the_same_by_every_road(servers: Any, ask: Any, assets: Path, tmp_path: Path, model: str, name: str) -> None:
+    """The Python client, the command and curl give what raw HTTP gives."""
+    path = sound(assets, name)
+    if name.endswith(".txt"):
+        path = tmp_path / name
+        path.write_text("What a waste of my time.", encoding="utf-8")
+    wanted = ask(model, path.read_bytes())["predictions"]
+    server = servers(model)
+    with Client(server.url, server.token) as client:
+        assert client.predict(model, path.read_bytes())["predictions"] == wanted
+        if name.endswith(".txt"):
+            assert client.predict(model, path.read_text())["predictions"] == wanted
+            assert client.predict(model, {"text": path.read_text()})["predictions"] == wanted
+    environment = {**os.environ, "POCKETSERVE_URL": server.url, "POCKETSERVE_TOKEN": server.token or ""}
+    command = [sys.executable, "-m", "pocketserve", "predict", model, "--json"]
+    for words in ([str(path)], [path.read_text()] if name.endswith(".txt") else [str(path)]):
+        done = subprocess.run([*command, *words], env=environment, capture_output=True, check=True, timeout=60)
+        assert json.loads(done.stdout)["predictions"] == wanted
+    curl = ["curl", "-q", "-sS", "-H", f"Authorization: Bearer {server.token}", "-T", str(path)]
+    done = subprocess.run([*curl, f"{server.url}/predictions/{model}"], capture_output=True, check=True, timeout=60)
+    assert json.loads(done.stdout)["predictions"] == wanted
+
+
+SENTENCES = {
+    "empty": (b"", "text is empty"),
+    "only spaces": (b" \n\t ", "text is empty"),
+    "not UTF-8": (b"caf\xe9", "not UTF-8 (byte 3)"),
+    "too long": (b"word " * 50_000, "the limit is 200000"),
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_texts_that_are_none(servers: Any, case: str) -> None:
+    """Refused with one sentence."""
+    body, text = SENTENCES[case]
+    answer = servers("sentiment").call("POST", "/predictions/sentiment", data=body)
+    assert answer.status_code == 400 and text in answer.json()["error"], answer.text
+
+
+def test_odd_texts(ask: Any, servers: Any) -> None:
+    """Long ones are cut to what the model reads; brackets are text unless they are a list of texts."""
+    long = ask("sentiment", b"What a waste of my time. " * 4000)
+    assert {one["label"] for one in long["predictions"]} == {"Positive", "Negative"}
+    assert ask("sentiment", b"[What a waste of my time.]")["predictions"][0]["label"] == "Negative"
+    latin = {"Content-Type": "text/plain; charset=iso-8859-1"}
+    answer = servers("sentiment").call("POST", "/predictions/sentiment", data=b"What a waste, caf\xe9", headers=latin)
+    assert answer.status_code == 200
