@@ -18,6 +18,7 @@ import pytest
 
 from conftest import Server, start_server
 from pocketserve_client import Client
+from sounds import wav
 
 pytestmark = [pytest.mark.assets, pytest.mark.live]
 
@@ -184,6 +185,43 @@ def test_silence_has_no_speech(ask: Any) -> None:
     """Neither has the shortest of sounds."""
     for body in (bytes(32_000), bytes(2)):
         assert ask("vad_onnx", body, "?format=pcm16")["predictions"] == []
+
+
+def odd_sounds(path: Path) -> dict[str, tuple[bytes, int, str]]:
+    """Bodies by name, with the status and what the answer says: a label or a part of the sentence."""
+    speech = np.frombuffer(pcm(path), "<i2")[:, None] / 32768
+    whole = wav(speech)
+    return {
+        "silent": (wav(np.zeros((32_000, 1))), 200, "Silence"),
+        "8 kHz": (wav(speech[::2], 8000), 200, "Speech"),
+        "48 kHz, stereo, 24 bits": (wav(np.repeat(np.repeat(speech, 3, 0), 2, 1), 48_000, 24), 200, "Speech"),
+        "floating point": (wav(speech, bits=32, floating=True), 200, "Speech"),
+        "cut off": (whole[:60_001], 200, "Speech"),
+        "sizes left open": (wav(speech, size=0, riff=0), 200, "Speech"),
+        "one sample": (wav(speech[:1]), 200, ""),
+        "no samples": (wav(speech[:0]), 400, "holds no samples"),
+        "only the header's start": (whole[:16], 400, "ends before its samples"),
+        "zero bytes": (b"", 400, "body is empty"),
+        "a photo": (b"\xff\xd8\xff\xe0" + bytes(100), 400, "no WAV file"),
+    }
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "silent", "8 kHz", "48 kHz, stereo, 24 bits", "floating point", "cut off", "sizes left open", "one sample",
+        "no samples", "only the header's start", "zero bytes", "a photo",
+    ],
+)  # fmt: skip
+def test_odd_sounds(servers: Any, assets: Path, case: str) -> None:
+    """The right answer or one clear sentence."""
+    body, status, text = odd_sounds(sound(assets, "speech.wav"))[case]
+    answer = servers("yamnet").call("POST", "/predictions/yamnet?top_k=1", data=body)
+    assert answer.status_code == status, answer.text
+    if status == 400:
+        assert text in answer.json()["error"]
+    else:
+        assert answer.json()["predictions"][0]["label"].startswith(text)
 
 
 # Every road

@@ -41,8 +41,9 @@ def create(facts: ModelFacts) -> QuestionAnswering:
         ModelLoadError: there is no tokenizer, or the model's tensors do not fit.
     """
     options = facts.manifest.section(TextOptions)
-    start = options.start_output or _named(facts, "start")
-    end = options.end_output or _named(facts, "end")
+    own = {name: spec.name for spec in facts.outputs for name in (*spec.aliases, spec.name)}
+    start = own.get(options.start_output) if options.start_output else _named(facts, "start")
+    end = own.get(options.end_output) if options.end_output else _named(facts, "end")
     names = [spec.name for spec in facts.outputs]
     if start not in names or end not in names or start == end:
         raise ModelLoadError(
@@ -161,7 +162,7 @@ def _named(facts: ModelFacts, part: str) -> str | None:
     described = facts.metadata.outputs if facts.metadata is not None else ()
     found = []
     for index, spec in enumerate(facts.outputs):
-        name = described[index].name if index < len(described) and described[index].name else spec.name
-        if part in name.casefold():
+        said = described[index].name if index < len(described) else ""
+        if part in (said or " ".join((spec.name, *spec.aliases))).casefold():
             found.append(spec.name)
     return found[0] if len(found) == 1 else None

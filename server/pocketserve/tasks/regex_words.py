@@ -14,6 +14,7 @@ from pocketserve.tasks.tokens import Special, Token
 MAX_PATTERN_CHARS = 400
 _CLASS = r"\[\^?\]?(?:\\[^\d]|\[:\w+:\]|[^\]\\])*\]"
 _ATOM = rf"(?:{_CLASS}|\\[wWsSdDtnr]|\\[^\w\s]|[^\\\[\](){{}}*+?|^$.])"
+_OTHERWISE = ("[:", "[[", "--", "&&", "~~", "||")
 _BRANCH = re.compile(rf"{_ATOM}*(?:{_ATOM}[+*?]?)")
 
 
@@ -61,6 +62,9 @@ def compile_delimiter(pattern: str) -> re.Pattern[str]:
     while inner.startswith("(") and inner.endswith(")") and not inner.startswith("(?"):
         inner = inner[1:-1]
     branches = _split_alternatives(inner)
+    odd = next((part for part in _OTHERWISE if part in inner), None)
+    if odd is not None:
+        raise ValueError(f"the delimiter {pattern[:80]!r} has {odd!r}, which other matchers read differently")
     if len(pattern) > MAX_PATTERN_CHARS or not all(_BRANCH.fullmatch(branch) for branch in branches):
         raise ValueError(f"the delimiter {pattern[:80]!r} is not a simple list of characters and classes")
     try:

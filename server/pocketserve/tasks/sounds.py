@@ -13,7 +13,7 @@ from pocketserve.tasks import arrays
 from pocketserve.tasks.base import Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.resampling import resample
-from pocketserve.tasks.wav import FLOAT, PCM, SampleFormat, Sound, check_rate, decode, is_wav, read_wav
+from pocketserve.tasks.wav import FLOAT, MAX_FRAMES, PCM, SampleFormat, Sound, check_rate, decode, is_wav, read_wav
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
 
@@ -23,6 +23,8 @@ RAW_FORMATS = {"pcm8": (PCM, 1), "pcm16": (PCM, 2), "pcm24": (PCM, 3), "pcm32": 
 RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate")
 FOREIGN = {b"ID3": "MP3", b"fLaC": "FLAC", b"OggS": "Ogg", b"FORM": "AIFF", b".snd": "AU", b"caff": "CAF"}
 MAX_WINDOWS = 100_000
+MAX_PREPARED = 1 << 26
+"""Samples in all windows of a request together: 256 MiB. Windows that overlap much fill it sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class SoundInput:
         samples = sound.samples
         if samples.shape[1] != self._channels:
             samples = np.repeat(samples.mean(axis=1, keepdims=True), self._channels, axis=1)
-        if len(samples) * self.rate > MAX_WINDOWS * 1000 * sound.rate:
+        if len(samples) * self.rate > MAX_FRAMES * sound.rate:
             raise invalid_input("the sound is too long once it has the model's sampling rate; send it in parts")
         return Sound(_normalize(resample(samples, sound.rate, self.rate), self._options.normalize), self.rate)
 
@@ -85,8 +87,9 @@ class SoundInput:
         count = max(1, 1 + -(-(len(samples) - self.window) // self._hop))
         if self._options.pad == "drop" and count > 1 and (count - 1) * self._hop + self.window > len(samples):
             count -= 1
-        if count > MAX_WINDOWS:
-            raise invalid_input(f"the sound has {count} windows, the limit is {MAX_WINDOWS}; send it in parts")
+        most = min(MAX_WINDOWS, MAX_PREPARED // ((self.window + self._options.context) * self._channels))
+        if count > most:
+            raise invalid_input(f"the sound has {count} windows, the limit is {most}; send it in parts")
         return [self._cut(samples, number * self._hop) for number in range(count)]
 
     def tensor(self, window: Window) -> Array:

@@ -177,7 +177,7 @@ def _row(numbers: Sequence[int], spec: TensorSpec) -> Array:
 
 def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, TensorSpec]:
     named = {"ids": options.ids, "mask": options.mask, "types": options.types}
-    by_name = {spec.name: spec for spec in facts.inputs}
+    by_name = {name: spec for spec in facts.inputs for name in (*spec.aliases, spec.name)}
     roles = {}
     for role, name in named.items():
         if name and name not in by_name:
@@ -200,10 +200,11 @@ def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, Tens
 
 
 def _called(facts: ModelFacts, index: int) -> str:
-    """An input's own name and the one in its metadata, which often says more."""
+    """An input's name in the metadata, which says most; else its own and its signature's."""
     metadata = facts.metadata
     described = metadata.inputs[index].name if metadata is not None and index < len(metadata.inputs) else ""
-    return f"{described or facts.inputs[index].name}".casefold()
+    spec = facts.inputs[index]
+    return " ".join((described,) if described else (spec.name, *spec.aliases)).casefold()
 
 
 def _said_length(facts: ModelFacts) -> int:
