@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from flask import Blueprint, Flask, Response, request
-from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import BaseConverter
 
@@ -14,9 +13,8 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, error_response
 from pocketserve.api.routes import ROUTES, Route
 from pocketserve.security import Guard
 from pocketserve.service import Service
-from pocketserve.transports.http import compression
+from pocketserve.transports.http import translation
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.oip import parse_json_length
 
 _FRAMEWORK_CODES = {
     400: ErrorCode.INVALID_REQUEST,
@@ -76,35 +74,23 @@ def _view(route: Route, service: Service) -> Callable[..., Response]:
 
 
 def _read_request(route: Route, path: Mapping[str, str], max_body_bytes: int) -> ApiRequest:
-    # The body is read whole whatever its Content-Type: clients send the wrong one, or none.
-    body = request.get_data(cache=False)
-    body = compression.inflate(body, request.headers.get("Content-Encoding", ""), max_body_bytes)
-    # Only there: tritonclient leaves the header in its caller's dict, which then comes with every later call.
-    json_length = request.headers.get("Inference-Header-Content-Length") if route.answer == "infer" else None
-    return ApiRequest(
-        path=path,
-        query=dispatch.parse_query(request.query_string.decode(errors="replace")),
-        body=memoryview(body),
-        json_length=parse_json_length(json_length, len(body)),
-        content_type=request.headers.get("Content-Type", ""),
+    headers = request.headers
+    return translation.read_request(
+        route,
+        path,
+        # The body is read whole whatever its Content-Type: clients send the wrong one, or none.
+        request.get_data(cache=False),
+        request.query_string,
+        headers.get("Content-Encoding", ""),
+        headers.get("Inference-Header-Content-Length"),
+        headers.get("Content-Type", ""),
+        max_body_bytes,
     )
 
 
 def _write_response(answer: ApiResponse) -> Response:
-    headers = Headers(answer.headers)
-    body = b"".join(answer.chunks)
-    if answer.json_length is not None:
-        headers["Inference-Header-Content-Length"] = str(answer.json_length)
-    if answer.compressible:
-        headers["Vary"] = "Accept-Encoding"
-        coding = compression.choose_coding(request.headers.get("Accept-Encoding"))
-        if coding is not None:
-            body = compression.deflate(body, coding)
-            headers["Content-Encoding"] = coding
-    response = Response(body, status=answer.status, headers=headers)
-    # Exactly this value: the kserve client reads an error only if the type has no charset behind it.
-    response.headers["Content-Type"] = answer.content_type
-    return response
+    headers, body = translation.finish(answer, request.headers.get("Accept-Encoding"))
+    return Response(body, status=answer.status, headers=headers)
 
 
 def _register_errors(app: Flask) -> None:

@@ -7,7 +7,6 @@ import os
 from http import HTTPStatus
 from typing import Any
 
-from flask import Flask
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
@@ -17,6 +16,7 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher
 from pocketserve.api.messages import error_response
 from pocketserve.config import Config
 from pocketserve.security import Guard
+from pocketserve.transports.http.front import WsgiApp
 from pocketserve.transports.listener import bind
 from pocketserve_wire import ApiError, ErrorCode, limits
 
@@ -130,7 +130,7 @@ class HttpServer:
         PortTakenError: the address cannot be bound.
     """
 
-    def __init__(self, app: Flask, config: Config, guard: Guard) -> None:
+    def __init__(self, app: WsgiApp, config: Config, guard: Guard) -> None:
         listener = bind(config.host, config.http_port, "--http-port")
         self.port: int = listener.getsockname()[1]
         self.host = config.host

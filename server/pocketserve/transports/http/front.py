@@ -1,0 +1,76 @@
+"""The data plane's WSGI callable: inference, predictions and health straight from the dispatch table.
+
+Routing, checks, faults and translation are the ones that Flask's views use; Flask gets every other request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from werkzeug.http import HTTP_STATUS_CODES
+
+from pocketserve.api import dispatch
+from pocketserve.api.messages import ApiRequest, ApiResponse
+from pocketserve.security import Guard
+from pocketserve.service import Service
+from pocketserve.transports.http import translation
+from pocketserve_wire import ApiError
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+FAST = frozenset({"infer", "prediction", "health"})
+"""Kinds of answer (``Route.answer``) that do not pass through Flask."""
+
+
+def create_front(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
+    """Build the callable; ``fallback`` is the Flask application."""
+
+    def front(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        method, path = environ["REQUEST_METHOD"], _path(environ)
+        try:
+            target = dispatch.match(method, path)
+        except ApiError:
+            return fallback(environ, start_response)
+        if target.route.answer not in FAST or target.head:
+            return fallback(environ, start_response)
+        try:
+            guard.check_source(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"))
+            if not target.route.open:
+                guard.check_token(environ.get("HTTP_AUTHORIZATION"))
+            request = _read_request(environ, target, service.config.max_body_bytes)
+        except Exception as error:
+            answer = dispatch.failure(error, f"{method} {path}")
+        else:
+            answer = dispatch.answer(service, target.route, request)
+        return _send(answer, environ.get("HTTP_ACCEPT_ENCODING"), start_response)
+
+    return front
+
+
+def _path(environ: Environ) -> str:
+    raw: str = environ["PATH_INFO"]
+    return raw if raw.isascii() else raw.encode("latin-1").decode("utf-8", errors="replace")
+
+
+def _read_request(environ: Environ, target: dispatch.Target, max_body_bytes: int) -> ApiRequest:
+    query: str = environ.get("QUERY_STRING", "")
+    return translation.read_request(
+        target.route,
+        target.path,
+        environ["wsgi.input"].read(),  # waitress ends the stream where the body ends
+        query.encode("latin-1"),
+        environ.get("HTTP_CONTENT_ENCODING", ""),
+        environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH"),
+        environ.get("CONTENT_TYPE", ""),
+        max_body_bytes,
+    )
+
+
+def _send(answer: ApiResponse, accept_encoding: str | None, start_response: StartResponse) -> list[bytes]:
+    headers, body = translation.finish(answer, accept_encoding)
+    phrase = HTTP_STATUS_CODES.get(answer.status, "Unknown").upper()
+    start_response(f"{answer.status} {phrase}", [*headers.items(), ("Content-Length", str(len(body)))])
+    return [body]

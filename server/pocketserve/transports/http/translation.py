@@ -1,0 +1,54 @@
+"""Between HTTP's values and the interface's messages: shared by Flask's views and the front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pocketserve.api import dispatch
+from pocketserve.api.messages import ApiRequest, ApiResponse
+from pocketserve.api.routes import Route
+from pocketserve.transports.http import compression
+from pocketserve_wire.oip import parse_json_length
+
+
+def read_request(
+    route: Route,
+    path: Mapping[str, str],
+    body: bytes,
+    query: bytes,
+    encoding: str,
+    json_length: str | None,
+    content_type: str,
+    max_body_bytes: int,
+) -> ApiRequest:
+    """Check and decode what came; header values are as they were sent.
+
+    Raises:
+        ApiError: a fault of the encoding, the query or the JSON length, looked for in this order.
+    """
+    body = compression.inflate(body, encoding, max_body_bytes)
+    return ApiRequest(
+        path=path,
+        query=dispatch.parse_query(query.decode(errors="replace")),
+        body=memoryview(body),
+        # Only there: tritonclient leaves the header in its caller's dict, which then comes with every later call.
+        json_length=parse_json_length(json_length if route.answer == "infer" else None, len(body)),
+        content_type=content_type,
+    )
+
+
+def finish(answer: ApiResponse, accept_encoding: str | None) -> tuple[dict[str, str], bytes]:
+    """An answer's headers, without its length, and its body, compressed where the client demands it."""
+    headers = dict(answer.headers)
+    body = b"".join(answer.chunks)
+    if answer.json_length is not None:
+        headers["Inference-Header-Content-Length"] = str(answer.json_length)
+    if answer.compressible:
+        headers["Vary"] = "Accept-Encoding"
+        coding = compression.choose_coding(accept_encoding)
+        if coding is not None:
+            body = compression.deflate(body, coding)
+            headers["Content-Encoding"] = coding
+    # Exactly this value: the kserve client reads an error only if the type has no charset behind it.
+    headers["Content-Type"] = answer.content_type
+    return headers, body
