@@ -90,9 +90,10 @@ TIMES = {"timing_ms", "last_inference", "ns", "count", "inference_count", "execu
 
 
 def timeless(value: Any) -> Any:
-    """A document without what counts or takes time."""
+    """A document without what counts, takes time or is random: a pairing code, which a fault's code never looks like."""
     if isinstance(value, dict):
-        return {key: timeless(item) for key, item in value.items() if key not in TIMES}
+        kept = {key: item for key, item in value.items() if key not in TIMES}
+        return {key: timeless(item) for key, item in kept.items() if not (key == "code" and str(item).isdecimal())}
     return [timeless(item) for item in value] if isinstance(value, list) else value
 
 
