@@ -160,6 +160,11 @@ class Connection:
             if self._closed is None and not self._leaving:
                 self._send([encode_frame(Frame(FrameType.CANCEL, request_id=request_id))])
 
+    def retire(self) -> None:
+        """Start nothing new, and close as soon as nothing is under way."""
+        self._leaving = True
+        self._close_if_done()
+
     def close(self) -> None:
         """Close; everything under way fails."""
         self._fail(ConnectionLostError("the client was closed"))
@@ -241,7 +246,14 @@ class Connection:
         self._reading.release()
         if self._closed is not None:
             self._socket.close()
+        self._close_if_done()
         self._wake_another()
+
+    def _close_if_done(self) -> None:
+        with self._state:
+            done = self._leaving and not self._pending
+        if done:
+            self._fail(ConnectionLostError(f"{self._name} took no more requests on this connection"))
 
     def _wake_another(self) -> None:
         """Let one of those who wait beside take over the reading."""
@@ -349,9 +361,10 @@ def _finish(pending: PendingAnswer, frame: Frame) -> None:
 
 def _answer(frame: Frame) -> Answer:
     length = len(frame.body)
+    body = memoryview(frame.body).toreadonly()
     given = frame.ext.get(Extension.CONTENT_TYPE)
     content_type = given.decode("ascii") if given is not None else JSON if frame.json_length == length else OCTETS
-    return Answer(frame.arg, frame.body, frame.json_length if frame.json_length < length else None, content_type)
+    return Answer(frame.arg, body, frame.json_length if frame.json_length < length else None, content_type)
 
 
 def _milliseconds(seconds: float | None) -> int:

@@ -15,6 +15,9 @@ from pocketserve_client.transport import JSON, Answer, Request
 MOST_AT_ONCE = 8
 """Requests that are under way together when they are started without waiting; further ones stand in line."""
 
+_BROKEN = (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)
+"""What a connection that breaks before, and within, an answer ends in."""
+
 
 class HttpTransport:
     """Sends requests over one kept-alive connection pool. May be used from several threads.
@@ -60,7 +63,7 @@ class HttpTransport:
         except requests.Timeout:
             raise ServerUnreachableError(f"{self._url} did not answer within {self._timeout:g} s") from None
         except requests.RequestException as error:
-            lost = self.answered and isinstance(error, requests.ConnectionError)
+            lost = self.answered and isinstance(error, _BROKEN)
             raise (ConnectionLostError if lost else ServerUnreachableError)(
                 f"{self._url} cannot be reached ({_cause(error)}); is the server running? start it with: "
                 "pocketserve serve"

@@ -61,9 +61,10 @@ class SocketTransport:
             if self._closed:
                 raise ServerUnreachableError("the client was closed")
             previous = self._connection
-            # A connection that is leaving still brings the answers that others wait for; it closes by itself.
             if previous is None or not previous.usable:
                 self._connection = self._open(again=previous is not None)
+                if previous is not None:
+                    previous.retire()  # it may still bring answers that others wait for
             assert self._connection is not None
             return self._connection
 

@@ -30,9 +30,11 @@ def _own_home(monkeypatch, tmp_path):
         monkeypatch.setenv(name, str(tmp_path / "home"))
 
 
-@pytest.fixture
-def client(server) -> Iterator[Client]:
-    with Client(server.url, server.token) as one:
+@pytest.fixture(params=["http", "socket"])
+def client(server, request) -> Iterator[Client]:
+    """A client of either transport: both must behave alike."""
+    url = f"{request.param}://127.0.0.1:{server.ready[request.param]['port']}"
+    with Client(url, server.token) as one:
         yield one
 
 

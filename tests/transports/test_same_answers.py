@@ -90,7 +90,7 @@ TIMES = {"timing_ms", "last_inference", "ns", "count", "inference_count", "execu
 
 
 def timeless(value: Any) -> Any:
-    """A document without what counts, takes time or is random: a pairing code, which a fault's code never looks like."""
+    """A document without what counts, takes time or is random: a pairing code, which no fault's code looks like."""
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key not in TIMES}
         return {key: timeless(item) for key, item in kept.items() if not (key == "code" and str(item).isdecimal())}

@@ -1,0 +1,237 @@
+"""What the socket gives the Python client: one connection for many threads, calls that wait apart, and new starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import pocketserve_client.client as facade
+from conftest import MODELS, Server, StartServer
+from pocketserve_client import Client, ConnectionLostError, NotOurServerError, ServerError, ServerUnreachableError
+from pocketserve_client import connection as connection_module
+
+TIMEOUT_S = 30.0
+pytestmark = pytest.mark.live
+
+
+def address(server: Server) -> str:
+    """Where the server's socket listens."""
+    return f"socket://127.0.0.1:{server.ready['socket']['port']}"
+
+
+def flowers(first: int, rows: int) -> np.ndarray:
+    """Rows that no other call sends."""
+    return (np.arange(rows * 3, dtype=np.float32).reshape(rows, 3) % 7 + first % 11) / 2
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    """A client of the shared server."""
+    with Client(address(server), server.token, timeout=TIMEOUT_S) as one:
+        yield one
+
+
+def test_threads_share_one_connection(server, client):
+    """Each caller gets its own answer, whoever happens to read it."""
+    expected = {n: client.infer("petals", {"features": flowers(n, n % 5 + 1)})["petal_width"] for n in range(40)}
+
+    def ask(number: int) -> None:
+        for n in range(number, number + 40):
+            n %= 40
+            given = client.infer("petals", {"features": flowers(n, n % 5 + 1)})["petal_width"]
+            np.testing.assert_allclose(given, expected[n], rtol=1e-5)
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(ask, number) for number in range(8)]:
+            done.result(TIMEOUT_S)
+
+
+def test_calls_wait_apart(client):
+    """Many are sent before the first answer is read, and the answers are taken in any order."""
+    calls = [client.async_infer("petals", {"features": flowers(n, 2)}) for n in range(100)]
+    for n in reversed(range(100)):
+        alone = client.infer("petals", {"features": flowers(n, 2)})["petal_width"]
+        np.testing.assert_allclose(calls[n].result()["petal_width"], alone, rtol=1e-5)
+        assert calls[n].done()
+        np.testing.assert_array_equal(calls[n].result()["petal_width"], calls[n].result()["petal_width"])
+    with pytest.raises(ServerError) as refused:
+        client.async_predict("nothing", b"x").result()
+    assert refused.value.code == "MODEL_NOT_FOUND"
+
+
+def test_large_bodies_go_both_ways_at_once(client):
+    """Neither side waits for the other to read: more is under way than the buffers between them hold."""
+    image = np.random.default_rng(0).random((20_000, 8, 8, 1), dtype=np.float32)
+    calls = [client.async_infer("digits", {"image": image}) for _ in range(6)]
+    answers = [call.result()["scores"] for call in calls]
+    assert all(answer.shape == (20_000, 10) for answer in answers)
+    assert all(np.array_equal(answer, answers[0]) for answer in answers)
+
+
+def test_a_cancelled_call_is_answered(client):
+    """It ends as cancelled, or with the result where that was faster."""
+    call = client.async_predict("petals", [1, 2, 3])
+    call.cancel()
+    try:
+        ended = call.result()["model"]
+    except ServerError as error:
+        ended = error.code
+    assert ended in ("petals", "CANCELLED")
+    assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+
+
+def test_a_body_that_is_too_large_is_not_sent(new_server):
+    """The server said in its greeting what it takes."""
+    server = new_server(MODELS, "--max-body-bytes", "4096")
+    with Client(address(server), server.token) as client:
+        with pytest.raises(ServerError) as refused:
+            client.predict("digits", bytes(4097))
+        assert (refused.value.status, refused.value.code) == (413, "BODY_TOO_LARGE")
+        assert client.is_ready()
+
+
+@contextmanager
+def restartable(new_server: StartServer) -> Iterator[tuple[Callable[[], Server], str]]:
+    """A server that can be started again on the same ports."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        http_port, socket_port = one.getsockname()[1], two.getsockname()[1]
+    token = "t" * 43
+    servers = 0
+
+    def start() -> Server:
+        nonlocal servers
+        servers += 1
+        options = ("--http-port", str(http_port), "--socket-port", str(socket_port))
+        return new_server(MODELS, *options, environment={"POCKETSERVE_AUTH": "false"})
+
+    yield start, token
+    assert servers
+
+
+@pytest.mark.parametrize("transport", ["http", "socket"])
+def test_a_killed_server_that_comes_back_loses_no_call(new_server, transport):
+    """Calls under way when it is killed, and the next one, are answered by its successor."""
+    with restartable(new_server) as (start, _):
+        first = start()
+        url = f"{transport}://127.0.0.1:{first.ready[transport]['port']}"
+        with Client(url, token_file=first.log.with_name("none"), reconnect=TIMEOUT_S) as client:
+            assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+            asked = threading.Event()
+
+            def ask() -> int:
+                answered = 0
+                for _ in range(300):
+                    answered += client.predict("petals", [1, 2, 3])["model"] == "petals"
+                    asked.set()
+                return answered
+
+            with ThreadPoolExecutor(2) as pool:
+                calls = [pool.submit(ask) for _ in range(2)]
+                assert asked.wait(TIMEOUT_S)
+                first.process.send_signal(signal.SIGKILL)
+                first.process.wait(TIMEOUT_S)
+                start()
+                assert [call.result(2 * TIMEOUT_S) for call in calls] == [300, 300]
+            assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+
+
+def test_calls_that_change_something_are_not_repeated(new_server):
+    """Nobody knows whether the lost server had done it."""
+    with restartable(new_server) as (start, _):
+        server = start()
+        with Client(address(server), token_file=server.log.with_name("none")) as client:
+            client.load("petals")
+            server.process.send_signal(signal.SIGKILL)
+            server.process.wait(TIMEOUT_S)
+            with pytest.raises(ConnectionLostError):
+                client.load("petals")
+
+
+def test_a_frozen_server_is_noticed(new_server, monkeypatch):
+    """It takes connections and bytes and says nothing: Android freezes apps like that."""
+    monkeypatch.setattr(connection_module, "PING_AFTER_S", 0.2)
+    server = new_server(MODELS)
+    with Client(address(server), server.token, timeout=2.0, reconnect=0.0) as client:
+        client.predict("petals", [1, 2, 3])
+        os.kill(server.process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(ConnectionLostError, match="no sign of life"):
+                client.predict("petals", [1, 2, 3])
+        finally:
+            os.kill(server.process.pid, signal.SIGCONT)
+        assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+
+
+def test_a_server_that_leaves_is_replaced(new_server):
+    """A goodbye ends with what was under way, and the next call looks for a new server."""
+    with restartable(new_server) as (start, _):
+        first = start()
+        with Client(address(first), token_file=first.log.with_name("none"), reconnect=TIMEOUT_S) as client:
+            call = client.async_predict("petals", [1, 2, 3])
+            assert first.stop() == 0
+            second = start()
+            assert call.result()["model"] == "petals"
+            assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+            assert second.process.poll() is None
+
+
+# --- Who listens there
+
+
+def test_a_wrong_token_is_said_so(server):
+    with Client(address(server), "x" * 43) as client, pytest.raises(ServerError) as refused:
+        client.is_model_ready("digits") or client.infer("digits", {})
+    assert (refused.value.status, refused.value.code) == (401, "UNAUTHORIZED")
+
+
+def test_no_token_where_one_is_needed(server):
+    with Client(address(server), token_file=server.log.with_name("none")) as client, pytest.raises(ServerError) as no:
+        client.model_metadata("digits")
+    assert (no.value.status, no.value.code) == (401, "UNAUTHORIZED")
+
+
+def test_a_server_without_a_token_is_not_ours(new_server):
+    """Who has taken the port may well ask for nothing; a client that has a token does not go on."""
+    server = new_server(MODELS, "--no-auth")
+    with Client(address(server), "x" * 43) as client, pytest.raises(NotOurServerError, match="does not ask"):
+        client.model_metadata("digits")
+
+
+def test_automatic_choice(server, monkeypatch):
+    """The socket where it can be reached, HTTP where not, and neither where a stranger sits on the socket's port."""
+    monkeypatch.delenv("POCKETSERVE_URL", raising=False)
+    monkeypatch.setattr(facade, "DEFAULT_URL", server.url)
+    monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", server.ready["socket"]["port"])
+    with Client(token=server.token) as client:
+        assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+        assert client._transport._chosen is client._transport._socket
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        free = closed.getsockname()[1]
+    monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", free)
+    with Client(token=server.token) as client:
+        assert [client.predict("petals", [1, 2, 3])["model"] for _ in range(2)] == ["petals"] * 2
+        assert client._transport._chosen is client._transport._http
+
+
+@pytest.mark.parametrize("url", ["socket://", "socket://127.0.0.1", "socket://127.0.0.1:99999", "socket://h:1/path"])
+def test_bad_addresses(url):
+    with pytest.raises(ValueError, match="looks like socket"):
+        Client(url, "x")
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        free = closed.getsockname()[1]
+    with Client(f"socket://127.0.0.1:{free}", "x") as client:
+        with pytest.raises(ServerUnreachableError, match="is the server running"):
+            client.is_ready()
+        with pytest.raises(ServerUnreachableError):
+            client.async_predict("digits", b"").result()
