@@ -140,11 +140,18 @@ class Build:
         report = self.output / "report.txt"
         report.unlink(missing_ok=True)
         given = {"pocketserve.vectors": str(VECTORS), **(properties or {})}
-        path = self._class_path(tests, library, self.tools.json_jar, self.tools.junit4)
-        command = [self.tools.java, "-Xmx512m", *[f"-D{key}={value}" for key, value in given.items()], "-cp", path]
-        self._run([*command, "dev.pocketserve.bridge.RunTests", report, *names], "tests", TEST_TIMEOUT_S)
+        command = self.test_command(library, tests, "RunTests", given)
+        self._run([*command, report, *names], "tests", TEST_TIMEOUT_S)
         outcomes = [part.partition("\n") for part in report.read_text("utf-8").split("\f") if part]
         return [Outcome(test, trace) for test, _, trace in outcomes]
+
+    def test_command(
+        self, library: Path, tests: Path, main: str, properties: Mapping[str, str] | None = None
+    ) -> list[object]:
+        """How to start a program of the tests, such as ``Probe``, on a jar of the library."""
+        path = self._class_path(tests, library, self.tools.json_jar, self.tools.junit4)
+        given = [f"-D{key}={value}" for key, value in (properties or {}).items()]
+        return [self.tools.java, "-Xmx512m", *given, "-cp", path, f"dev.pocketserve.bridge.{main}"]
 
     def desktop_command(self, main: str = "Main") -> list[str]:
         """How to start a program of the desktop stand-in, once it was built; its jar names the others."""

@@ -231,7 +231,7 @@ class Client:
 
     def _ready(self, path: str) -> bool:
         try:
-            self._sender.send(Request("GET", path))
+            self._sender.send(Request("GET", path, idempotent=False))  # it asks about now: no looking for a lost server
         except ServerError:
             return False
         return True

@@ -41,20 +41,21 @@ public final class PocketServe implements Closeable {
 
     private PocketServe(Builder from, String token) {
         Settings settings = new Settings(from, token);
-        switch (from.transport) {
-            case SOCKET:
-                link = new SocketLink(settings);
-                break;
-            case HTTP:
-                link = new HttpLink(settings);
-                break;
-            default:
-                link = new AutoLink(new SocketLink(settings), new HttpLink(settings));
-                break;
-        }
+        link = new PatientLink(way(from.transport, settings), settings.reconnectMs);
         calls = new Calls(link, settings.timeoutMs);
         mainThread = from.mainThreadCheck ? MainThread.find() : MainThread.unchecked();
         async = new AsyncCalls(calls, from.callbackExecutor);
+    }
+
+    private static Link way(Transport transport, Settings settings) {
+        switch (transport) {
+            case SOCKET:
+                return new SocketLink(settings);
+            case HTTP:
+                return new HttpLink(settings);
+            default:
+                return new AutoLink(new SocketLink(settings), new HttpLink(settings));
+        }
     }
 
     /**
@@ -326,6 +327,7 @@ public final class PocketServe implements Closeable {
         int timeoutMs = 30_000;
         int pingIntervalMs = 5000;
         int retries = 2;
+        int reconnectMs = 5000;
         int maxAnswerBytes = (int) Math.min(64L << 20, Runtime.getRuntime().maxMemory() / 4);
         Executor callbackExecutor = AsyncCalls.DIRECT;
         boolean mainThreadCheck = true;
@@ -457,6 +459,21 @@ public final class PocketServe implements Closeable {
                 throw new IllegalArgumentException("retries lies between 0 and 100, not " + count);
             }
             this.retries = count;
+            return this;
+        }
+
+        /**
+         * For how long a call that changes nothing looks for a server that was there and is gone: Android may have
+         * ended it, and it is starting again. Health checks do not wait.
+         *
+         * @param ms 5000 by default; 0 for not at all
+         * @return this
+         */
+        public Builder reconnectMs(int ms) {
+            if (ms < 0) {
+                throw new IllegalArgumentException("reconnectMs is 0 or more, not " + ms);
+            }
+            this.reconnectMs = ms;
             return this;
         }
 

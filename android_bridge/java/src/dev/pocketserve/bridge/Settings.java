@@ -13,6 +13,7 @@ final class Settings {
     final int timeoutMs;
     final int pingIntervalMs;
     final int retries;
+    final int reconnectMs;
     final int maxAnswerBytes;
 
     Settings(PocketServe.Builder from, String token) {
@@ -24,6 +25,7 @@ final class Settings {
         this.timeoutMs = from.timeoutMs;
         this.pingIntervalMs = from.pingIntervalMs;
         this.retries = from.retries;
+        this.reconnectMs = from.reconnectMs;
         this.maxAnswerBytes = from.maxAnswerBytes;
     }
 }
