@@ -66,7 +66,7 @@ class _Inputs:
 
 
 def run_tensors(
-    running: Running, request: InferRequest, terms: Terms, *, row_by_row: bool = False
+    running: Running, request: InferRequest, terms: Terms, row_by_row: bool = False
 ) -> tuple[InferResponse, Timing]:
     """Answer a tensor request.
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pocketserve import __version__
 from pocketserve.config import Config
@@ -29,6 +29,8 @@ from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import InferRequest, InferResponse
+
+T = TypeVar("T")
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -97,6 +99,13 @@ class Service:
         Raises:
             ApiError: SHUTTING_DOWN, or QUEUE_FULL when all models together have too many requests under way.
         """
+        self._begin()
+        try:
+            yield
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
         with self._idle:
             if self._draining:
                 raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
@@ -107,13 +116,12 @@ class Service:
                     retry_after_s=0.5,
                 )
             self._in_flight += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._in_flight -= 1
-                if self._draining:
-                    self._idle.notify_all()
+
+    def _end(self) -> None:
+        with self._idle:
+            self._in_flight -= 1
+            if self._draining:
+                self._idle.notify_all()
 
     def drain(self, timeout: float) -> bool:
         """Refuse new requests and wait for those under way; whether all of them finished in time."""
@@ -263,10 +271,7 @@ class Service:
             ApiError: for every fault of the request, the model or the server.
         """
         terms = terms or self.terms(request.parameters)
-        with self._counted(name, version, terms) as (running, timings):
-            response, timing = run_tensors(running, request, terms, row_by_row=row_by_row)
-            timings.append(timing)
-        return response
+        return self._count(name, version, terms, lambda running: run_tensors(running, request, terms, row_by_row))
 
     def predict(
         self,
@@ -286,10 +291,12 @@ class Service:
             ApiError: for every fault of the request, the model or the server.
         """
         terms = terms or self.terms({})
-        with self._counted(name, version, terms) as (running, timings):
+
+        def run(running: Running) -> tuple[Prediction, Timing]:
             prediction = run_raw_input(running, body, options, terms, hints)
-            timings.append(prediction.timing)
-        return prediction
+            return prediction, prediction.timing
+
+        return self._count(name, version, terms, run)
 
     def terms(
         self,
@@ -308,23 +315,30 @@ class Service:
         """
         return read_terms(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation)
 
-    @contextmanager
-    def _counted(self, name: str, version: str | None, terms: Terms) -> Iterator[tuple[Running, list[Timing]]]:
-        """Hold a version for one request and count how it ended: the caller appends the timing of a success."""
+    def _count(self, name: str, version: str | None, terms: Terms, run: Callable[[Running], tuple[T, Timing]]) -> T:
+        """Run one request on a version that is held meanwhile, and count how it ended.
+
+        Every request goes through here: nested context managers would cost it more than all that they do.
+        """
         entry, found = self._resolve(name, version)
         statistics = self.engine.statistics(entry.name, found.name)
         started = time.perf_counter_ns()
-        timings: list[Timing] = []
         try:
-            with self.in_flight(), self.engine.use(entry, found, terms.deadline, terms.cancellation) as running:
-                yield running, timings
-        except ApiError as error:
-            statistics.record_failure(time.perf_counter_ns() - started, error.code)
+            self._begin()
+            try:
+                running = self.engine.acquire(entry, found, terms.deadline, terms.cancellation)
+                try:
+                    result, timing = run(running)
+                finally:
+                    self.engine.release(running)
+            finally:
+                self._end()
+        except BaseException as error:
+            code = error.code if isinstance(error, ApiError) else None
+            statistics.record_failure(time.perf_counter_ns() - started, code)
             raise
-        except BaseException:
-            statistics.record_failure(time.perf_counter_ns() - started)
-            raise
-        statistics.record_success(timings[0])
+        statistics.record_success(timing)
+        return result
 
     def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:
         entry = self.repository.model(name)

@@ -52,8 +52,13 @@ class TensorSpec:
 
     def accepts(self, shape: tuple[int, ...], *, rows_free: bool = False) -> bool:
         """Whether a tensor of this shape fits; ``rows_free`` leaves the first dimension out of it."""
-        pairs = list(zip(self.shape, shape, strict=False))
-        return len(shape) == len(self.shape) and all(mine in (-1, theirs) for mine, theirs in pairs[rows_free:])
+        if len(shape) != len(self.shape):
+            return False
+        start = 1 if rows_free else 0
+        if shape[start:] == self.shape[start:]:
+            return True
+        pairs = zip(self.shape[start:], shape[start:], strict=True)
+        return all(mine in (-1, theirs) for mine, theirs in pairs)
 
 
 def datatype_of(dtype: npt.DTypeLike) -> str:
@@ -63,6 +68,9 @@ def datatype_of(dtype: npt.DTypeLike) -> str:
         ValueError: when the protocol has none (complex numbers, dates).
     """
     resolved = np.dtype(dtype)
+    known = _BY_DTYPE.get(resolved)
+    if known is not None:
+        return known
     if resolved.kind in "SOU":
         return "BYTES"
     name = _BY_DTYPE.get(resolved.newbyteorder("<"))

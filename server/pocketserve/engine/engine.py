@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -63,6 +63,20 @@ class Slot:
 Key = tuple[str, str]
 
 
+class _Use:
+    """Holds a version until its block ends."""
+
+    def __init__(self, engine: Engine, running: Running) -> None:
+        self._engine = engine
+        self._running = running
+
+    def __enter__(self) -> Running:
+        return self._running
+
+    def __exit__(self, *raised: object) -> None:
+        self._engine.release(self._running)
+
+
 class Engine:
     """Loads, runs and unloads versions.
 
@@ -93,10 +107,9 @@ class Engine:
         self._janitor: threading.Thread | None = None
         self._closed = False
 
-    @contextmanager
     def use(
         self, entry: ModelEntry, version: VersionEntry, deadline: float, cancellation: Cancellation | None = None
-    ) -> Iterator[Running]:
+    ) -> AbstractContextManager[Running]:
         """Hold a version for one request, loading it first where needed. It is not unloaded meanwhile.
 
         Args:
@@ -105,11 +118,7 @@ class Engine:
         Raises:
             ApiError: why the version cannot be used.
         """
-        running = self._acquire(entry, version, deadline, cancellation)
-        try:
-            yield running
-        finally:
-            self._release(running)
+        return _Use(self, self.acquire(entry, version, deadline, cancellation))
 
     def load(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> None:
         """Load a version now. A loaded one is loaded anew and swapped in; requests that hold the old one finish on it.
@@ -259,9 +268,10 @@ class Engine:
             self._changed.notify_all()
         self._close(*closing)
 
-    def _acquire(
+    def acquire(
         self, entry: ModelEntry, version: VersionEntry, deadline: float, cancellation: Cancellation | None
     ) -> Running:
+        """What :meth:`use` does at its start, for the one caller whose time counts; :meth:`release` ends it."""
         key = (entry.name, version.name)
         # A freshly loaded version may be evicted before this thread gets hold of it; then it is loaded once more.
         while True:
@@ -289,7 +299,8 @@ class Engine:
         if slot.state is State.FAILED and slot.error is not None and slot.failed_stamp == _stamp(version):
             raise slot.error
 
-    def _release(self, running: Running) -> None:
+    def release(self, running: Running) -> None:
+        """Give back what :meth:`acquire` gave."""
         with self._changed:
             running.users -= 1
             now = running.last_used = self._clock()

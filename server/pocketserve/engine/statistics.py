@@ -65,6 +65,12 @@ class _Duration:
         return {"count": self.count, "ns": self.ns}
 
 
+def _add_run(phases: dict[str, _Duration], timing: Timing) -> None:
+    phases["compute_input"].add(timing.input_ns)
+    phases["compute_infer"].add(timing.infer_ns)
+    phases["compute_output"].add(timing.output_ns)
+
+
 class VersionStatistics:
     """Counters of one version. They survive unloading and loading again."""
 
@@ -81,26 +87,24 @@ class VersionStatistics:
 
     def record_success(self, timing: Timing) -> None:
         """Count a request that was answered."""
-        values = (timing.queue_ns, timing.input_ns, timing.infer_ns, timing.output_ns)
+        size = timing.rows if timing.batch is None else timing.batch
         with self._lock:
             self.inference_count += timing.rows
             self.execution_count += timing.executions
             self.last_inference_ms = int(time.time() * 1000)  # an epoch time for people, never used to compute
             self.success.add(timing.total_ns)
-            for phase, value in zip(PHASES, values, strict=True):
-                self.phases[phase].add(value)
-            size = timing.rows if timing.batch is None else timing.batch
-            if size:
-                self._itemise(size, values[1:])
+            self.phases["queue"].add(timing.queue_ns)
+            _add_run(self.phases, timing)
+            batch = self.batches.get(size) or self._new_batch(size)
+            if batch is not None:
+                _add_run(batch, timing)
 
-    def _itemise(self, rows: int, values: tuple[int, ...]) -> None:
-        batch = self.batches.get(rows)
-        if batch is None:
-            if len(self.batches) >= MAX_BATCH_SIZES:
-                return
-            batch = self.batches[rows] = {phase: _Duration() for phase in PHASES[1:]}
-        for phase, value in zip(PHASES[1:], values, strict=True):
-            batch[phase].add(value)
+    def _new_batch(self, size: int) -> dict[str, _Duration] | None:
+        """The counters of a batch size that was not seen before; None for a request that another one led."""
+        if not size or len(self.batches) >= MAX_BATCH_SIZES:
+            return None
+        batch = self.batches[size] = {phase: _Duration() for phase in PHASES[1:]}
+        return batch
 
     def record_failure(self, ns: int, code: ErrorCode | None = None) -> None:
         """Count a request that reached the model's name but was not answered with a result."""
