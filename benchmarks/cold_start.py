@@ -27,10 +27,10 @@ BODY = b'{"inputs":[{"name":"image","datatype":"FP32","shape":[1,8,8,1],"data":[
 
 
 def run() -> list[Comparison]:
-    """Start both sides in turn, each as a new process."""
+    """Start both sides in turn, each as a new process; the first round, which writes bytecode, is left out."""
     models = Path(__file__).resolve().parents[1] / "models"
     ours, floor = [], []
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS + 1):
         started = time.perf_counter()
         with pocketserve(models, "--threads", "1") as (_, port):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/digits/infer", BODY, timeout=30).read()
@@ -40,4 +40,4 @@ def run() -> list[Comparison]:
             floor.append((time.perf_counter() - started) * 1e3)
             if not answer:
                 sys.exit("the floor's script failed; is ai-edge-litert installed?")
-    return [Comparison("C1", "process start to first answer, digits", "ms", ours, floor, GOAL)]
+    return [Comparison("C1", "process start to first answer, digits", "ms", ours[1:], floor[1:], GOAL)]

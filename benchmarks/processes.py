@@ -22,11 +22,18 @@ def pin(pid: int, core: int) -> None:
         os.sched_setaffinity(pid, {cores[core % len(cores)]})
 
 
+def _surroundings() -> dict[str, str]:
+    """Ours, but bytecode is kept as on any device: else each start compiles our sources, and ours only."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 @contextmanager
 def process(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A child on core 1 that is ended at the end."""
     with tempfile.TemporaryFile() as log:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=_surroundings()
+        )
         pin(child.pid, 1)
         try:
             yield child

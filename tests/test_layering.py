@@ -184,12 +184,13 @@ def loaded_by(statement: str) -> set[str]:
     [
         ("import pocketserve_wire.oip", {*LATE, "numpy", "requests", "flask", "socket", "pocketserve"}),
         ("import pocketserve", {*LATE, "numpy", "requests", "flask", "waitress"}),
-        ("import pocketserve.serving", {*LATE, "requests"}),
+        ("import pocketserve.serving", {*LATE, "requests", "flask", "werkzeug", "platformdirs"}),
+        ("import pocketserve.cli as c; c._parser(['serve'])", {*LATE, "numpy", "requests", "flask", "waitress"}),
         ("import pocketserve.transports.socket.server", {*LATE, "requests", "flask", "werkzeug", "waitress"}),
         ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.KINDS if k.module]", LATE),
         ("import pocketserve_client", {*LATE, "flask", "waitress", "pocketserve"}),
     ],
-    ids=["wire", "pocketserve", "serving", "socket", "runtimes", "client"],
+    ids=["wire", "pocketserve", "serving", "command", "socket", "runtimes", "client"],
 )
 def test_what_an_import_loads(statement: str, unwanted: set[str]) -> None:
     """The server starts small: no framework, no picture library, no metrics and no client is loaded with it."""

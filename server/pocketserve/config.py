@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import platformdirs
-
 from pocketserve_wire import limits
 
 APP_NAME: Final = "pocketserve"
@@ -37,6 +35,8 @@ def _setting(default: Any, why: str, unit: str = "", factory: Callable[[], Any] 
 
 def default_state_dir() -> Path:
     """Where this installation keeps what must survive a restart."""
+    import platformdirs  # late: a server that is told its folders does without
+
     return platformdirs.user_state_path(APP_NAME)
 
 

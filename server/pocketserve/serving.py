@@ -19,8 +19,7 @@ from types import FrameType
 from pocketserve.config import Config
 from pocketserve.security import Guard, ensure_token
 from pocketserve.service import Service
-from pocketserve.transports.http.app import create_app
-from pocketserve.transports.http.front import create_front
+from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.socket.server import SocketServer
 from pocketserve_wire import ApiError
@@ -68,7 +67,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
     token = ensure_token(config.token_file) if config.auth else None
     service = _open_service(config, token)
     guard = Guard(token, config.allowed_hosts)
-    server = HttpServer(create_front(service, guard, create_app(service, guard)), config, guard)
+    server = HttpServer(create_server_app(service, guard), config, guard)
     sockets = SocketServer(service, token) if config.socket else None
     addresses = Addresses(
         Address(server.host, server.port), Address(sockets.host, sockets.port) if sockets is not None else None

@@ -6,6 +6,9 @@ import gzip
 import io
 import json
 import re
+import subprocess
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from pocketserve.config import load_config
 from pocketserve.security import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.app import create_app
-from pocketserve.transports.http.front import create_front
+from pocketserve.transports.http.front import create_front, create_on_demand
 
 TOKEN = "t" * 43
 JSON = json.dumps({"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 8, 8, 1], "data": [0] * 64}]}).encode()
@@ -82,3 +85,70 @@ def test_both_sides_give_the_same_bytes(sides, environ, body, authorization):
         environ = {**environ, "HTTP_AUTHORIZATION": authorization}
     flask, front = sides
     assert call(front, environ, body) == call(flask, environ, body)
+
+
+def test_an_application_on_demand_is_made_once():
+    made, together = [], threading.Barrier(8, timeout=30)
+
+    def make():
+        made.append(1)
+        return lambda environ, start_response: [environ["PATH_INFO"].encode()]
+
+    def ask(path: str) -> None:
+        together.wait()
+        answers.append(app({"PATH_INFO": path}, lambda status, headers: None))
+
+    app, answers = create_on_demand(make), []
+    assert made == []
+    threads = [threading.Thread(target=ask, args=(f"/{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert made == [1] and sorted(answers) == [[b"/%d" % number] for number in range(8)]
+
+
+def test_an_application_that_cannot_be_made_is_tried_again():
+    outcomes = [OSError("no memory for it"), lambda environ, start_response: [b"made"]]
+
+    def make():
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    app = create_on_demand(make)
+    with pytest.raises(OSError, match="no memory"):
+        app({}, lambda status, headers: None)
+    assert app({}, lambda status, headers: None) == [b"made"]
+
+
+LATE = """
+import io, sys
+from pocketserve.config import load_config
+from pocketserve.security import Guard
+from pocketserve.service import Service
+from pocketserve.transports.http.front import create_server_app
+
+service = Service(load_config({"models_dir": sys.argv[1], "state_dir": sys.argv[2], "quarantine": False}))
+app = create_server_app(service, Guard(None))
+
+def ask(method, path, body):
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "HTTP_HOST": "127.0.0.1", "CONTENT_LENGTH": str(len(body)),
+               "SERVER_NAME": "x", "SERVER_PORT": "1", "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body)}
+    said = []
+    list(app(environ, lambda status, headers, exc_info=None: said.append(status)))
+    print(said[0], "flask" in sys.modules)
+
+ask("GET", "/v2/health/ready", b"")
+ask("POST", "/predictions/petals", b"[5.1,3.5,1.4]")
+ask("POST", "/v2/models/none/infer", b"")
+ask("GET", "/v2", b"")
+service.close()
+"""
+
+
+def test_the_data_plane_does_without_flask(tmp_path):
+    command = [sys.executable, "-c", LATE, str(MODELS), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == ["200 OK False", "200 OK False", "404 Not Found False", "200 OK True"]

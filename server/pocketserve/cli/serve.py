@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 from typing import TYPE_CHECKING, Any
@@ -47,10 +48,20 @@ def run(options: argparse.Namespace) -> int:
     )
     if not config.auth:
         logging.warning("no token is asked for: every app on this device can use the server")
-    from pocketserve.serving import serve
+    gc.disable()  # nothing that is made at start is garbage: looking for it costs a twentieth of the time
+    try:
+        from pocketserve.serving import serve
 
-    serve(config, on_ready=lambda addresses: _announce(config, addresses))
+        serve(config, on_ready=lambda addresses: _ready(config, addresses))
+    finally:
+        gc.enable()
     return 0
+
+
+def _ready(config: Config, addresses: Addresses) -> None:
+    gc.freeze()  # what lives as long as the process need not be looked through again and again
+    gc.enable()
+    _announce(config, addresses)
 
 
 def _announce(config: Config, addresses: Addresses) -> None:

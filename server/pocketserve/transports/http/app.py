@@ -90,7 +90,7 @@ def _read_request(route: Route, path: Mapping[str, str], max_body_bytes: int) ->
 
 def _write_response(answer: ApiResponse) -> Response:
     headers, body = translation.finish(answer, request.headers.get("Accept-Encoding"))
-    return Response(body, status=answer.status, headers=headers)
+    return Response(body, status=translation.status_line(answer.status), headers=headers)
 
 
 def _register_errors(app: Flask) -> None:

@@ -5,10 +5,9 @@ Routing, checks, faults and translation are the ones that Flask's views use; Fla
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
-
-from werkzeug.http import HTTP_STATUS_CODES
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import ApiRequest, ApiResponse
@@ -23,6 +22,32 @@ WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 FAST = frozenset({"infer", "prediction", "health"})
 """Kinds of answer (``Route.answer``) that do not pass through Flask."""
+
+
+def create_on_demand(make: Callable[[], WsgiApp]) -> WsgiApp:
+    """A WSGI application that is made, once, for the first request that it gets."""
+    made: list[WsgiApp] = []
+    lock = threading.Lock()
+
+    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if not made:
+            with lock:
+                if not made:
+                    made.append(make())
+        return made[0](environ, start_response)
+
+    return app
+
+
+def create_server_app(service: Service, guard: Guard) -> WsgiApp:
+    """The whole HTTP interface. Flask is imported when a request needs it: it costs more than all else at start."""
+
+    def make() -> WsgiApp:
+        from pocketserve.transports.http.app import create_app
+
+        return create_app(service, guard)
+
+    return create_front(service, guard, create_on_demand(make))
 
 
 def create_front(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
@@ -71,6 +96,5 @@ def _read_request(environ: Environ, target: dispatch.Target, max_body_bytes: int
 
 def _send(answer: ApiResponse, accept_encoding: str | None, start_response: StartResponse) -> list[bytes]:
     headers, body = translation.finish(answer, accept_encoding)
-    phrase = HTTP_STATUS_CODES.get(answer.status, "Unknown").upper()
-    start_response(f"{answer.status} {phrase}", [*headers.items(), ("Content-Length", str(len(body)))])
+    start_response(translation.status_line(answer.status), [*headers.items(), ("Content-Length", str(len(body)))])
     return [body]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import ApiRequest, ApiResponse
@@ -35,6 +36,14 @@ def read_request(
         json_length=parse_json_length(json_length if route.answer == "infer" else None, len(body)),
         content_type=content_type,
     )
+
+
+_STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
+
+
+def status_line(status: int) -> str:
+    """A status with its phrase, such as ``404 Not Found``."""
+    return _STATUS_LINES.get(status, f"{status} Unknown")
 
 
 def finish(answer: ApiResponse, accept_encoding: str | None) -> tuple[dict[str, str], bytes]:
