@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from pocketserve.config import Config
+from pocketserve.run_marker import RunMarker, notice_killed
 from pocketserve.security import Guard, ensure_token
 from pocketserve.service import Service
 from pocketserve.transports.http.front import create_server_app
@@ -72,8 +73,15 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
     addresses = Addresses(
         Address(server.host, server.port), Address(sockets.host, sockets.port) if sockets is not None else None
     )
+    _tell_of_killed(config.state_dir)
+    marker = RunMarker(config.state_dir, tuple(a.port for a in (addresses.http, addresses.socket) if a is not None))
     unfinished = threading.Event()
-    restore = _install_signals(lambda: _drain(service, server, sockets, unfinished), server.wakeup_descriptor)
+
+    def end() -> None:
+        marker.close()  # whatever ends it now, it was asked to end
+        _drain(service, server, sockets, unfinished)
+
+    restore = _install_signals(end, server.wakeup_descriptor)
     try:
         _preload(service)
         if sockets is not None:
@@ -87,6 +95,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         if sockets is not None:
             sockets.stop()
         service.close()
+        marker.close()
     if unfinished.is_set():
         # A thread still runs native code; ending the interpreter under it would abort the process.
         logging.shutdown()
@@ -128,6 +137,13 @@ def _open_service(config: Config, token: str | None) -> Service:
             f"the models folder {config.models_dir} cannot be read ({error.strerror}); "
             "name one: pocketserve serve FOLDER"
         ) from None
+
+
+def _tell_of_killed(state_dir: Path) -> None:
+    """Say so if the last server had no chance to end: Android kills without a word."""
+    run = notice_killed(state_dir)
+    if run is not None:
+        log.warning("the last server (process %d) was killed; `pocketserve doctor` says what to do", run.pid)
 
 
 def _preload(service: Service) -> None:

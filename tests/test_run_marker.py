@@ -1,0 +1,84 @@
+"""A server that was killed is noticed, once by the next start and for a while by the doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from conftest import MODELS
+from pocketserve.run_marker import RunMarker, boot_id, killed, notice_killed, running
+
+START = "from pocketserve.run_marker import RunMarker; from pathlib import Path; import os, sys;"
+
+
+def start_and_die(state) -> int:
+    """A process that marks itself and is killed; returns its id."""
+    code = f"{START} RunMarker(Path(sys.argv[1]), (8470,)); os.kill(os.getpid(), 9)"
+    process = subprocess.Popen([sys.executable, "-c", code, str(state)])
+    assert process.wait(60) == -9
+    return process.pid
+
+
+def test_a_clean_end_leaves_nothing(tmp_path):
+    marker = RunMarker(tmp_path, (1, 2))
+    (run,) = running(tmp_path)
+    assert (run.pid, run.ports) == (os.getpid(), (1, 2))
+    assert killed(tmp_path) is None and notice_killed(tmp_path) is None
+    marker.close()
+    marker.close()
+    assert running(tmp_path) == [] and killed(tmp_path) is None
+
+
+def test_a_killed_run_is_noticed_once_and_remembered(tmp_path):
+    pid = start_and_die(tmp_path)
+    assert running(tmp_path) == []
+    found = killed(tmp_path)
+    assert found is not None and found.pid == pid
+    assert notice_killed(tmp_path) == found
+    assert notice_killed(tmp_path) is None
+    assert killed(tmp_path) == found
+
+
+def test_a_living_server_with_the_same_folder_is_left_alone(tmp_path):
+    marker = RunMarker(tmp_path, ())
+    dead = start_and_die(tmp_path)
+    noticed = notice_killed(tmp_path)
+    assert noticed is not None and noticed.pid == dead
+    assert [run.pid for run in running(tmp_path)] == [os.getpid()]
+    marker.close()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"pid": "x"}', "\0" * 100, "[" * 4000])
+def test_damaged_files_are_passed_over(tmp_path, content):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "7.json").write_text(content)
+    (tmp_path / "last-killed.json").write_text(content)
+    assert killed(tmp_path) is None and running(tmp_path) == [] and notice_killed(tmp_path) is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path):
+    (tmp_path / "file").write_text("")
+    RunMarker(tmp_path / "file", ()).close()
+    assert running(tmp_path / "file") == []
+    assert boot_id(tmp_path / "none") == ""
+
+
+@pytest.mark.live
+def test_a_server_tells_of_the_one_before_it(new_server, tmp_path):
+    own = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    first = new_server(MODELS, environment=own)
+    (run,) = running(tmp_path / "state")
+    assert run.pid == first.process.pid and first.port in run.ports
+    first.process.kill()
+    first.process.wait(20)
+    second = new_server(MODELS, environment=own)
+    assert f"the last server (process {first.process.pid}) was killed" in second.log.read_text()
+    assert second.stop() == 0
+    assert json.loads((tmp_path / "state/last-killed.json").read_text())["pid"] == first.process.pid
+    assert list((tmp_path / "state/runs").iterdir()) == []
+    third = new_server(MODELS, environment=own)
+    assert "was killed" not in third.log.read_text()
