@@ -6,6 +6,7 @@ A trial costs one extra process per new file, once. It is never on the path of a
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import logging
 import math
@@ -26,6 +27,7 @@ from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import Stamp, check_digest, content_digest, stamp, version_files
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
+from pocketserve.runtimes.registry import kind_named
 from pocketserve_wire import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -174,7 +176,10 @@ class Quarantine:
                 self._process = None
                 _end(process)
             answer.seek(0)
-            return _judge(fault, process.returncode, answer.read(MAX_ANSWER_BYTES))
+            verdict = _judge(fault, process.returncode, answer.read(MAX_ANSWER_BYTES))
+            if not verdict.ok and process.returncode:
+                _check_framework(request["kind"], folder, self._limits.timeout)
+            return verdict
 
 
 def _key(version: VersionEntry, content: str) -> str:
@@ -231,6 +236,37 @@ def _judge(fault: str, exit_code: int | None, answer: bytes) -> Verdict:
     if result["outcome"] == "refused":
         raise ModelLoadError(result["reason"])
     return Verdict(result["outcome"] == "good", result["reason"], result["runtime"])
+
+
+def _check_framework(kind: str, folder: str, timeout: float) -> None:
+    """A file is not to blame for a framework that does not even import without it.
+
+    Raises:
+        RuntimeMissingError: the framework's import ends its process, or does not end.
+    """
+    known = kind_named(kind)
+    for package in known.packages if known is not None else ():
+        if importlib.util.find_spec(package) is None:
+            continue
+        command = [sys.executable, "-c", f"import {package}"]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=folder,
+                env=_environment(folder),
+                timeout=timeout,
+                check=False,
+            )
+            harmed = done.returncode not in (0, 1)  # 1: it raised, which harms nobody
+        except subprocess.TimeoutExpired:
+            harmed = True
+        if harmed:
+            raise RuntimeMissingError(
+                f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
+            )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
