@@ -109,6 +109,8 @@ FORBIDDEN = {
     "pocketserve.repository": [*HTTP, *API, "pocketserve.engine", "pocketserve.tasks", "pocketserve_client"],
     "pocketserve.engine": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.quarantine": [*HTTP, *API, "pocketserve_client"],
+    "pocketserve.doctor": [*HTTP, *API, "pocketserve_client", "requests"],
+    "pocketserve.run_marker": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.api": [*HTTP, "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],

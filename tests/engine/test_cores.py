@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketserve.engine.cores import available_memory, count_fast, top_speed_khz, usable_cores
+from pocketserve.engine.cores import available_memory, count_fast, readable_memory, top_speed_khz, usable_cores
 
 BIG, MIDDLE, LITTLE = 3_000_000, 2_400_000, 1_800_000
 
@@ -41,3 +41,20 @@ def test_this_system_has_cores_and_memory():
     assert usable_cores()
     assert 1 <= count_fast(usable_cores()) <= len(usable_cores())
     assert available_memory() > 2**20
+
+
+@pytest.mark.parametrize(
+    ("content", "available"),
+    [
+        ("MemTotal:  7800000 kB\nMemFree: 90000 kB\nMemAvailable: 2000 kB\n", 2000 * 1024),
+        ("MemTotal: 7800000 kB\n", None),
+        ("MemAvailable:\n", None),
+        ("MemAvailable: much\n", None),
+        (None, None),
+    ],
+)
+def test_available_memory_is_read_from_meminfo_alone(tmp_path, content, available):
+    """Android denies ``/proc/stat``; nothing but ``/proc/meminfo`` is read, and it may be missing or odd."""
+    if content is not None:
+        (tmp_path / "meminfo").write_text(content)
+    assert readable_memory(tmp_path / "meminfo") == available

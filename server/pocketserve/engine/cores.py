@@ -43,10 +43,18 @@ def count_fast(cores: Iterable[int], speed: Callable[[int], int | None] = top_sp
 
 def available_memory() -> int:
     """Bytes of memory that can be had without swapping; a cautious 1 GiB where the system does not tell."""
+    return readable_memory() or 2**30
+
+
+def readable_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes of memory that can be had without swapping; None where the system does not tell.
+
+    Android lets apps read this file of ``/proc``, unlike ``/proc/stat``.
+    """
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    return 2**30
+    return None

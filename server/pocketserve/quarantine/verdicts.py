@@ -68,6 +68,12 @@ class VerdictStore:
             self._write()
             return True
 
+    def refused(self) -> dict[str, Verdict]:
+        """The verdicts that keep a file from being loaded, by key."""
+        with self._lock:
+            self._refresh()
+            return {key: verdict for key, verdict in self._verdicts.items() if not verdict.ok}
+
     def _refresh(self) -> None:
         try:
             status = self._path.stat()

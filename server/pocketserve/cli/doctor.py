@@ -1,0 +1,66 @@
+"""``pocketserve doctor``: what this device can do, and what to mend."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from pocketserve.cli.output import print_json
+from pocketserve.doctor.checkup import examine
+from pocketserve.doctor.device import Device
+from pocketserve.doctor.finding import Finding, Level
+from pocketserve.doctor.surroundings import read_settings
+
+WIDTH = 100
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """The command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "doctor",
+        help="find out what this device can do, and what is wrong",
+        description="Looks at Python, packages, runtimes, models, ports, memory, cores and what Android does to "
+        "them. Ends with 1 if there is a problem. Nothing is changed, and the internet is not used.",
+    )
+    parser.add_argument("models_dir", nargs="?", metavar="MODELS_DIR", help="the models folder to look at")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look and print; fails if there is a problem."""
+    device = Device()
+    findings = examine(device, read_settings(device, options.models_dir))
+    problems = sum(finding.level is Level.PROBLEM for finding in findings)
+    if options.json:
+        print_json({"ok": not problems, "findings": [_document(finding) for finding in findings]})
+    else:
+        _print(findings)
+        warnings = sum(finding.level is Level.WARNING for finding in findings)
+        print(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
+    return 1 if problems else 0
+
+
+def _document(finding: Finding) -> dict[str, str]:
+    return {
+        "subject": finding.subject,
+        "level": str(finding.level),
+        "sentence": finding.sentence,
+        "fix": finding.fix,
+    }
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    marks = {Level.OK: "ok", Level.WARNING: "WARNING", Level.PROBLEM: "PROBLEM"}
+    indent = max((len(finding.subject) for finding in findings), default=0) + 11
+    for finding in findings:
+        head = f"{marks[finding.level]:9}{finding.subject}".ljust(indent)
+        print(textwrap.fill(head + finding.sentence, WIDTH, subsequent_indent=" " * indent, break_long_words=False))
+        if finding.fix:
+            print(f"{' ' * indent}-> {finding.fix}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,78 @@
+"""All checks, side by side, within one time limit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+from pocketserve.doctor import android, hardware, last_run, models, packages, ports, python, token
+from pocketserve.doctor.device import Device
+from pocketserve.doctor.finding import Check, Finding, warning
+from pocketserve.doctor.imports import LIMIT_S as IMPORT_LIMIT_S
+from pocketserve.doctor.surroundings import Settings
+
+LIMIT_S = 15.0
+"""For everything together. The checks that start processes bound themselves to 10 s."""
+
+
+def checks(device: Device, settings: Settings, limit: float) -> Mapping[str, Check]:
+    """Subject -> check, in the order in which they are shown.
+
+    Args:
+        limit: seconds for the imports, and for looking at the models folder.
+    """
+    return {
+        "python": lambda: python.check_python(device),
+        "termux": lambda: python.check_play_store(device),
+        "upgrade": lambda: python.check_upgrade(device),
+        "packages": lambda: packages.check_packages(device, limit),
+        "settings": lambda: settings.findings,
+        "models": lambda: models.check_models(device, settings, limit),
+        "token": lambda: token.check_token(device, settings),
+        "ports": lambda: ports.check_ports(device, settings),
+        "last run": lambda: last_run.check_last_run(device, settings),
+        "cores": lambda: hardware.check_cores(device),
+        "memory": lambda: hardware.check_memory(device, settings),
+        "disk": lambda: hardware.check_disk(settings),
+        "clock": lambda: hardware.check_clock(device),
+        "wake lock": lambda: android.check_wake_lock(device, settings),
+        "battery": lambda: android.check_battery(device),
+        "processes": lambda: android.check_phantom_processes(device),
+    }
+
+
+def examine(device: Device, settings: Settings, limit: float = IMPORT_LIMIT_S) -> list[Finding]:
+    """Run every check; one that fails or hangs becomes a finding and holds up no other."""
+    return run_checks(checks(device, settings, limit), LIMIT_S)
+
+
+def run_checks(listed: Mapping[str, Check], limit: float) -> list[Finding]:
+    """Run checks on a thread each.
+
+    Args:
+        limit: seconds for all of them; a thread that takes longer is left behind and ends with the process.
+    """
+    ends = time.monotonic() + limit
+    results: dict[str, list[Finding]] = {}
+    threads = {
+        subject: threading.Thread(target=_run, args=(subject, check, results), name=f"doctor-{subject}", daemon=True)
+        for subject, check in listed.items()
+    }
+    for thread in threads.values():
+        thread.start()
+    findings: list[Finding] = []
+    for subject, thread in threads.items():
+        thread.join(max(0.0, ends - time.monotonic()))
+        hung = [warning(subject, f"looking at it took longer than {limit:g} s", "pocketserve doctor --debug")]
+        findings += results.get(subject, hung)
+    return findings
+
+
+def _run(subject: str, check: Check, results: dict[str, list[Finding]]) -> None:
+    try:
+        found = list(check())
+    except Exception as error:  # whatever is broken here must not hide the rest
+        text = f"it cannot be looked at: {type(error).__name__}: {str(error)[:200]}"
+        found = [warning(subject, text, "report this")]
+    results[subject] = found

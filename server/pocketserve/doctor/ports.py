@@ -1,0 +1,76 @@
+"""Whether the server's ports are free, and who has them if not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+
+from pocketserve.doctor.device import Device
+from pocketserve.doctor.finding import Finding, ok, problem
+from pocketserve.doctor.surroundings import Settings
+from pocketserve.run_marker import running
+
+LISTENING = "0A"
+
+
+def check_ports(device: Device, settings: Settings) -> Iterator[Finding]:
+    """Bind each for a moment, as the server would."""
+    config = settings.config
+    if config is None:
+        return
+    own = {port: run.pid for run in running(config.state_dir) for port in run.ports}
+    asked = [("http", config.http_port)] + ([("socket", config.socket_port)] if config.socket else [])
+    for name, port in asked:
+        if port in own:
+            yield ok("ports", f"{name} port {port} is served by a running pocketserve (process {own[port]})")
+        elif (code := _bind_error(config.host, port)) is None:
+            yield ok("ports", f"{name} port {port} is free")
+        else:
+            yield _fault(device, config.host, name, port, code)
+
+
+def _fault(device: Device, host: str, name: str, port: int, code: int) -> Finding:
+    """What a bind error means."""
+    other = f"pocketserve serve --{name}-port {port + 100 if port >= 1024 else 8571}"
+    if code in (errno.EACCES, errno.EPERM):
+        return problem("ports", f"{name} port {port} may not be used", other)
+    if code != errno.EADDRINUSE:
+        sentence = f"{host} cannot be listened on: {os.strerror(code)}"
+        return problem("ports", sentence, "pocketserve serve --host 127.0.0.1")
+    holder = _holder(device, port)
+    by = f" by {holder[1]} (process {holder[0]})" if holder else " by another app"
+    return problem("ports", f"{name} port {port} is taken{by}", f"kill {holder[0]}, or {other}" if holder else other)
+
+
+def _bind_error(host: str, port: int) -> int | None:
+    """The number of the error that a server would meet; None if it would not."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+    except socket.gaierror:
+        return errno.EADDRNOTAVAIL
+    except OSError as error:
+        return error.errno or errno.EADDRNOTAVAIL
+    return None
+
+
+def _holder(device: Device, port: int) -> tuple[int, str] | None:
+    """Process and name of who listens on a port, if it is of the same user and the system tells."""
+    inodes = set()
+    for table in ("proc/net/tcp", "proc/net/tcp6"):
+        for line in device.read(table).splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[1].endswith(f":{port:04X}") and fields[3] == LISTENING:
+                inodes.add(f"socket:[{fields[9]}]")
+    for folder in sorted((device.root / "proc").glob("[0-9]*/fd")) if inodes else ():
+        try:
+            if any(os.readlink(entry) in inodes for entry in folder.iterdir()):
+                pid = folder.parent.name
+                return int(pid), device.read(f"proc/{pid}/comm").strip() or "a program"
+        except OSError:
+            continue
+    return None

@@ -1,0 +1,42 @@
+"""What a check gets: the device, and the settings as far as they can be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pocketserve.doctor.device import Device
+from pocketserve.doctor.finding import Finding, ok, problem
+
+if TYPE_CHECKING:
+    from pocketserve.config import Config
+
+SUBJECT = "settings"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a server here, or why there are none."""
+
+    config: Config | None
+    findings: tuple[Finding, ...]
+
+
+def read_settings(device: Device, models_dir: str | None = None) -> Settings:
+    """The settings that ``pocketserve serve`` would use; the defaults in place of wrong ones."""
+    try:
+        from pocketserve.config import ConfigError, load_config
+    except Exception as error:  # its one dependency was wiped by an upgrade of Python, or is broken
+        fix = "pip install --force-reinstall platformdirs"
+        return Settings(None, (problem(SUBJECT, f"the settings cannot be read: {error}", fix),))
+    try:
+        config = load_config({"models_dir": models_dir}, device.environ)
+        return Settings(config, (ok(SUBJECT, f"state is kept in {config.state_dir}"),))
+    except ConfigError as error:
+        wrong = problem(SUBJECT, f"a setting is wrong: {error}", f"unset {_variable(str(error))}")
+        return Settings(load_config({"models_dir": models_dir}, {}), (wrong,))
+
+
+def _variable(text: str) -> str:
+    first = text.split(maxsplit=1)[0]
+    return first if first.startswith("POCKETSERVE_") else f"POCKETSERVE_{first.upper()}"

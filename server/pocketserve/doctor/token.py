@@ -1,0 +1,54 @@
+"""The token file: there, whole, and readable by its owner only."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from pocketserve.doctor.device import Device
+from pocketserve.doctor.finding import Finding, ok, problem
+from pocketserve.doctor.surroundings import Settings
+from pocketserve.security import TokenFileError, read_token
+
+SUBJECT = "token"
+SHARED_STORAGE = ("storage", "sdcard", "mnt/sdcard", "data/media")
+"""Folders that all apps with the storage permission can read, whatever a file's mode says."""
+
+
+def check_token(device: Device, settings: Settings) -> Iterator[Finding]:
+    """Look at the file as the server would."""
+    config = settings.config
+    if config is None or not config.auth:
+        return
+    path = config.token_file
+    if is_shared(device, path):
+        sentence = f"the token file {path} lies in shared storage, where other apps can read it"
+        yield problem(SUBJECT, sentence, "unset POCKETSERVE_TOKEN_FILE, or put it under your home folder")
+        return
+    try:
+        read_token(path)
+    except TokenFileError as error:
+        yield _fault(path, str(error))
+    else:
+        yield ok(SUBJECT, f"only its owner can read the token file {path}")
+
+
+def is_shared(device: Device, path: Path) -> bool:
+    """Whether a path lies in Android's shared storage."""
+    resolved = path.resolve()
+    return any(resolved.is_relative_to((device.root / folder).resolve()) for folder in SHARED_STORAGE)
+
+
+def _fault(path: Path, text: str) -> Finding:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return ok(SUBJECT, "there is no token yet; the first start makes one", "pocketserve token")
+    except OSError:
+        return problem(SUBJECT, text, f"look at the folder {path.parent}")
+    if not stat.S_ISREG(path.stat().st_mode):
+        return problem(SUBJECT, f"the token file {path} is not a file", f"mv {path} {path}.old")
+    if mode & 0o077 or not mode & 0o400:
+        return problem(SUBJECT, text.partition(";")[0], f"chmod 600 {path}")
+    return problem(SUBJECT, text.partition(";")[0], f"rm {path} && pocketserve token")

@@ -1,0 +1,30 @@
+"""A healthy phone to plant problems into."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def _load() -> ModuleType:
+    """The module beside this file, without making its folder importable for everybody."""
+    path = Path(__file__).with_name("planted.py")
+    spec = importlib.util.spec_from_file_location("doctor_planted", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["doctor_planted"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+planted = _load()
+
+
+@pytest.fixture
+def phone(tmp_path):
+    """A Termux device in good health."""
+    return planted.Phone(tmp_path)

@@ -1,0 +1,370 @@
+"""The doctor finds each planted problem, and names the step that mends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pocketserve.doctor.checkup import run_checks
+from pocketserve.doctor.finding import Level, ok
+from pocketserve.doctor.imports import try_imports
+from pocketserve.doctor.surroundings import read_settings
+from pocketserve.run_marker import KILLED_FILE, RunMarker
+
+HANG = "import threading\nthreading.Event().wait(60)"
+
+
+def plant_verdict(phone):
+    """A file in quarantine: what a trial of it left behind."""
+    from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+    from pocketserve.repository.scan import scan
+
+    version = scan(phone.models)["free"].versions["tflite"]
+    key = Quarantine(phone.state, TrialLimits()).key(version)
+    phone.file("home/state/verdicts.json", json.dumps({key: {"ok": False, "reason": "it crashed its framework"}}))
+
+
+def plant_killed(phone, boot="this"):
+    """A server that has been killed an hour ago."""
+    phone.file("root/proc/sys/kernel/random/boot_id", "this\n")
+    run = {"pid": 4711, "started": 1_790_000_000.0 - 3600, "suspended": 0.0, "boot": boot, "ports": [8470]}
+    phone.file("home/state/runs/4711.json", json.dumps(run))
+
+
+def plant_background(phone):
+    phone.changes["cores"] = range(4)
+
+
+def plant_old_site(phone):
+    phone.file("usr/lib/python3.13/site-packages/flask-3.1.3.dist-info/METADATA", "")
+    phone.file("usr/lib/python3.13/site-packages/pocketserve-0.1.0.dist-info/METADATA", "")
+
+
+def plant_token(phone, text="x" * 43, mode=0o600):
+    phone.file("home/token", text).chmod(mode)
+
+
+def plant_shared_token(phone):
+    token = phone.file("root/storage/emulated/0/token", "x" * 43)
+    phone.environ["POCKETSERVE_TOKEN_FILE"] = str(token)
+
+
+def plant_shared_models(phone):
+    model = phone.file("root/storage/emulated/0/models/free.tflite", "")
+    phone.environ["POCKETSERVE_MODELS_DIR"] = str(model.parent)
+
+
+def plant_processes(phone):
+    for pid in range(100, 120):
+        phone.file(f"root/proc/{pid}/stat", "")
+
+
+def variable(name, value):
+    return lambda phone: phone.environ.__setitem__(f"POCKETSERVE_{name}", value)
+
+
+def change(name, value):
+    return lambda phone: phone.changes.__setitem__(name, value)
+
+
+PROBLEMS = {
+    "old Python": (change("python", (3, 10)), "problem", "3.10 is too old", "pkg upgrade python"),
+    "32 bit": (change("wide", False), "warning", "32-bit", "64-bit device"),
+    "Play Store": (
+        lambda p: p.environ.update(TERMUX_APK_RELEASE="GOOGLE_PLAY_STORE"),
+        "warning",
+        "Google Play's Termux",
+        "F-Droid",
+    ),
+    "Python upgraded": (plant_old_site, "problem", "flask, pocketserve stayed behind", "sh install-termux.sh"),
+    "no Flask": (lambda p: p.without("flask"), "problem", "flask is missing", "pip install flask"),
+    "no NumPy": (lambda p: p.without("numpy"), "problem", "numpy is missing", "pkg install python-numpy"),
+    "NumPy raises": (
+        lambda p: (p.without("numpy"), p.package("numpy", "raise ImportError('libopenblas.so')")),
+        "problem",
+        "ImportError: libopenblas.so",
+        "pkg upgrade && pkg reinstall python-numpy",
+    ),
+    "no Pillow": (lambda p: p.without("PIL"), "warning", "Pillow is missing", "pkg install python-pillow"),
+    "Pillow broken": (
+        lambda p: p.package("PIL", "raise ImportError('libjpeg.so')"),
+        "problem",
+        "Pillow is installed but broken",
+        "pkg reinstall python-pillow",
+    ),
+    "no runtime": (
+        lambda p: p.without("tflite_runtime"),
+        "problem",
+        "no runtime is installed",
+        "pkg install python-tflite-runtime",
+    ),
+    "runtime raises OSError": (
+        lambda p: p.package("torch", "raise OSError('libandroid-execinfo.so not found')"),
+        "problem",
+        "OSError: libandroid-execinfo.so not found",
+        "pkg reinstall python-torch",
+    ),
+    "runtime raises ImportError": (
+        lambda p: p.package("onnxruntime", "import onnxruntime.capi.missing"),
+        "problem",
+        "onnxruntime is installed but broken: ModuleNotFoundError",
+        "pkg reinstall python-onnxruntime",
+    ),
+    "runtime ends the process": (
+        lambda p: p.package("torch", "import os; os._exit(3)"),
+        "problem",
+        "ends the process (exit code 3)",
+        "pkg reinstall python-torch",
+    ),
+    "runtime kills the process": (
+        lambda p: p.package("torch", "import os, signal; os.kill(os.getpid(), signal.SIGILL)"),
+        "problem",
+        "kills the process (SIGILL)",
+        "pkg upgrade",
+    ),
+    "setting wrong": (variable("QUEUE_LIMIT", "many"), "problem", "QUEUE_LIMIT", "unset POCKETSERVE_QUEUE_LIMIT"),
+    "setting out of range": (variable("QUEUE_LIMIT", "0"), "problem", "queue_limit", "unset POCKETSERVE_QUEUE_LIMIT"),
+    "models folder missing": (variable("MODELS_DIR", "/nowhere/at/all"), "problem", "cannot be read", "mkdir -p"),
+    "models folder empty": (lambda p: (p.models / "free.tflite").unlink(), "warning", "is empty", "cp MODEL.tflite"),
+    "models in shared storage": (plant_shared_models, "warning", "other apps can change the models", "cp -r"),
+    "manifest broken": (
+        lambda p: p.file("home/models/bad/model.toml", "task = 7\n"),
+        "problem",
+        "bad has a fault: bad/model.toml",
+        "bad/model.toml",
+    ),
+    "quarantined": (plant_verdict, "problem", "free (tflite) is in quarantine", "inspect --release free"),
+    "token readable by others": (lambda p: plant_token(p, mode=0o644), "problem", "read by others", "chmod 600"),
+    "token damaged": (lambda p: plant_token(p, "?"), "problem", "holds no token", "rm "),
+    "token is a folder": (lambda p: (p.home / "token").mkdir(), "problem", "is not a file", "mv "),
+    "token in shared storage": (plant_shared_token, "problem", "shared storage", "unset POCKETSERVE_TOKEN_FILE"),
+    "address not there": (variable("HOST", "192.0.2.1"), "problem", "cannot be listened on", "--host 127.0.0.1"),
+    "killed": (plant_killed, "warning", "was killed, most likely by Android", "termux-wake-lock"),
+    "restarted": (lambda p: plant_killed(p, "old"), "warning", "restart of the device", "pocketserve serve"),
+    "background": (plant_background, "warning", "none of them a fastest one", "Unrestricted"),
+    "memory unreadable": (
+        lambda p: (p.base / "root/proc/meminfo").unlink(),
+        "warning",
+        "does not tell how much memory",
+        "POCKETSERVE_MEMORY_BUDGET",
+    ),
+    "little memory": (
+        lambda p: p.file("root/proc/meminfo", "MemAvailable: 100000 kB\n"),
+        "warning",
+        "only 102 MB of memory",
+        "close other apps",
+    ),
+    "budget too large": (variable("MEMORY_BUDGET", "64Gi"), "warning", "budget is 68.7 GB", "MEMORY_BUDGET=1953Mi"),
+    "clock not set": (change("now", 1000.0), "problem", "the clock is wrong", "automatic"),
+    "no wake lock tool": (
+        lambda p: p.without("termux-wake-lock"),
+        "warning",
+        "termux-wake-lock is missing",
+        "pkg install termux-tools",
+    ),
+    "hot": (
+        lambda p: p.tool("termux-battery-status", """echo '{"percentage": 50, "temperature": 45.1}'"""),
+        "warning",
+        "hot (45 °C)",
+        "cool down",
+    ),
+    "battery low": (
+        lambda p: p.tool("termux-battery-status", """echo '{"percentage": 9, "plugged": "UNPLUGGED"}'"""),
+        "warning",
+        "low (9 %)",
+        "plug it in",
+    ),
+    "battery tool fails": (
+        lambda p: p.tool("termux-battery-status", "exit 1"),
+        "warning",
+        "says nothing of use",
+        "Termux:API app",
+    ),
+    "many processes": (plant_processes, "warning", "20 processes", "settings_enable_monitor_phantom_procs false"),
+    "many processes, Android 12": (
+        lambda p: (plant_processes(p), p.tool("getprop", "echo 31")),
+        "warning",
+        "20 processes",
+        "max_phantom_processes",
+    ),
+}
+
+
+def test_a_healthy_phone(phone):
+    assert phone.complaints() == []
+    subjects = {finding.subject for finding in phone.examine()}
+    assert subjects >= {"python", "packages", "pillow", "runtimes", "models", "token", "ports", "cores", "battery"}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_planted_problem_is_found(phone, name):
+    plant, level, sentence, fix = PROBLEMS[name]
+    plant(phone)
+    complaints = phone.complaints()
+    found = [finding for finding in complaints if sentence in finding.sentence]
+    assert {finding.level for finding in found} == {level}, complaints
+    assert fix in found[0].fix
+    assert all(finding.fix for finding in complaints)
+
+
+def test_a_taken_port_is_told_with_who_has_it(phone):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        phone.environ["POCKETSERVE_HTTP_PORT"] = str(port)
+        (unknown,) = phone.complaints()
+        assert "taken by another app" in unknown.sentence and "--http-port" in unknown.fix
+        phone.file("root/proc/net/tcp", f"head\n 0: 0100007F:{port:04X} 00000000:0000 0A 0:0 0:0 0 10234 0 5555 1\n")
+        phone.file("root/proc/77/comm", "squatter\n")
+        (phone.base / "root/proc/77/fd").mkdir()
+        (phone.base / "root/proc/77/fd/3").symlink_to("socket:[5555]")
+        (known,) = phone.complaints()
+        assert "taken by squatter (process 77)" in known.sentence and "kill 77" in known.fix
+
+
+def test_a_running_server_is_no_thief_of_its_port(phone):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        phone.environ["POCKETSERVE_HTTP_PORT"] = str(port)
+        marker = RunMarker(phone.state, (port,))
+        assert phone.complaints() == []
+        marker.close()
+
+
+def test_a_phone_that_slept_while_the_server_ran_held_no_wake_lock(phone):
+    marker = RunMarker(phone.state, ())
+    (path,) = (phone.state / "runs").glob("*.json")
+    run = json.loads(path.read_text()) | {"suspended": 0.0}
+    with path.open("r+") as file:  # the same file: its lock says that the server lives
+        file.truncate()
+        json.dump(run, file)
+    phone.changes["suspended"] = 600.0
+    (finding,) = phone.complaints()
+    assert "slept 10 min" in finding.sentence and finding.fix == "termux-wake-lock"
+    marker.close()
+
+
+def test_a_battery_tool_that_hangs_is_ended(phone, monkeypatch):
+    monkeypatch.setattr("pocketserve.doctor.android.BATTERY_TIMEOUT_S", 0.2)
+    phone.tool("termux-battery-status", "sleep 60 & sleep 60")
+    (finding,) = phone.complaints()
+    assert "does not answer" in finding.sentence
+
+
+def test_imports_that_hang_share_one_limit(phone):
+    for name in ("torch", "onnxruntime", "tensorflow"):
+        phone.package(name, HANG)
+    results = try_imports(phone.device(), [[name] for name in ("torch", "onnxruntime", "tensorflow")], limit=1.0)
+    assert {result.fault for result in results.values()} == {"its import did not end within 1 s"}
+
+
+def test_a_module_after_one_that_ends_the_process_is_not_accused(phone):
+    phone.package("waitress", "import os; os._exit(1)")
+    results = try_imports(phone.device(), [["flask", "waitress", "requests"]])
+    assert results["flask"].fault == "" and "exit code 1" in results["waitress"].fault
+    assert "one before it" in results["requests"].fault
+
+
+def test_a_framework_that_prints_does_not_confuse(phone):
+    phone.package("torch", "import sys; print('noise' * 1000, end=''); __version__ = '2.0'")
+    assert try_imports(phone.device(), [["torch"]])["torch"].version == "2.0"
+
+
+def test_a_check_that_fails_or_hangs_holds_up_no_other():
+    never = threading.Event()
+
+    def fails():
+        raise RuntimeError("odd")
+
+    def hangs():
+        never.wait(60)
+        return ()
+
+    findings = run_checks({"a": fails, "b": hangs, "c": lambda: [ok("c", "fine")]}, 0.5)
+    never.set()
+    assert [finding.subject for finding in findings] == ["a", "b", "c"]
+    assert "RuntimeError: odd" in findings[0].sentence and "took longer" in findings[1].sentence
+    assert findings[2].level is Level.OK
+
+
+def test_proot_is_told_from_termux(phone):
+    phone.changes |= {"platform": "linux", "release": "6.17.0-PRoot-Distro"}
+    assert any("Linux under proot" in finding.sentence for finding in phone.examine())
+    phone.without("PIL")
+    assert [finding.fix for finding in phone.complaints()] == ["pip install pillow"]
+
+
+def test_proot_is_known_by_its_tracer(phone):
+    phone.file("root/proc/self/status", "Name:\tpython\nTracerPid:\t9\n")
+    phone.file("root/proc/9/comm", "proot\n")
+    assert phone.device().proot and not phone.device().termux
+
+
+def test_nothing_there_at_all(phone, tmp_path):
+    """No packages, no tools, no /proc and no /sys: everything is still said."""
+    import shutil
+
+    for folder in ("usr", "bin", "root", "home"):
+        shutil.rmtree(tmp_path / folder)
+    complaints = phone.complaints()
+    assert {"packages", "pillow", "runtimes", "models", "memory"} <= {finding.subject for finding in complaints}
+    assert all(finding.fix for finding in complaints)
+
+
+def test_the_settings_library_is_missing(phone, monkeypatch):
+    """Without platformdirs there are no settings; what needs none is still looked at."""
+    for name in ("pocketserve.config", "platformdirs"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    settings = read_settings(phone.device())
+    assert settings.config is None and "platformdirs" in settings.findings[0].fix
+
+
+# --- The command
+
+
+def call(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("POCKETSERVE_")}
+    command = [sys.executable, "-m", "pocketserve", "doctor", *words]
+    return subprocess.run(command, env=environ | variables, capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_prints_json_and_fails_on_problems(tmp_path):
+    free = {"POCKETSERVE_HTTP_PORT": "0", "POCKETSERVE_SOCKET_PORT": "0", "POCKETSERVE_STATE_DIR": str(tmp_path)}
+    free["POCKETSERVE_TOKEN_FILE"] = str(tmp_path / "token")
+    done = call("--json", **free)
+    document = json.loads(done.stdout)
+    assert done.returncode == 0 and document["ok"] is True, done.stdout
+    assert set(document["findings"][0]) == {"subject", "level", "sentence", "fix"}
+    (tmp_path / "token").write_text("x" * 43)
+    (tmp_path / "token").chmod(0o666)
+    done = call(**free)
+    assert done.returncode == 1 and done.stderr == ""
+    assert re.search(r"^PROBLEM +token", done.stdout, re.MULTILINE) and "-> chmod 600" in done.stdout
+    assert "1 problem" in done.stdout
+
+
+def test_the_command_loads_no_package(tmp_path):
+    """It must work where everything else is broken: only platformdirs is imported, and guarded."""
+    code = (
+        "import sys, pocketserve.cli.doctor as d, pocketserve.doctor.surroundings, json;"
+        "print(sorted({'numpy', 'flask', 'requests', 'waitress', 'platformdirs'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_killed_file_is_what_a_later_start_leaves(phone):
+    plant_killed(phone)
+    (phone.state / "runs/4711.json").rename(phone.state / KILLED_FILE)
+    (finding,) = phone.complaints()
+    assert "process 4711" in finding.sentence

@@ -1,0 +1,108 @@
+"""What a phone's Python does differently: another platform name, missing and broken packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS
+
+pytestmark = pytest.mark.live
+
+SEVEN = MODELS / "digits" / "samples" / "7.png"
+ANDROID = """
+import os, sys
+sys.platform = "android"
+real = os.uname()
+os.uname = lambda: os.uname_result(("Android", *real[1:]))
+import platform
+platform.system = lambda: "Android"
+"""
+ABSENT = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)"
+BROKEN = {
+    "ImportError": "raise ImportError('libc++_shared.so: cannot open shared object file')",
+    "OSError": "raise OSError('dlopen failed')",
+    "ends": "import os; os._exit(7)",
+    "SIGILL": "import os, signal; os.kill(os.getpid(), signal.SIGILL)",
+}
+
+
+def site(folder: Path, **modules: str) -> dict[str, str]:
+    """A folder with modules that shadow the installed ones; returns the environment that uses it."""
+    folder.mkdir()
+    for name, code in modules.items():
+        (folder / f"{name}.py").write_text(code)
+    before = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), before]))}
+
+
+def ask(server) -> dict:
+    answer = server.call("POST", "/predictions/digits", data=SEVEN.read_bytes())
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_on_android(new_server, tmp_path):
+    """The platform is ``android``, as in Termux since Python 3.13: a server, every command and the doctor work.
+
+    ``make test-all`` runs this also where ``tflite_runtime`` is the only runtime, as it is in Termux.
+    """
+    own = site(tmp_path / "site", sitecustomize=ANDROID)
+    server = new_server(MODELS, environment=own)
+    assert ask(server)["predictions"][0]["label"] == "7"
+    environ = {**os.environ, **own, "POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    connection = ["--url", server.url, "--token-file", str(server.log.with_name("token"))]
+    for words in (["models", *connection], ["predict", "digits", str(SEVEN), *connection], ["token"]):
+        command = [sys.executable, "-m", "pocketserve", *words]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "pocketserve", "doctor", "--json"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    findings = json.loads(done.stdout)["findings"]
+    assert any("Termux (android" in finding["sentence"] for finding in findings), findings
+    assert server.stop() == 0
+
+
+def test_on_android_the_extras_leave_out_what_pip_cannot_bring(tmp_path):
+    """The markers of the extras exclude the wheels that do not exist for Termux."""
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    extras = tomllib.loads((MODELS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = [Requirement(text) for extra in ("tflite", "onnx") for text in extras[extra]]
+    assert not any(r.marker is None or r.marker.evaluate({"sys_platform": "android"}) for r in wanted)
+
+
+def test_without_pillow(new_server, tmp_path):
+    """A picture is refused with the way out; numbers are answered."""
+    server = new_server(MODELS, environment=site(tmp_path / "site", PIL=ABSENT))
+    refused = server.call("POST", "/predictions/digits", data=SEVEN.read_bytes())
+    assert refused.status_code >= 400 and "pip install" in refused.json()["error"], refused.text
+    assert server.call("POST", "/predictions/petals", json=[5.1, 3.5, 1.4]).status_code == 200
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_framework_stops_nothing(new_server, tmp_path, fault):
+    """The server starts and lists its models; a request that needs the framework learns why it fails."""
+    shadows = dict.fromkeys(("ai_edge_litert", "tflite_runtime", "tensorflow", "torch", "onnxruntime"), BROKEN[fault])
+    own = site(tmp_path / "site", **shadows) | {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    server = new_server(MODELS, environment=own)
+    for _ in range(2):
+        refused = server.call("POST", "/predictions/digits", data=SEVEN.read_bytes())
+        assert (refused.status_code, refused.json()["code"]) == (503, "RUNTIME_MISSING"), refused.text
+    assert "installed" in refused.json()["error"]
+    index = server.call("POST", "/v2/repository/index").json()
+    assert {entry["name"] for entry in index} == {"digits", "diabetes", "petals"}
+    assert not any("quarantine" in entry.get("reason", "") for entry in index)
+    assert server.call("GET", "/v2/health/ready").status_code == 200
+    environ = {**os.environ, **own}
+    command = [sys.executable, "-m", "pocketserve", "doctor", "--json"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    broken = [f["sentence"] for f in json.loads(done.stdout)["findings"] if "installed but broken" in f["sentence"]]
+    assert done.returncode == 1 and {text.partition(" ")[0] for text in broken} >= set(shadows), done.stdout
