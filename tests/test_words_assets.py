@@ -235,7 +235,14 @@ def test_odd_sounds(servers: Any, assets: Path, case: str) -> None:
 # Every road
 
 
-@pytest.mark.parametrize(("model", "name"), [("yamnet", "speech.wav"), ("sentiment", "review.txt")])
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("yamnet", "speech.wav"),
+        ("sentiment", "review.txt"),
+        pytest.param("vad_onnx", "en_num.wav", marks=pytest.mark.onnx),
+    ],
+)
 def test_the_same_by_every_road(servers: Any, ask: Any, assets: Path, tmp_path: Path, model: str, name: str) -> None:
     """The Python client, the command and curl give what raw HTTP gives."""
     path = sound(assets, name)
