@@ -8,6 +8,7 @@ Needs nothing but the standard library of Python 3.11 or newer.
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import time
@@ -80,7 +81,8 @@ def ensure(name: str) -> None:
     folder = ROOT / wanted.folder
     if not (folder / "bin" / "python").exists():
         print(f"creating {wanted.folder} …", flush=True)
-        venv.create(folder, with_pip=True)
+        # In Termux NumPy, Pillow and the runtimes are its own packages; pip would have to compile them.
+        venv.create(folder, with_pip=True, system_site_packages=in_termux())
     requirement = f"{ROOT}[{','.join(wanted.extras)}]"
     command = [
         str(folder / "bin" / "python"),
@@ -90,7 +92,8 @@ def ensure(name: str) -> None:
         "--quiet",
         "--disable-pip-version-check",
     ]
-    command += ["--constraint", str(ROOT / wanted.constraints), "--editable", requirement, *wanted.also]
+    command += ["--only-binary", "numpy,pillow"] if in_termux() else ["--constraint", str(ROOT / wanted.constraints)]
+    command += ["--editable", requirement, *wanted.also]
     print(f"installing {', '.join(wanted.extras)} into {wanted.folder} …", flush=True)
     subprocess.run(command, check=True)
     if wanted.npm:
@@ -98,6 +101,11 @@ def ensure(name: str) -> None:
         subprocess.run(npm, check=True)
     stamp(name).write_text(fingerprint(name))
     print(f"{wanted.folder} is ready ({time.monotonic() - started:.0f} s)", flush=True)
+
+
+def in_termux() -> bool:
+    """Whether this is Termux, whose Python called itself ``linux`` before 3.13."""
+    return sys.platform == "android" or "com.termux" in os.environ.get("PREFIX", "")
 
 
 def is_current(name: str) -> bool:
