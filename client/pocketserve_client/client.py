@@ -15,7 +15,7 @@ from pocketserve_client.arrays import Array, as_array, as_tensor
 from pocketserve_client.automatic import AutomaticTransport
 from pocketserve_client.calls import Call, Sender
 from pocketserve_client.credentials import find_token
-from pocketserve_client.errors import ServerError
+from pocketserve_client.errors import AddressError, ServerError
 from pocketserve_client.http import HttpTransport
 from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
 from pocketserve_client.socket import SocketTransport
@@ -39,6 +39,9 @@ class Client:
         timeout: seconds for connecting, and for each answer (over HTTP: for each wait for bytes).
         reconnect: seconds for which a call looks for a server that was lost, before it fails. Only calls that may be
             repeated without harm do: all but :meth:`load`, :meth:`unload` and steps of a sequence.
+
+    Raises:
+        AddressError: the URL cannot be a server's.
     """
 
     def __init__(
@@ -244,15 +247,19 @@ def _open(url: str | None, token: str | None, timeout: float) -> Transport:
     if url is None:
         socket = SocketTransport((DEFAULT_HOST, DEFAULT_SOCKET_PORT), token, timeout)
         return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout))
-    if not url.startswith("socket://"):
-        return HttpTransport(url, token, timeout)
     parts = urlsplit(url)
     try:
         port = parts.port
     except ValueError:
-        port = None
-    if not parts.hostname or port is None or parts.path not in ("", "/"):
-        raise ValueError(f"a socket address looks like socket://127.0.0.1:{DEFAULT_SOCKET_PORT}, not {url!r}")
+        port = -1
+    whole = bool(parts.hostname) and port != -1
+    if whole and parts.scheme in ("http", "https"):
+        return HttpTransport(url, token, timeout)
+    if not whole or port is None or parts.scheme != "socket" or parts.path not in ("", "/"):
+        raise AddressError(
+            f"a server's address looks like {DEFAULT_URL} or socket://{DEFAULT_HOST}:{DEFAULT_SOCKET_PORT}, not {url!r}"
+        )
+    assert parts.hostname is not None
     return SocketTransport((parts.hostname, port), token, timeout)
 
 

@@ -9,6 +9,10 @@ class PocketserveError(Exception):
     """Base of all errors of this package."""
 
 
+class AddressError(PocketserveError, ValueError):
+    """A server's address that cannot be one."""
+
+
 class ServerUnreachableError(PocketserveError):
     """Nobody answered, or the connection broke; the text says what to check."""
 

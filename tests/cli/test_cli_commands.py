@@ -251,7 +251,10 @@ def test_a_server_that_is_not_there_is_one_sentence(run, command):
 
 def test_a_missing_token_is_one_sentence(run, server, tmp_path):
     line = run("models", "--url", server.url, "--token-file", tmp_path / "none", code=1)
-    assert "a valid token is required" in line and "pocketserve token" in line
+    assert line.endswith("none cannot be read: No such file or directory")
+    (tmp_path / "other").write_text("x" * 43)
+    line = run("models", "--url", server.url, "--token-file", tmp_path / "other", code=1)
+    assert "a valid token is required" in line and "pocketserve token" in line and "--token-file" in line
 
 
 # --- models

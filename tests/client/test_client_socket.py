@@ -15,7 +15,14 @@ import pytest
 
 import pocketserve_client.client as facade
 from conftest import MODELS, Server, StartServer
-from pocketserve_client import Client, ConnectionLostError, NotOurServerError, ServerError, ServerUnreachableError
+from pocketserve_client import (
+    AddressError,
+    Client,
+    ConnectionLostError,
+    NotOurServerError,
+    ServerError,
+    ServerUnreachableError,
+)
 from pocketserve_client import connection as connection_module
 
 TIMEOUT_S = 30.0
@@ -162,6 +169,7 @@ def test_a_frozen_server_is_noticed(new_server, monkeypatch):
     with Client(address(server), server.token, timeout=2.0, reconnect=0.0) as client:
         client.predict("petals", [1, 2, 3])
         os.kill(server.process.pid, signal.SIGSTOP)
+        os.waitpid(server.process.pid, os.WUNTRACED)  # until all of its threads stand still
         try:
             with pytest.raises(ConnectionLostError, match="no sign of life"):
                 client.predict("petals", [1, 2, 3])
@@ -221,9 +229,15 @@ def test_automatic_choice(server, monkeypatch):
         assert client._transport._chosen is client._transport._http
 
 
-@pytest.mark.parametrize("url", ["socket://", "socket://127.0.0.1", "socket://127.0.0.1:99999", "socket://h:1/path"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "socket://", "socket://127.0.0.1", "socket://127.0.0.1:99999", "socket://h:1/path", "127.0.0.1:8470",
+        "localhost", "ftp://h:1", "http://", "http://h:x",
+    ],
+)  # fmt: skip
 def test_bad_addresses(url):
-    with pytest.raises(ValueError, match="looks like socket"):
+    with pytest.raises(AddressError, match="looks like http"):
         Client(url, "x")
 
 

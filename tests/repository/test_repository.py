@@ -102,3 +102,13 @@ def test_a_missing_folder(tmp_path: Path) -> None:
     """A repository needs its folder at the start."""
     with pytest.raises(FileNotFoundError):
         Repository(tmp_path / "nowhere")
+
+
+def test_a_mistyped_name_is_recognised(tmp_path: Path) -> None:
+    """The text begins as Triton's and ends with the way out; a name like no other gets no guess."""
+    (tmp_path / "digits.tflite").write_bytes(b"")
+    repository = Repository(tmp_path)
+    for name, tail in (("digit", " is not found; did you mean 'digits'?"), ("nothing", " is not found")):
+        with pytest.raises(ApiError) as error:
+            repository.model(name)
+        assert error.value.message == f"Request for unknown model: {name!r}{tail}"

@@ -61,6 +61,8 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 def _sentence(error: Exception) -> str:
     text = str(error).strip()
+    if getattr(error, "code", None) == "UNAUTHORIZED":
+        return f"{text}; --token-file names the file of the server's token, POCKETSERVE_TOKEN holds the token itself"
     designed = (CommandError,)
     if isinstance(error, designed) or type(error).__module__.startswith("pocketserve"):
         return text

@@ -8,6 +8,9 @@ from pathlib import Path
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve_wire import ApiError, ErrorCode
 
+MOST_COMPARED = 200
+"""Names that a mistyped one is compared with, so that mistakes stay cheap in a large folder."""
+
 
 class Repository:
     """An index of a models folder. Looking up touches no file; :meth:`refresh` reads the folder again.
@@ -39,8 +42,15 @@ class Repository:
         """
         entry = self._models.get(name)
         if entry is None:
-            raise ApiError(ErrorCode.MODEL_NOT_FOUND, f"Request for unknown model: {name[:128]!r} is not found")
+            text = f"Request for unknown model: {name[:128]!r} is not found"
+            raise ApiError(ErrorCode.MODEL_NOT_FOUND, text + self._similar(name))
         return entry
+
+    def _similar(self, name: str) -> str:
+        from difflib import get_close_matches  # late: only those who mistype need it
+
+        found = get_close_matches(name[:64], list(self._models)[:MOST_COMPARED], n=1)
+        return f"; did you mean {found[0]!r}?" if found else ""
 
     @staticmethod
     def version(entry: ModelEntry, version: str | None) -> VersionEntry:
