@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pocketserve_client.errors import NotOurServerError, ServerUnreachableError
+from pocketserve_client.errors import NobodyListensError
 from pocketserve_client.http import HttpTransport
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import Answer, Pending, Request, Transport
@@ -13,7 +13,8 @@ from pocketserve_client.transport import Answer, Pending, Request, Transport
 class AutomaticTransport:
     """The socket where it can be reached, else HTTP. The first that works is kept.
 
-    A socket port that somebody else sits on is no reason to try HTTP: HTTP would hand the token to whoever listens.
+    HTTP hands the token to whoever listens. So it is only tried where nobody listens on the socket's port: somebody who
+    does, and then fails to prove that he knows the token, stays silent or hangs up, may have taken both ports.
     """
 
     def __init__(self, socket: SocketTransport, http: HttpTransport) -> None:
@@ -41,9 +42,7 @@ class AutomaticTransport:
         with self._lock:
             try:
                 self._socket.connect()
-            except NotOurServerError:
-                raise
-            except ServerUnreachableError:
+            except NobodyListensError:
                 # Not remembered: the next request looks for the socket again, unless HTTP has answered.
                 return self._http if not self._http.answered else self._choose(self._http)
             return self._choose(self._socket)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Final, Generic, TypeVar
 
-from pocketserve_client.errors import ConnectionLostError, ServerError
+from pocketserve_client.errors import ConnectionLostError, PocketserveError, ServerError
 from pocketserve_client.transport import Answer, Pending, Request, Transport
 from pocketserve_wire import ApiError, strict_json
 
@@ -77,16 +77,19 @@ class Call(Generic[T]):
         self._decode = decode
         self._cancelled = False
         self._pending: Pending | None = None
+        self._outcome: Answer | Exception | None = None
+        self._lost: ConnectionLostError | None = None
         try:
             self._pending = sender.transport.start(request)
         except ConnectionLostError as lost:
-            self._lost: ConnectionLostError | None = lost
-        else:
-            self._lost = None
+            self._lost = lost
 
     def done(self) -> bool:
-        """Whether :meth:`result` would return, or raise, at once."""
-        return self._pending is not None and self._pending.done()
+        """Whether the answer, or a failure, is there.
+
+        When the connection was lost, :meth:`result` may still take its time to find the server again.
+        """
+        return self._outcome is not None or self._pending is None or self._pending.done()
 
     def cancel(self) -> None:
         """Ask the server not to start on it. :meth:`result` then raises CANCELLED, or returns what was done already."""
@@ -95,15 +98,22 @@ class Call(Generic[T]):
             self._pending.cancel()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the answer.
+        """Wait for the answer; may be called again, and then says the same.
 
         Args:
-            timeout: seconds; by default the client's own timeout.
+            timeout: seconds, after which the request is given up; by default the client's own timeout.
 
         Raises:
             ServerError, ServerUnreachableError: no answer.
         """
-        return self._decode(self._answer(timeout))
+        if self._outcome is None:
+            try:
+                self._outcome = self._answer(timeout)
+            except PocketserveError as error:
+                self._outcome = error
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._decode(self._outcome)
 
     def _answer(self, timeout: float | None) -> Answer:
         if self._pending is not None:
@@ -112,7 +122,7 @@ class Call(Generic[T]):
             except CancelledError:
                 raise ServerError(499, "CANCELLED", "the request was cancelled before it was sent") from None
             except ConnectionLostError as lost:
-                self._lost, self._pending = lost, None
+                self._lost = lost
         if self._cancelled:
             raise ServerError(499, "CANCELLED", "the connection was lost after the request had been cancelled")
         assert self._lost is not None

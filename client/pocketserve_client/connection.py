@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from pocketserve_client import greeting
@@ -24,6 +25,8 @@ PING_AFTER_S: Final = 5.0
 
 MAX_ANSWER_BYTES: Final = 2**31 - 1
 MAX_REQUEST_ID: Final = 2**32 - 1
+CONTROL_PATIENCE_S: Final = 0.1
+"""How long a caller who cancels waits for others to finish writing."""
 STALE_AFTER_S: Final = 1.0
 """A connection unused for so long is looked at before it is used: the server may have closed it."""
 
@@ -34,7 +37,7 @@ _TIMEVAL = struct.Struct("@ll")
 class PendingAnswer:
     """A request on its way. See :class:`pocketserve_client.transport.Pending`."""
 
-    __slots__ = ("_connection", "answer", "error", "request_id", "timeout", "wake")
+    __slots__ = ("_connection", "answer", "error", "request_id", "timeout")
 
     def __init__(self, connection: Connection, request_id: int, timeout: float) -> None:
         self._connection = connection
@@ -42,7 +45,6 @@ class PendingAnswer:
         self.timeout = timeout
         self.answer: Answer | None = None
         self.error: Exception | None = None
-        self.wake: threading.Event | None = None
 
     def done(self) -> bool:
         """Whether the answer, or the failure, is there."""
@@ -67,11 +69,8 @@ class PendingAnswer:
         return self.answer
 
     def finish(self, answer: Answer | None, error: Exception | None = None) -> None:
-        """Called by whoever reads the connection."""
+        """Called by whoever reads the connection, who then wakes those that wait."""
         self.answer, self.error = answer, error
-        wake = self.wake
-        if wake is not None:
-            wake.set()
 
 
 class Connection:
@@ -99,7 +98,7 @@ class Connection:
         self._writing = threading.Lock()
         self._state = threading.Lock()
         self._pending: dict[int, PendingAnswer] = {}
-        self._waiting: set[PendingAnswer] = set()
+        self._waiting: dict[threading.Event, Callable[[], bool]] = {}
         self._last_id = 0
         self._heard = self._used = time.monotonic()
         self._pinged = False
@@ -128,13 +127,12 @@ class Connection:
             ServerError: BODY_TOO_LARGE, before anything is sent.
             ServerUnreachableError: it could not be sent.
         """
+        ends = time.monotonic() + self._timeout
         size = request.body_length
         if size > self.limits.max_frame:
             raise ServerError(
                 413, "BODY_TOO_LARGE", f"the body has {size} bytes, the server takes {self.limits.max_frame}"
             )
-        if len(self._pending) >= self.limits.max_inflight:
-            self._await_room()
         frame = Frame(
             FrameType.REQUEST,
             arg=_milliseconds(request.wait),
@@ -143,22 +141,56 @@ class Connection:
         )
         if request.content_type not in (JSON, OCTETS):
             frame.ext = {Extension.CONTENT_TYPE: request.content_type.encode("ascii")}
-        with self._writing:
-            with self._state:
-                if self._closed is not None:
-                    raise self._closed
-                self._last_id += 1
-                frame.request_id = self._last_id
-                pending = self._pending[self._last_id] = PendingAnswer(self, self._last_id, self._timeout)
-            self._send([encode_head(frame, size), *request.chunks])
-        self._used = time.monotonic()
-        return pending
+        while True:
+            self._read_until(self._has_room, ends)
+            if not self._writing.acquire(timeout=max(0.0, ends - time.monotonic())):
+                raise ServerUnreachableError(f"{self._name} was not ready for this request for {self._timeout:g} s")
+            try:
+                pending = self._register(frame)
+                if pending is not None:
+                    self._send([encode_head(frame, size), *request.chunks])
+                    self._used = time.monotonic()
+                    return pending
+            finally:
+                self._writing.release()
+
+    def _has_room(self) -> bool:
+        return len(self._pending) < self.limits.max_inflight or self._closed is not None
+
+    def _register(self, frame: Frame) -> PendingAnswer | None:
+        """Give the request its id; None when another thread has taken the last room. Ids go out in order."""
+        with self._state:
+            if self._closed is not None:
+                raise self._closed
+            if not self._has_room():
+                return None
+            self._last_id += 1
+            frame.request_id = self._last_id
+            pending = self._pending[self._last_id] = PendingAnswer(self, self._last_id, self._timeout)
+            return pending
 
     def send_cancel(self, request_id: int) -> None:
         """Ask the server not to start on a request; it is answered all the same."""
-        with self._writing:
-            if self._closed is None and not self._leaving:
-                self._send([encode_frame(Frame(FrameType.CANCEL, request_id=request_id))])
+        if not self._leaving:
+            self._send_small(Frame(FrameType.CANCEL, request_id=request_id), CONTROL_PATIENCE_S)
+
+    def _send_small(self, frame: Frame, patience: float = 0.0) -> bool:
+        """Send a frame of control, unless others are writing for longer, or the server does not read."""
+        if not self._writing.acquire(timeout=patience):
+            return False
+        try:
+            if self._closed is not None:
+                return False
+            data = encode_frame(frame)
+            try:
+                sent = self._socket.send(data, socket.MSG_DONTWAIT)
+            except OSError:
+                return False  # full; or broken, which whoever reads will see
+            if sent < len(data):
+                self._send([data[sent:]])
+            return True
+        finally:
+            self._writing.release()
 
     def retire(self) -> None:
         """Start nothing new, and close as soon as nothing is under way."""
@@ -186,10 +218,9 @@ class Connection:
     def _await_writable(self, ends: float) -> None:
         reads = self._reading.acquire(blocking=False)
         try:
-            poller = select.poll()
-            poller.register(self._socket, select.POLLOUT | (select.POLLIN if reads else 0))
-            events = poller.poll(max(0.0, 1000 * (ends - time.monotonic())))
-            if reads and events and events[0][1] & ~select.POLLOUT:
+            wanted = select.POLLOUT | (select.POLLIN if reads else 0)
+            events = _poll(self._socket, wanted, max(0.0, ends - time.monotonic()))
+            if reads and events & ~select.POLLOUT:
                 self._read_some(writing=True)
         finally:
             if reads:
@@ -199,12 +230,6 @@ class Connection:
         if self._closed is not None:
             raise self._closed
 
-    def _await_room(self) -> None:
-        with self._state:
-            oldest = next(iter(self._pending.values()), None)
-        if oldest is not None and len(self._pending) >= self.limits.max_inflight:
-            self.wait(oldest, self._timeout)
-
     # Waiting and reading
 
     def wait(self, pending: PendingAnswer, timeout: float) -> None:
@@ -213,34 +238,47 @@ class Connection:
         Raises:
             ServerUnreachableError: no answer within ``timeout`` seconds; the request is cancelled.
         """
-        ends = time.monotonic() + timeout
-        while not pending.done():
-            if self._reading.acquire(blocking=False):
-                try:
-                    while not pending.done() and time.monotonic() < ends:
-                        self._read_before(ends)
-                finally:
-                    self._stop_reading()
-            else:
-                self._wait_beside(pending, ends)
-            if not pending.done() and time.monotonic() >= ends:
-                self._give_up(pending)
-                raise ServerUnreachableError(f"{self._name} did not answer within {timeout:g} s")
-
-    def _wait_beside(self, pending: PendingAnswer, ends: float) -> None:
-        """Wait while somebody else reads, until the answer is there or the reading is given on."""
-        wake = pending.wake = threading.Event()
+        if self._read_until(pending.done, time.monotonic() + timeout):
+            return
+        error = ServerUnreachableError(f"{self._name} did not answer within {timeout:g} s")
         with self._state:
-            self._waiting.add(pending)
+            given_up = self._pending.pop(pending.request_id, None)
+        if given_up is not None:
+            pending.finish(None, error)
+            self._wake_done()
+            self.send_cancel(pending.request_id)
+
+    def _read_until(self, done: Callable[[], bool], ends: float) -> bool:
+        """Read, or wait while others read, until something has happened; whether it has before the time was over."""
         try:
-            if not pending.done() and self._reading.locked():
+            while not done():
+                if time.monotonic() >= ends:
+                    return False
+                if self._reading.acquire(blocking=False):
+                    try:
+                        while not done() and time.monotonic() < ends:
+                            self._read_before(ends)
+                    finally:
+                        self._stop_reading()
+                else:
+                    self._wait_beside(done, ends)
+            return True
+        finally:
+            # Whoever leaves may have been chosen to read next: the choice must not end with it.
+            if self._waiting and not self._reading.locked():
+                self._wake_another()
+
+    def _wait_beside(self, done: Callable[[], bool], ends: float) -> None:
+        """Wait while somebody else reads, until it has happened or the reading is given on."""
+        wake = threading.Event()
+        with self._state:
+            self._waiting[wake] = done
+        try:
+            if not done() and self._reading.locked():
                 wake.wait(max(0.0, ends - time.monotonic()))
         finally:
             with self._state:
-                self._waiting.discard(pending)
-            pending.wake = None
-            if pending.done() and not self._reading.locked():
-                self._wake_another()
+                del self._waiting[wake]
 
     def _stop_reading(self) -> None:
         self._reading.release()
@@ -259,15 +297,17 @@ class Connection:
         """Let one of those who wait beside take over the reading."""
         if self._waiting:
             with self._state:
-                other = next((one for one in self._waiting if not one.done()), None)
-                wake = other.wake if other is not None else None
+                wake = next((wake for wake, done in self._waiting.items() if not done()), None)
             if wake is not None:
                 wake.set()
 
-    def _give_up(self, pending: PendingAnswer) -> None:
-        with self._state:
-            self._pending.pop(pending.request_id, None)
-        self.send_cancel(pending.request_id)
+    def _wake_done(self) -> None:
+        """Wake those for whom it has happened."""
+        if self._waiting:
+            with self._state:
+                woken = [wake for wake, done in self._waiting.items() if done()]
+            for wake in woken:
+                wake.set()
 
     def _read_before(self, ends: float) -> None:
         left = ends - time.monotonic()
@@ -296,28 +336,23 @@ class Connection:
                 self._take(frame, writing)
         except ConnectionFaultError as fault:
             self._fail(ServerUnreachableError(f"{self._name} does not keep to the protocol: {fault.message}"))
+        self._wake_done()
 
     def _ask_for_life(self, writing: bool) -> None:
         silent = time.monotonic() - self._heard
         if self._pinged and silent >= 2 * PING_AFTER_S:
             self._fail(ConnectionLostError(f"{self._name} gave no sign of life for {silent:.0f} s"))
         elif not writing:
-            self._pinged = True
-            self._reply(Frame(FrameType.PING, arg=1))
-
-    def _reply(self, frame: Frame) -> None:
-        with self._writing:
-            if self._closed is None:
-                self._send([encode_frame(frame)])
+            self._pinged = self._send_small(Frame(FrameType.PING, arg=1))
 
     def _take(self, frame: Frame, writing: bool) -> None:
         if frame.type == FrameType.RESPONSE:
-            with self._state:
+            with self._state:  # taken out and finished at once: who gives up sees either
                 pending = self._pending.pop(frame.request_id, None)
-            if pending is not None:  # else nobody waits for it any more
-                _finish(pending, frame)
+                if pending is not None:  # else nobody waits for it any more
+                    _finish(pending, frame)
         elif frame.type == FrameType.PING and not writing:
-            self._reply(Frame(FrameType.PONG, arg=frame.arg))
+            self._send_small(Frame(FrameType.PONG, arg=frame.arg))
         elif frame.type == FrameType.GOAWAY:
             self._leave(frame.request_id)
         elif frame.type == FrameType.ERROR:
@@ -327,9 +362,8 @@ class Connection:
         """The server takes nothing new: what it will not answer can be sent again elsewhere."""
         self._leaving = True
         with self._state:
-            unstarted = [self._pending.pop(number) for number in list(self._pending) if number > last_id]
-        for pending in unstarted:
-            pending.finish(None, ConnectionLostError(f"{self._name} is closing this connection"))
+            for number in [number for number in self._pending if number > last_id]:
+                self._pending.pop(number).finish(None, ConnectionLostError(f"{self._name} is closing this connection"))
 
     def _lost(self, error: OSError) -> ConnectionLostError:
         return ConnectionLostError(f"the connection to {self._name} broke ({error.strerror or error})")
@@ -339,11 +373,12 @@ class Connection:
         with self._state:
             if self._closed is None:
                 self._closed = error
-            failed, self._pending = list(self._pending.values()), {}
+            for pending in self._pending.values():
+                pending.finish(None, self._closed)
+            self._pending.clear()
         # shutdown() wakes a thread that is reading; close() alone would leave it asleep.
         _shut_down(self._socket)
-        for pending in failed:
-            pending.finish(None, self._closed)
+        self._wake_done()
         if self._reading.acquire(blocking=False):
             self._socket.close()
             self._reading.release()
@@ -377,9 +412,18 @@ def _timeval(seconds: float) -> bytes:
 
 
 def _readable(connected: socket.socket, seconds: float) -> bool:
+    return _poll(connected, select.POLLIN, seconds) != 0
+
+
+def _poll(connected: socket.socket, wanted: int, seconds: float) -> int:
+    """What has happened to a connection within the time; 0 for nothing."""
     poller = select.poll()
-    poller.register(connected, select.POLLIN)
-    return bool(poller.poll(1000 * seconds))
+    try:
+        poller.register(connected, wanted)
+    except ValueError:  # another thread has closed it; using it says so
+        return select.POLLNVAL
+    events = poller.poll(1000 * seconds)
+    return events[0][1] if events else 0
 
 
 def _shut_down(connected: socket.socket) -> None:

@@ -17,6 +17,10 @@ class ServerUnreachableError(PocketserveError):
     """Nobody answered, or the connection broke; the text says what to check."""
 
 
+class NobodyListensError(ServerUnreachableError):
+    """The port took no connection, so nothing was sent to anybody."""
+
+
 class ConnectionLostError(ServerUnreachableError):
     """A connection that had worked broke before the answer came. The server may or may not have run the request."""
 

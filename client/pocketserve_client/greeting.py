@@ -6,7 +6,7 @@ import os
 import socket
 import time
 
-from pocketserve_client.errors import NotOurServerError, ServerError, ServerUnreachableError
+from pocketserve_client.errors import NobodyListensError, NotOurServerError, ServerError, ServerUnreachableError
 from pocketserve_wire.errors import ApiError
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
 from pocketserve_wire.frame_decoder import AWAITS_CHALLENGE, AWAITS_READY, FROM_SERVER, FrameDecoder
@@ -30,7 +30,8 @@ def connect(address: tuple[str, int], key: bytes | None, timeout: float, most_bo
         The socket, its decoder, ready for frames of the server, and what the server allows.
 
     Raises:
-        ServerUnreachableError: nobody listens, or the handshake was not finished in time.
+        NobodyListensError: the port took no connection.
+        ServerUnreachableError: the handshake was not finished in time, or not kept to.
         NotOurServerError: what listens could not prove that it knows the token.
         ServerError: UNAUTHORIZED, the server does not know this token; or it asks for one and there is none.
     """
@@ -73,7 +74,7 @@ def _connect(address: tuple[str, int], timeout: float) -> socket.socket:
     try:
         connected = socket.create_connection(address, timeout)
     except OSError as error:
-        raise ServerUnreachableError(
+        raise NobodyListensError(
             f"{address[0]}:{address[1]} cannot be reached ({error.strerror or error}); is the server running? "
             "start it with: pocketserve serve"
         ) from None

@@ -44,6 +44,7 @@ class HttpTransport:
         self.answered = False
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
 
     def send(self, request: Request) -> Answer:
         """Send one request and read its whole answer.
@@ -51,6 +52,8 @@ class HttpTransport:
         Raises:
             ServerUnreachableError: none came. ConnectionLostError: the server had answered before.
         """
+        if self._closed:
+            raise ServerUnreachableError("the client was closed")
         try:
             response = self._session.request(
                 request.method,
@@ -80,6 +83,8 @@ class HttpTransport:
     def start(self, request: Request) -> HttpPending:
         """Send one request on another thread: HTTP/1.1 connections take one request at a time."""
         with self._lock:
+            if self._closed:
+                raise ServerUnreachableError("the client was closed")
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="pocketserve-client")
             return HttpPending(self._pool.submit(self.send, request))
@@ -87,6 +92,7 @@ class HttpTransport:
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
+            self._closed = True
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -74,6 +74,24 @@ def test_calls_wait_apart(client):
     assert refused.value.code == "MODEL_NOT_FOUND"
 
 
+def test_more_threads_than_the_server_takes_requests(new_server):
+    """They wait for room, nobody is given up, and nobody gets 429."""
+    server = new_server(MODELS, "--socket-inflight", "2")
+    with Client(address(server), server.token, timeout=TIMEOUT_S) as client, ThreadPoolExecutor(12) as pool:
+        calls = [pool.submit(client.infer, "petals", {"features": flowers(n, 1)}) for n in range(240)]
+        for n, call in enumerate(calls):
+            alone = client.infer("petals", {"features": flowers(n, 1)})["petal_width"]
+            np.testing.assert_allclose(call.result(TIMEOUT_S)["petal_width"], alone, rtol=1e-5)
+
+
+def test_several_threads_wait_for_one_call(client):
+    """Each of them gets the answer."""
+    call = client.async_infer("digits", {"image": np.zeros((5000, 8, 8, 1), np.float32)})
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(call.result) for _ in range(4)]
+        assert {answer.result(TIMEOUT_S)["scores"].shape for answer in answers} == {(5000, 10)}
+
+
 def test_large_bodies_go_both_ways_at_once(client):
     """Neither side waits for the other to read: more is under way than the buffers between them hold."""
     image = np.random.default_rng(0).random((20_000, 8, 8, 1), dtype=np.float32)
@@ -227,6 +245,59 @@ def test_automatic_choice(server, monkeypatch):
     with Client(token=server.token) as client:
         assert [client.predict("petals", [1, 2, 3])["model"] for _ in range(2)] == ["petals"] * 2
         assert client._transport._chosen is client._transport._http
+
+
+@pytest.mark.parametrize("manner", ["hangs up", "is silent", "talks nonsense"])
+def test_a_stranger_on_the_sockets_port_gets_no_token(server, monkeypatch, manner):
+    """HTTP is not tried behind his back: he may have that port, too."""
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as stranger, socket.create_server(("127.0.0.1", 0)) as http:
+        monkeypatch.delenv("POCKETSERVE_URL", raising=False)
+        monkeypatch.setattr(facade, "DEFAULT_URL", f"http://127.0.0.1:{http.getsockname()[1]}")
+        monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", stranger.getsockname()[1])
+        http.setblocking(False)
+
+        def receive() -> None:
+            guest, _ = stranger.accept()
+            with guest:
+                asked.append(guest.recv(4096))
+                if manner == "talks nonsense":
+                    guest.sendall(b"nonsense" * 10)
+                if manner == "is silent":
+                    guest.settimeout(TIMEOUT_S)
+                    guest.recv(1)
+
+        with ThreadPoolExecutor(1) as pool, Client(token="t" * 43, timeout=0.5) as client:
+            listening = pool.submit(receive)
+            with pytest.raises(ServerUnreachableError):
+                client.model_metadata("digits")
+            listening.result(TIMEOUT_S)
+        assert b"t" * 43 not in asked[0]
+        with pytest.raises(BlockingIOError):
+            http.accept()
+
+
+@pytest.mark.parametrize("transport", ["http", "socket"])
+def test_a_closed_client_says_so(server, transport):
+    client = Client(f"{transport}://127.0.0.1:{server.ready[transport]['port']}", server.token)
+    assert client.is_ready()
+    client.close()
+    for call in (client.is_ready, lambda: client.async_predict("petals", [1, 2, 3]).result()):
+        with pytest.raises(ServerUnreachableError, match="closed"):
+            call()
+
+
+def test_a_call_that_could_not_be_sent_is_done(new_server):
+    """Who polls for it must not poll for ever."""
+    server = new_server(MODELS)
+    with Client(address(server), server.token, reconnect=0.1) as client:
+        assert client.is_ready()
+        server.stop()
+        call = client.async_predict("petals", [1, 2, 3])
+        for _ in range(2):
+            with pytest.raises(ConnectionLostError):
+                call.result()
+            assert call.done()
 
 
 @pytest.mark.parametrize(
