@@ -82,7 +82,9 @@ class Config:
     request_timeout: float = _setting(60.0, "Longest time a request may wait when it names no timeout.", "seconds")
     drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", "seconds")
     http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.")
-    max_connections: int = _setting(128, "Open HTTP connections; further ones wait in the kernel's queue.")
+    max_connections: int = _setting(
+        128, "Open HTTP connections; for one more, the one that was idle for longest is closed."
+    )
     socket_connections: int = _setting(64, "Connections of the socket protocol; one more is refused.")
     socket_inflight: int = _setting(
         32, "Requests that one such connection may have under way; the next is answered 429."

@@ -1,4 +1,4 @@
-"""waitress, set up for a phone: bodies stay in memory, errors are JSON, the loop does not poll."""
+"""waitress, set up for a phone: bodies stay in memory, errors are JSON, the loop sleeps until something happens."""
 
 from __future__ import annotations
 
@@ -8,22 +8,16 @@ from http import HTTPStatus
 from typing import Any
 
 from waitress.adjustments import Adjustments
-from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
-from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher
 
 from pocketserve.api.messages import error_response
 from pocketserve.config import Config
 from pocketserve.security import Guard
+from pocketserve.transports.http.connections import DEFAULT_PATIENCE, Channel, Patience, Server
 from pocketserve.transports.http.front import WsgiApp
 from pocketserve.transports.listener import bind
 from pocketserve_wire import ApiError, ErrorCode, limits
-
-LOOP_TIMEOUT_S = 30
-"""How long the I/O loop sleeps when nothing happens. It is woken by any event; only dead connections wait for it."""
-
-IDLE_CONNECTION_S = 120
 
 MAX_STRANGERS_BODY = 64 * 1024
 """Bytes of a body that are taken before it is known who sends them."""
@@ -94,11 +88,12 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
             raise ParsingError("refused") from None
 
 
-def _server_class(guard: Guard) -> type[TcpWSGIServer]:
-    """waitress takes its parts from classes, so each guard needs classes of its own."""
+def _server_class(guard: Guard, patience: Patience, most: int) -> type[Server]:
+    """waitress takes its parts from classes, so each server needs classes of its own."""
     parser = type("GuardedParser", (_Parser,), {"guard": guard})
-    channel = type("Channel", (HTTPChannel,), {"error_task_class": _JsonErrorTask, "parser_class": parser})
-    return type("Server", (TcpWSGIServer,), {"channel_class": channel})
+    parts = {"error_task_class": _JsonErrorTask, "parser_class": parser, "guard": guard}
+    channel = type("GuardedChannel", (Channel,), parts)
+    return type("PatientServer", (Server,), {"channel_class": channel, "patience": patience, "most": most})
 
 
 class _GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
@@ -124,23 +119,20 @@ class HttpServer:
     Args:
         app: the WSGI application.
         config: address, threads and limits.
-        guard: who may send large bodies.
+        guard: who may send large bodies, and stay for long.
+        patience: when connections are closed.
 
     Raises:
         PortTakenError: the address cannot be bound.
     """
 
-    def __init__(self, app: WsgiApp, config: Config, guard: Guard) -> None:
+    def __init__(self, app: WsgiApp, config: Config, guard: Guard, patience: Patience = DEFAULT_PATIENCE) -> None:
         listener = bind(config.host, config.http_port, "--http-port")
         self.port: int = listener.getsockname()[1]
         self.host = config.host
         self._stopping = False
         adjustments = Adjustments(
             sockets=[listener],
-            connection_limit=config.max_connections,
-            channel_timeout=IDLE_CONNECTION_S,
-            cleanup_interval=LOOP_TIMEOUT_S,
-            asyncore_loop_timeout=LOOP_TIMEOUT_S,
             max_request_header_size=limits.MAX_HEADER_BYTES,
             max_request_body_size=config.max_body_bytes + 1,  # the first size that waitress refuses
             # Nothing is spilled to flash storage below the limits; answers have no limit of their own.
@@ -152,7 +144,7 @@ class HttpServer:
         )
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting is our queue's normal state
         self._map: dict[int, Any] = {}
-        self._server = _server_class(guard)(
+        self._server = _server_class(guard, patience, config.max_connections)(
             app,
             map=self._map,
             _sock=listener,
@@ -166,8 +158,10 @@ class HttpServer:
         """Serve on this thread until stopped."""
         asyncore = self._server.asyncore
         while not self._stopping:
-            asyncore.loop(timeout=LOOP_TIMEOUT_S, map=self._map, use_poll=True, count=1)
+            asyncore.loop(timeout=self._server.rest(), map=self._map, use_poll=True, count=1)
         self._server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
+        for channel in list(self._server.active_channels.values()):
+            channel.handle_close()
         self._server.close()
 
     @property

@@ -1,0 +1,278 @@
+"""Connections: who may stay, who gives way, and what an unread answer may cost. Real sockets, short patience."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from pocketserve.config import Config
+from pocketserve.security import Guard
+from pocketserve.transports.http.connections import MAX_UNREAD, Patience
+from pocketserve.transports.http.server import HttpServer
+
+TOKEN = "t" * 43
+WAIT_S = 30.0
+LONG, SHORT = 600.0, 0.05
+ANSWER = 300_000
+
+
+@dataclass
+class Running:
+    """A server on a thread.
+
+    Attributes:
+        asked: how many requests reached the application.
+        release: lets requests for ``/wait`` end.
+    """
+
+    server: HttpServer
+    asked: list[str]
+    release: threading.Event
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.server.port), WAIT_S)
+
+    @property
+    def channels(self) -> list:
+        return list(self.server._server.active_channels.values())
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts servers with a small application: ``start(patience, most=128)``."""
+    with ExitStack() as ends:
+
+        def begin(patience: Patience, most: int = 128) -> Running:
+            asked: list[str] = []
+            release = threading.Event()
+
+            def app(environ, start_response):
+                asked.append(environ["PATH_INFO"])
+                if environ["PATH_INFO"] == "/wait":
+                    assert release.wait(WAIT_S)
+                body = bytes(ANSWER) if environ["PATH_INFO"] == "/large" else b"hello"
+                start_response("200 OK", [("Content-Length", str(len(body)))])
+                return [body]
+
+            config = Config(http_port=0, max_connections=most, http_threads=4)
+            server = HttpServer(app, config, Guard(TOKEN), patience)
+            thread = threading.Thread(target=server.run)
+            thread.start()
+            ends.callback(thread.join, WAIT_S)
+            ends.callback(server.stop)
+            ends.callback(release.set)
+            return Running(server, asked, release)
+
+        yield begin
+
+
+def ask(connection: socket.socket, path: str = "/", token: str | None = TOKEN) -> bytes:
+    """One small request and its answer."""
+    send(connection, path, token)
+    return connection.recv(65536)
+
+
+def send(connection: socket.socket, path: str, token: str | None = TOKEN) -> None:
+    proof = f"Authorization: Bearer {token}\r\n" if token else ""
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{proof}\r\n".encode())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread does, with a deadline."""
+    ends = time.monotonic() + WAIT_S
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < ends, "it did not happen"
+        pause.wait(0.002)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait for the end of a connection."""
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_header_and_small_body_come_together(start):
+    running = start(Patience(LONG, LONG, LONG))
+    with running.connect() as connection:
+        sent, original = [], None
+        assert ask(connection).endswith(b"hello")
+        (channel,) = running.channels
+        original = channel.send
+        channel.send = lambda data, do_close=True: sent.append(bytes(data)) or original(data, do_close=do_close)
+        assert ask(connection).endswith(b"hello")
+    assert len(sent) == 1 and sent[0].startswith(b"HTTP/1.1 200 OK\r\n") and sent[0].endswith(b"\r\n\r\nhello")
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET / HTTP/1.1\r\nHost: 127", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"]
+)
+def test_a_stranger_that_does_not_ask_is_closed(start, said):
+    running = start(Patience(SHORT, LONG, LONG))
+    with running.connect() as connection:
+        connection.sendall(said)
+        assert is_closed(connection)
+    assert running.asked == []
+
+
+def test_bytes_alone_win_a_stranger_no_time(start):
+    running = start(Patience(SHORT, LONG, LONG))
+
+    def refused() -> bool:
+        try:
+            connection.sendall(b"G")
+        except OSError:  # reset, or a broken pipe
+            return True
+        return False
+
+    with running.connect() as connection:
+        until(refused)
+
+
+def test_a_stranger_is_closed_after_its_answer_and_others_stay(start):
+    running = start(Patience(SHORT, LONG, LONG))
+    with running.connect() as friend, running.connect() as stranger, running.connect() as guesser:
+        assert ask(friend).endswith(b"hello")
+        assert ask(stranger, token=None).endswith(b"hello")
+        assert ask(guesser, token="wrong").endswith(b"hello")
+        assert is_closed(stranger) and is_closed(guesser)
+        assert ask(friend).endswith(b"hello")
+
+
+def test_an_upload_with_the_token_is_no_stranger(start):
+    running = start(Patience(SHORT, LONG, LONG))
+    with running.connect() as connection, running.connect() as stranger:
+        head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 2\r\n\r\n"
+        connection.sendall(head.encode() + b"x")
+        assert is_closed(stranger)
+        connection.sendall(b"y")
+        assert connection.recv(65536).endswith(b"hello")
+
+
+def test_who_has_the_token_is_closed_when_idle(start):
+    running = start(Patience(LONG, SHORT, LONG))
+    with running.connect() as connection:
+        assert ask(connection).endswith(b"hello")
+        assert is_closed(connection)
+
+
+def test_a_request_under_way_outlives_every_patience(start):
+    running = start(Patience(SHORT, SHORT, SHORT))
+    with running.connect() as connection:
+        send(connection, "/wait")
+        until(lambda: running.asked == ["/wait"])
+        with running.connect() as stranger:
+            assert is_closed(stranger)
+        running.release.set()
+        assert connection.recv(65536).endswith(b"hello")
+
+
+def test_the_longest_idle_stranger_gives_way(start):
+    running = start(Patience(LONG, LONG, LONG), most=4)
+    with ExitStack() as stack:
+        friend = stack.enter_context(running.connect())
+        assert ask(friend).endswith(b"hello")
+        strangers = [stack.enter_context(running.connect()) for _ in range(3)]
+        until(lambda: len(running.channels) == 4)
+        newcomer = stack.enter_context(running.connect())
+        assert ask(newcomer).endswith(b"hello")
+        assert is_closed(strangers[0])
+        assert ask(strangers[1], token=None).endswith(b"hello") and ask(strangers[2], token=None).endswith(b"hello")
+        assert ask(friend).endswith(b"hello")
+        assert len(running.channels) == 4
+
+
+def test_no_number_of_strangers_keeps_others_out(start):
+    running = start(Patience(LONG, LONG, LONG), most=4)
+    with ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(running.connect())
+        newcomer = stack.enter_context(running.connect())
+        assert ask(newcomer).endswith(b"hello")
+        for _ in range(40):
+            stack.enter_context(running.connect())
+        assert ask(newcomer).endswith(b"hello")
+
+
+def test_nobody_who_is_served_gives_way(start):
+    running = start(Patience(LONG, LONG, LONG), most=2)
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(running.connect()) for _ in range(2))
+        send(first, "/wait")
+        send(second, "/wait")
+        until(lambda: len(running.asked) == 2)
+        third = stack.enter_context(running.connect())
+        send(third, "/")
+        running.release.set()
+        # One of the two gives way as soon as it is idle, and not before it has its answer.
+        assert first.recv(65536).endswith(b"hello") and second.recv(65536).endswith(b"hello")
+        assert third.recv(65536).endswith(b"hello")
+
+
+def test_a_request_on_its_way_is_not_lost_to_a_newcomer(start):
+    running = start(Patience(LONG, LONG, LONG), most=2)
+    for _ in range(50):
+        with running.connect() as first, running.connect() as second:
+            until(lambda: len(running.channels) == 2)
+            send(first, "/")
+            with running.connect() as third:  # second gives way: first has asked
+                assert first.recv(65536).endswith(b"hello")
+                assert ask(third).endswith(b"hello")
+                assert is_closed(second)
+        until(lambda: running.channels == [])
+
+
+def test_a_client_that_never_reads_holds_no_thread_and_little_memory(start):
+    running = start(Patience(LONG, LONG, LONG))
+    with ExitStack() as stack:
+        greedy = [stack.enter_context(running.connect()) for _ in range(12)]  # three times the threads
+        for connection in greedy:
+            for _ in range(60):
+                send(connection, "/large")
+        with running.connect() as honest:
+            until(
+                lambda: all(channel.total_outbufs_len > MAX_UNREAD for channel in running.channels if channel.requests)
+            )
+            assert ask(honest).endswith(b"hello")
+        for channel in running.channels:
+            assert channel.total_outbufs_len <= MAX_UNREAD + ANSWER + 1024
+        # Who reads after all gets every answer.
+        received = 0
+        while received < 60 * ANSWER:
+            data = greedy[0].recv(1 << 20)
+            assert data, f"closed after {received} bytes"
+            received += len(data)
+
+
+def test_a_client_that_never_reads_is_reset(start):
+    running = start(Patience(LONG, LONG, SHORT))
+    with running.connect() as connection:
+        for _ in range(60):
+            send(connection, "/large")
+        until(lambda: running.channels == [])
+        assert running.server.pending_output() == 0
+        with running.connect() as honest:
+            assert ask(honest).endswith(b"hello")
+
+
+def test_without_connections_the_loop_sleeps_for_good(start):
+    running = start(Patience(SHORT, SHORT, SHORT))
+    rest, rests = running.server._server.rest, []
+    running.server._server.rest = lambda: rests.append(rest()) or rests[-1]
+    with running.connect() as connection:
+        assert ask(connection).endswith(b"hello")
+        assert is_closed(connection)
+    until(lambda: bool(rests) and rests[-1] is None)
