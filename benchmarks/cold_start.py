@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.processes import pocketserve, script
 from benchmarks.samples import Comparison
+from benchmarks.timing import Effort
 
 ROUNDS = 9
 GOAL = 1.5
@@ -26,11 +27,11 @@ sys.stdin.read()
 BODY = b'{"inputs":[{"name":"image","datatype":"FP32","shape":[1,8,8,1],"data":[' + b",".join([b"0"] * 64) + b"]}]}"
 
 
-def run() -> list[Comparison]:
+def run(effort: Effort) -> list[Comparison]:
     """Start both sides in turn, each as a new process; the first round, which writes bytecode, is left out."""
     models = Path(__file__).resolve().parents[1] / "models"
     ours, floor = [], []
-    for _ in range(ROUNDS + 1):
+    for _ in range(min(ROUNDS, effort.rounds) + 1):
         started = time.perf_counter()
         with pocketserve(models, "--threads", "1") as (_, port):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/digits/infer", BODY, timeout=30).read()

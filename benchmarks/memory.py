@@ -7,17 +7,18 @@ from pathlib import Path
 
 from benchmarks.processes import pocketserve, script
 from benchmarks.samples import Comparison
+from benchmarks.timing import Effort
 
 ROUNDS = 5
 GOAL = 1.15
 FLOOR = "import flask, waitress, numpy, sys; print('ready', flush=True); sys.stdin.read()"
 
 
-def run() -> list[Comparison]:
+def run(effort: Effort) -> list[Comparison]:
     """Start both sides in turn and read what the system says of them."""
     models = Path(__file__).resolve().parents[1] / "models"
     ours, floor = [], []
-    for _ in range(ROUNDS):
+    for _ in range(min(ROUNDS, effort.rounds)):
         with pocketserve(models) as (pid, _):
             time.sleep(0.2)  # let start-up end: this is a measurement, not a test
             ours.append(resident_mb(pid))

@@ -4,22 +4,49 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 START_TIMEOUT_S = 60.0
+ROOT = Path(__file__).resolve().parents[1]
+BENCH_FOLDER = ROOT / ".bench"
+"""Environments of peers, generated models and the servers' state; git ignores it."""
+
+CLIENT_CORE, SERVER_CORE = 0, 1
+
+
+class StartError(RuntimeError):
+    """A server that did not start; the text is the end of its log."""
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A running server of ours, which asks for no token."""
+
+    pid: int
+    http: int
+    socket: int
+
+
+def cores() -> list[int]:
+    """The cores that this process may use; empty where the system does not say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+ALL_CORES = cores()
 
 
 def pin(pid: int, core: int) -> None:
     """Keep a process on one core, so that the scheduler's choices are not what is measured."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > 1:
-        os.sched_setaffinity(pid, {cores[core % len(cores)]})
+    if len(ALL_CORES) > 1:
+        os.sched_setaffinity(pid, {ALL_CORES[core % len(ALL_CORES)]})
 
 
 def _surroundings() -> dict[str, str]:
@@ -28,38 +55,80 @@ def _surroundings() -> dict[str, str]:
 
 
 @contextmanager
-def process(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A child on core 1 that is ended at the end."""
+def pinned(core: int) -> Iterator[None]:
+    """Keep this thread, and all children that it starts meanwhile, on one core."""
+    before = cores()
+    pin(0, core)
+    try:
+        yield
+    finally:
+        if len(before) > 1:
+            os.sched_setaffinity(0, set(before))
+
+
+@contextmanager
+def process(
+    command: Sequence[str], core: int = SERVER_CORE, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A child on a core of its own, with all the children it will have; it is ended at the end.
+
+    Raises:
+        StartError: of whoever uses it, with the end of the child's log.
+    """
+    surroundings = {**_surroundings(), "POCKETSERVE_STATE_DIR": str(BENCH_FOLDER / "state"), **(environment or {})}
+    surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryFile() as log:
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=_surroundings()
-        )
-        pin(child.pid, 1)
+        with pinned(core):
+            child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=surroundings
+            )
         try:
             yield child
+        except StartError as error:
+            log.seek(0)
+            raise StartError(f"{error}: {log.read()[-1000:].decode(errors='replace').strip()}") from None
         finally:
-            child.terminate()
-            try:
-                child.wait(10)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+            _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(10)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+@contextmanager
+def our_server(models: Path, *options: str, core: int = SERVER_CORE) -> Iterator[Ours]:
+    """A server of ours on free ports, without a token.
+
+    Raises:
+        StartError: it did not start.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ready = Path(folder, "ready.json")
+        command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--no-auth", "--log-level", "error"]
+        command += ["--http-port", "0", "--socket-port", "0", "--ready-file", str(ready)]
+        with process([*command, *options], core) as child:
+            ends = time.monotonic() + START_TIMEOUT_S
+            while not ready.exists():
+                if child.poll() is not None or time.monotonic() > ends:
+                    raise StartError("the server did not start")
+                time.sleep(0.002)
+            found = json.loads(ready.read_text())
+            yield Ours(child.pid, found["http"]["port"], found["socket"]["port"])
 
 
 @contextmanager
 def pocketserve(models: Path, *options: str) -> Iterator[tuple[int, int]]:
-    """A server without a token; gives its process id and port."""
-    with tempfile.TemporaryDirectory() as folder:
-        ready = Path(folder, "ready.json")
-        command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0", "--socket-port", "0"]
-        command += ["--no-auth"]
-        with process([*command, "--log-level", "error", "--ready-file", str(ready), *options]) as child:
-            ends = time.monotonic() + START_TIMEOUT_S
-            while not ready.exists():
-                if child.poll() is not None or time.monotonic() > ends:
-                    raise RuntimeError("the server did not start")
-                time.sleep(0.005)
-            yield child.pid, json.loads(ready.read_text())["http"]["port"]
+    """A server of ours; gives its process id and HTTP port."""
+    with our_server(models, *options) as ours:
+        yield ours.pid, ours.http
 
 
 @contextmanager
@@ -68,3 +137,45 @@ def script(code: str, *arguments: str) -> Iterator[tuple[int, str]]:
     with process([sys.executable, "-c", code, *arguments]) as child:
         assert child.stdout is not None
         yield child.pid, child.stdout.readline().decode().strip()
+
+
+@contextmanager
+def module(
+    name: str, *arguments: str, core: int = SERVER_CORE, python: str = sys.executable
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """One of the modules in ``benchmarks/servers``; gives its process and the port that it prints once it listens.
+
+    Raises:
+        StartError: it printed none.
+    """
+    with process([python, "-m", f"benchmarks.servers.{name}", *arguments], core) as child:
+        assert child.stdout is not None
+        line = child.stdout.readline().strip()
+        if not line.isdigit():
+            raise StartError(f"{name} did not start")
+        yield child, int(line)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now, for servers that cannot take a free one by themselves."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def await_port(port: int, child: subprocess.Popen[bytes], timeout: float = START_TIMEOUT_S) -> None:
+    """Wait until somebody listens on a port.
+
+    Raises:
+        StartError: nobody did in time, or the process ended.
+    """
+    ends = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if child.poll() is not None or time.monotonic() > ends:
+                raise StartError("nobody listens on its port") from None
+            time.sleep(0.05)

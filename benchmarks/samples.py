@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -13,7 +14,12 @@ class Comparison:
 
     Attributes:
         name: the goal's name, such as H1.
-        goal: the largest ratio of medians, ours to the floor's, that meets it.
+        ours, floor: samples in ``unit``; a limit that is no measurement is a floor of one sample.
+        goal: what the ratio is held against; None only reports.
+        rule: ``most``: ours / floor must not exceed the goal. ``faster``: floor / ours must reach it.
+            ``least``: ours / floor must reach it.
+        against: what the floor is.
+        statistic: ``median`` or ``p99``, of both sides.
     """
 
     name: str
@@ -21,23 +27,122 @@ class Comparison:
     unit: str
     ours: list[float]
     floor: list[float]
-    goal: float
+    goal: float | None
+    rule: str = "most"
+    against: str = "floor"
+    statistic: str = "median"
 
     @property
     def ours_median(self) -> float:
-        """Median of our samples."""
-        return statistics.median(self.ours)
+        """What our samples come to."""
+        return summary(self.ours, self.statistic)
 
     @property
     def floor_median(self) -> float:
-        """Median of the floor's samples."""
-        return statistics.median(self.floor)
+        """What the floor's samples come to."""
+        return summary(self.floor, self.statistic)
 
     @property
     def ratio(self) -> float:
-        """How many times the floor we take."""
-        return self.ours_median / self.floor_median
+        """How many times the floor we take; with the rule ``faster``, how many times faster we are."""
+        ours, floor = self.ours_median, self.floor_median
+        return floor / ours if self.rule == "faster" else ours / floor
+
+    @property
+    def verdict(self) -> str:
+        """``met``, ``MISSED``, or nothing where there is no goal."""
+        if self.goal is None:
+            return ""
+        met = self.ratio <= self.goal if self.rule == "most" else self.ratio >= self.goal
+        return "met" if met else "MISSED"
 
     def to_json(self) -> dict[str, Any]:
         """The result with its raw samples."""
-        return {**vars(self), "ratio": self.ratio}
+        return {"kind": "comparison", **vars(self), "ratio": self.ratio, "verdict": self.verdict}
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A comparison that could not be made here, and why."""
+
+    name: str
+    what: str
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The statement."""
+        return {"kind": "missing", **vars(self)}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One side's samples along an axis, for the plots.
+
+    Attributes:
+        axis: what grows: ``payload`` (bytes) or ``connections``.
+        samples: for each point the samples in ``unit``.
+        rate: for each point requests per second, where they were counted.
+    """
+
+    name: str
+    side: str
+    axis: str
+    unit: str
+    points: list[float]
+    samples: list[list[float]]
+    rate: list[float] = field(default_factory=list)
+
+    @property
+    def medians(self) -> list[float]:
+        """The median at each point."""
+        return [statistics.median(kept) for kept in self.samples]
+
+    def to_json(self) -> dict[str, Any]:
+        """The curve with its raw samples."""
+        return {"kind": "curve", **vars(self)}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A straight line through measurements: what one more of something costs.
+
+    Attributes:
+        unit: of the values; the slope is in ``unit`` per ``per``.
+        r2: share of the variation that the line explains; near 1 the growth is linear.
+    """
+
+    name: str
+    what: str
+    unit: str
+    per: str
+    points: list[float]
+    values: list[float]
+    slope: float
+    start: float
+    r2: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The line and what it was drawn through."""
+        return {"kind": "growth", **vars(self)}
+
+
+Result = Comparison | Missing | Curve | Growth
+
+
+def summary(samples: Sequence[float], statistic: str) -> float:
+    """The median or another percentile such as ``p99``."""
+    if statistic == "median":
+        return statistics.median(samples)
+    ordered = sorted(samples)
+    share = float(statistic.removeprefix("p")) / 100
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def growth(name: str, what: str, unit: str, per: str, points: Sequence[float], values: Sequence[float]) -> Growth:
+    """Fit a straight line by least squares."""
+    slope, start = statistics.linear_regression(points, values)
+    mean = statistics.fmean(values)
+    spread = sum((value - mean) ** 2 for value in values)
+    left = sum((value - start - slope * point) ** 2 for point, value in zip(points, values, strict=True))
+    r2 = 1 - left / spread if spread else 1.0
+    return Growth(name, what, unit, per, list(points), list(values), slope, start, r2)

@@ -1,0 +1,179 @@
+"""One request after the other over one connection, by clients that cost as little as Python allows.
+
+All sides are asked by the same code, so that a fast client library is nobody's advantage. What a call times is the
+whole way: bytes sent, all bytes of the answer received. Making the body and reading the answer are not in it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from pocketserve_client import greeting
+from pocketserve_wire import Tensor, oip
+from pocketserve_wire.frames import HEADER, HEADER_BYTES, Frame, FrameType, encode_frame
+
+TIMEOUT_S = 120.0
+MOST = 64 * 1024 * 1024
+_ID = struct.Struct("<I")
+OK = 200
+
+Whole = Callable[[bytearray, int], int | None]
+"""How long an answer will be, from the bytes that are there; None until that can be told."""
+
+
+class Call:
+    """A request that can be sent again and again over one connection.
+
+    Args:
+        whole: tells where the answer ends.
+        framed: number the requests in their frame's header.
+    """
+
+    def __init__(self, connected: socket.socket, request: bytes, whole: Whole, *, framed: bool = False) -> None:
+        self.socket = connected
+        self.request = bytearray(request)
+        self.buffer = bytearray(1 << 20)
+        self._view = memoryview(self.buffer)
+        self._whole = whole
+        self._framed = framed
+        self._number = 0
+        self._have = 0
+
+    def __call__(self) -> None:
+        """Send it and receive all of the answer."""
+        self.send()
+        while not self.receive():
+            pass
+
+    def send(self) -> None:
+        """Send it."""
+        if self._framed:
+            self._number += 1
+            _ID.pack_into(self.request, 4, self._number)
+        self._have = 0
+        self.socket.sendall(self.request)
+
+    def receive(self) -> bool:
+        """One read; whether the answer is complete.
+
+        Raises:
+            ConnectionError: the server closed the connection.
+        """
+        if self._have == len(self.buffer):
+            self._grow()
+        count = self.socket.recv_into(self._view[self._have :])
+        if not count:
+            raise ConnectionError("the server closed the connection")
+        self._have += count
+        length = self._whole(self.buffer, self._have)
+        return length is not None and self._have >= length
+
+    def answer(self) -> bytes:
+        """The bytes of the last answer."""
+        return bytes(self.buffer[: self._have])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+    def _grow(self) -> None:
+        self._view.release()
+        self.buffer.extend(bytes(len(self.buffer)))
+        self._view = memoryview(self.buffer)
+
+
+def plain(port: int, request: bytes, answer_bytes: int) -> Call:
+    """To a server that answers a fixed number of bytes."""
+    return Call(_connect(port), request, lambda buffer, have: answer_bytes)
+
+
+def framed(port: int, model: str, values: np.ndarray, *, greet: bool) -> Call:
+    """To a server that speaks our frames, after our handshake or, for the floors, without one."""
+    connected = greeted(port) if greet else _connect(port)
+    return Call(connected, request_frame(model, values), frame_length, framed=True)
+
+
+def greeted(port: int) -> socket.socket:
+    """A connection to our socket, after the handshake."""
+    return _prepared(greeting.connect(("127.0.0.1", port), None, TIMEOUT_S, MOST)[0])
+
+
+def http(port: int, path: str, body: bytes, *headers: str) -> Call:
+    """To an HTTP server, kept alive."""
+    lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Content-Length: {len(body)}", *headers]
+    return Call(_connect(port), "\r\n".join([*lines, "", ""]).encode() + body, http_length)
+
+
+def http_binary(port: int, model: str, values: np.ndarray) -> Call:
+    """An Open Inference Protocol request with binary tensors."""
+    body, json_length = oip_body(values)
+    headers = (f"Inference-Header-Content-Length: {json_length}", "Content-Type: application/octet-stream")
+    return http(port, f"/v2/models/{model}/infer", body, *headers)
+
+
+def request_frame(model: str, values: np.ndarray, request_id: int = 1, **parameters: object) -> bytes:
+    """A REQUEST frame with one FP32 input called ``x`` and a binary answer."""
+    body, json_length = oip_body(values, **parameters)
+    target = f"POST /v2/models/{model}/infer".encode()
+    return encode_frame(Frame(FrameType.REQUEST, request_id, 0, target, {}, json_length, body))
+
+
+def oip_body(values: np.ndarray, **parameters: object) -> tuple[bytes, int]:
+    """The body of such a request, and the length of its JSON part."""
+    data = memoryview(np.ascontiguousarray(values, "<f4")).cast("B")
+    request = oip.InferRequest(
+        inputs=[Tensor("x", "FP32", values.shape, data)], parameters=dict(parameters), binary_output=True
+    )
+    encoded = oip.encode_infer_request(request)
+    return b"".join(encoded.chunks), encoded.json_length
+
+
+def frame_length(buffer: bytearray, have: int) -> int | None:
+    """Where the first frame ends."""
+    if have < HEADER_BYTES:
+        return None
+    _, _, _, _, _, target, ext, _, body = HEADER.unpack_from(buffer)
+    return HEADER_BYTES + target + ext + body
+
+
+def http_length(buffer: bytearray, have: int) -> int | None:
+    """Where an HTTP answer ends."""
+    end = buffer.find(b"\r\n\r\n", 0, have)
+    if end < 0:
+        return None
+    head = bytes(buffer[:end]).lower()
+    at = head.find(b"\r\ncontent-length:")
+    if at >= 0:
+        return end + 4 + int(head[at + 17 :].split(b"\r\n", 1)[0])
+    if buffer.endswith(b"0\r\n\r\n", 0, have):  # chunked
+        return have
+    return None
+
+
+def check(call: Call, *, is_http: bool) -> None:
+    """Make one call and be sure that it is a success: errors would be answered faster.
+
+    Raises:
+        RuntimeError: it is not; with the start of the answer.
+    """
+    call()
+    answer = call.answer()
+    status = int(answer.split(b" ", 2)[1]) if is_http else HEADER.unpack_from(answer)[4]
+    if status != OK:
+        raise RuntimeError(f"status {status}: {answer[-600:].decode(errors='replace')}")
+
+
+def _connect(port: int) -> socket.socket:
+    return _prepared(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
+
+
+def _prepared(connected: socket.socket) -> socket.socket:
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.settimeout(None)  # a timeout of Python's own would cost a poll() with each read
+    seconds = struct.pack("@ll", int(TIMEOUT_S), 0)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+    return connected

@@ -1,0 +1,54 @@
+"""The one way in which latencies are taken: all sides in turn, again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        rounds: samples of each side.
+        warm_up: calls before the first sample.
+        seconds: no more rounds begin after so long; ``least`` rounds are made all the same.
+    """
+
+    rounds: int = 1500
+    warm_up: int = 150
+    seconds: float = 20.0
+    least: int = 5
+
+    def of(self, share: float) -> Effort:
+        """A part of the effort, for what is slow or repeated."""
+        return Effort(
+            max(self.least, int(self.rounds * share)), max(2, int(self.warm_up * share)), self.seconds, self.least
+        )
+
+
+FULL = Effort()
+QUICK = Effort(rounds=5, warm_up=2, seconds=5.0, least=2)
+
+
+def interleave(calls: Mapping[str, Callable[[], object]], effort: Effort) -> dict[str, list[float]]:
+    """Call all sides in turn; microseconds of each call by side."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    turns = list(calls.items())
+    ends = time.monotonic() + effort.seconds
+    for _ in range(effort.warm_up):
+        for _, call in turns:
+            call()
+        if time.monotonic() > ends - effort.seconds / 2:
+            break
+    done = 0
+    while done < effort.rounds and (done < effort.least or time.monotonic() < ends):
+        for name, call in turns:
+            began = time.perf_counter()
+            call()
+            samples[name].append((time.perf_counter() - began) * 1e6)
+        turns = turns[1:] + turns[:1]  # nobody always comes after the same side
+        done += 1
+    return samples
