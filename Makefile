@@ -8,5 +8,5 @@ test-all: ; $(PYTHON) tools/environment.py all tflite-runtime && POCKETSERVE_TES
 cases: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tests/asset_cases.py
 check: ; $(PYTHON) tools/environment.py dev && .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy
 serve: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve serve $(MODELS)
-bench: ; $(PYTHON) tools/environment.py core && .venv/bin/python -m benchmarks
+bench: ; $(PYTHON) tools/environment.py bench && .bench/own/bin/python -m benchmarks && .bench/own/bin/python -m benchmarks.plot build/benchmarks.json build/benchmark-plots
 apk: ; $(PYTHON) android_bridge/build_apk.py

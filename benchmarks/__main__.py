@@ -5,11 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import cold_start, memory, overhead, pictures, report
-from benchmarks.processes import StartError
+from benchmarks import (
+    against_peers,
+    cold_start,
+    idle,
+    java,
+    many_models,
+    memory,
+    model_work,
+    overhead,
+    overload,
+    pictures,
+    report,
+)
 from benchmarks.samples import Missing, Result
 from benchmarks.timing import FULL, QUICK, Effort
 
@@ -17,8 +29,15 @@ BENCHMARKS: dict[str, Callable[[Effort], list[Result]]] = {
     "S1": overhead.run_s1,
     "S2": overhead.run_s2,
     "H1": overhead.run_h1,
+    "P1": against_peers.run,
     "R1": lambda effort: [*memory.run(effort)],
     "C1": lambda effort: [*cold_start.run(effort)],
+    "M1": model_work.run_m1,
+    "T1": model_work.run_t1,
+    "G1": many_models.run,
+    "O1": overload.run,
+    "L1": idle.run,
+    "J1": java.run,
     "I1": lambda effort: [*pictures.run()],
 }
 
@@ -39,8 +58,9 @@ def main() -> int:
         print(f"{name} …", file=sys.stderr, flush=True)
         try:
             results += BENCHMARKS[name](QUICK if options.quick else FULL)
-        except StartError as error:
-            results.append(Missing(name, "everything", str(error)))
+        except Exception as error:  # the other benchmarks are worth their while all the same
+            traceback.print_exc()
+            results.append(Missing(name, "the benchmark failed", f"{type(error).__name__}: {error}"))
         report.write(options.output, results)  # after each: what was measured is not lost with what follows
     report.show(results)
     print(f"\nraw samples: {options.output}")

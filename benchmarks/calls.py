@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -16,7 +17,8 @@ from pocketserve_client import greeting
 from pocketserve_wire import Tensor, oip
 from pocketserve_wire.frames import HEADER, HEADER_BYTES, Frame, FrameType, encode_frame
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 60.0
+RESTED_S = 1.0
 MOST = 64 * 1024 * 1024
 _ID = struct.Struct("<I")
 OK = 200
@@ -31,10 +33,24 @@ class Call:
     Args:
         whole: tells where the answer ends.
         framed: number the requests in their frame's header.
+        port: of a server that may close the connection between requests; a new one is opened then.
+        reconnects: the server does so after each answer.
     """
 
-    def __init__(self, connected: socket.socket, request: bytes, whole: Whole, *, framed: bool = False) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        request: bytes,
+        whole: Whole,
+        *,
+        framed: bool = False,
+        port: int = 0,
+        reconnects: bool = False,
+    ) -> None:
         self.socket = connected
+        self.reconnects = reconnects
+        self._port = port
+        self._used = False
         self.request = bytearray(request)
         self.buffer = bytearray(1 << 20)
         self._view = memoryview(self.buffer)
@@ -42,6 +58,7 @@ class Call:
         self._framed = framed
         self._number = 0
         self._have = 0
+        self._answered = 0.0
 
     def __call__(self) -> None:
         """Send it and receive all of the answer."""
@@ -55,6 +72,10 @@ class Call:
             self._number += 1
             _ID.pack_into(self.request, 4, self._number)
         self._have = 0
+        if self._used and (self.reconnects or (self._port and self._closed_by_server())):
+            self.socket.close()
+            self.socket = _connect(self._port)
+        self._used = True
         self.socket.sendall(self.request)
 
     def receive(self) -> bool:
@@ -70,7 +91,10 @@ class Call:
             raise ConnectionError("the server closed the connection")
         self._have += count
         length = self._whole(self.buffer, self._have)
-        return length is not None and self._have >= length
+        if length is None or self._have < length:
+            return False
+        self._answered = time.monotonic()
+        return True
 
     def answer(self) -> bytes:
         """The bytes of the last answer."""
@@ -79,6 +103,15 @@ class Call:
     def close(self) -> None:
         """Close the connection."""
         self.socket.close()
+
+    def _closed_by_server(self) -> bool:
+        """Some close a connection after seconds without a request, while slower sides have their turn."""
+        if time.monotonic() - self._answered < RESTED_S:
+            return False
+        try:
+            return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
 
     def _grow(self) -> None:
         self._view.release()
@@ -91,10 +124,10 @@ def plain(port: int, request: bytes, answer_bytes: int) -> Call:
     return Call(_connect(port), request, lambda buffer, have: answer_bytes)
 
 
-def framed(port: int, model: str, values: np.ndarray, *, greet: bool) -> Call:
+def framed(port: int, model: str, values: np.ndarray, *, greet: bool, name: str = "x", **parameters: object) -> Call:
     """To a server that speaks our frames, after our handshake or, for the floors, without one."""
     connected = greeted(port) if greet else _connect(port)
-    return Call(connected, request_frame(model, values), frame_length, framed=True)
+    return Call(connected, request_frame(model, values, name, **parameters), frame_length, framed=True)
 
 
 def greeted(port: int) -> socket.socket:
@@ -102,10 +135,12 @@ def greeted(port: int) -> socket.socket:
     return _prepared(greeting.connect(("127.0.0.1", port), None, TIMEOUT_S, MOST)[0])
 
 
-def http(port: int, path: str, body: bytes, *headers: str) -> Call:
-    """To an HTTP server, kept alive."""
+def http(port: int, path: str, body: bytes, *headers: str, keep_alive: bool = True) -> Call:
+    """To an HTTP server."""
     lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Content-Length: {len(body)}", *headers]
-    return Call(_connect(port), "\r\n".join([*lines, "", ""]).encode() + body, http_length)
+    return Call(
+        _connect(port), "\r\n".join([*lines, "", ""]).encode() + body, http_length, port=port, reconnects=not keep_alive
+    )
 
 
 def http_binary(port: int, model: str, values: np.ndarray) -> Call:
@@ -115,18 +150,18 @@ def http_binary(port: int, model: str, values: np.ndarray) -> Call:
     return http(port, f"/v2/models/{model}/infer", body, *headers)
 
 
-def request_frame(model: str, values: np.ndarray, request_id: int = 1, **parameters: object) -> bytes:
-    """A REQUEST frame with one FP32 input called ``x`` and a binary answer."""
-    body, json_length = oip_body(values, **parameters)
+def request_frame(model: str, values: np.ndarray, name: str = "x", **parameters: object) -> bytes:
+    """A REQUEST frame with one FP32 input and a binary answer; its id is set when it is sent."""
+    body, json_length = oip_body(values, name, **parameters)
     target = f"POST /v2/models/{model}/infer".encode()
-    return encode_frame(Frame(FrameType.REQUEST, request_id, 0, target, {}, json_length, body))
+    return encode_frame(Frame(FrameType.REQUEST, 1, 0, target, {}, json_length, body))
 
 
-def oip_body(values: np.ndarray, **parameters: object) -> tuple[bytes, int]:
+def oip_body(values: np.ndarray, name: str = "x", **parameters: object) -> tuple[bytes, int]:
     """The body of such a request, and the length of its JSON part."""
     data = memoryview(np.ascontiguousarray(values, "<f4")).cast("B")
     request = oip.InferRequest(
-        inputs=[Tensor("x", "FP32", values.shape, data)], parameters=dict(parameters), binary_output=True
+        inputs=[Tensor(name, "FP32", values.shape, data)], parameters=dict(parameters), binary_output=True
     )
     encoded = oip.encode_infer_request(request)
     return b"".join(encoded.chunks), encoded.json_length

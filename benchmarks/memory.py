@@ -5,26 +5,54 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from benchmarks.processes import pocketserve, script
+import numpy as np
+
+from benchmarks import reference
+from benchmarks.overhead import models
+from benchmarks.processes import NO_TOKEN, ROOT, our_server, pocketserve, script
 from benchmarks.samples import Comparison
 from benchmarks.timing import Effort
+from pocketserve_client import Client
 
 ROUNDS = 5
-GOAL = 1.15
+GOAL, UNLOAD_GOAL = 1.15, 1.10
 FLOOR = "import flask, waitress, numpy, sys; print('ready', flush=True); sys.stdin.read()"
 
 
 def run(effort: Effort) -> list[Comparison]:
     """Start both sides in turn and read what the system says of them."""
-    models = Path(__file__).resolve().parents[1] / "models"
+    embedded = ROOT / "models"
     ours, floor = [], []
     for _ in range(min(ROUNDS, effort.rounds)):
-        with pocketserve(models) as (pid, _):
+        with pocketserve(embedded) as (pid, _):
             time.sleep(0.2)  # let start-up end: this is a measurement, not a test
             ours.append(resident_mb(pid))
         with script(FLOOR) as (pid, _):
             floor.append(resident_mb(pid))
-    return [Comparison("R1", "resident memory, no model loaded", "MB", ours, floor, GOAL)]
+    libraries = "import flask, waitress, numpy"
+    return [
+        Comparison("R1", "resident memory, no model loaded", "MB", ours, floor, GOAL, against=libraries),
+        _after_unloading(min(ROUNDS, effort.rounds)),
+    ]
+
+
+def _after_unloading(rounds: int) -> Comparison:
+    """Load, use and unload a tiny model, which leaves the framework behind; then one that needs more than 48 MB."""
+    before, after = [], []
+    for _ in range(rounds):
+        with our_server(models()) as ours, Client(f"http://127.0.0.1:{ours.http}", token_file=NO_TOKEN) as client:
+            before.append(_use_and_unload(client, ours.pid, reference.SMALL_MODEL, [1, 1, 1, reference.SMALL]))
+            after.append(_use_and_unload(client, ours.pid, reference.WORK_MODEL, [1, reference.WORK_WIDTH]))
+    what = "resident memory, 49 MB loaded and unloaded"
+    return Comparison("R1", what, "MB", after, before, UNLOAD_GOAL, against="level the framework's import left")
+
+
+def _use_and_unload(client: Client, pid: int, model: str, shape: list[int]) -> float:
+    client.load(model)
+    client.infer(model, {"x": np.zeros(shape, np.float32)})
+    client.unload(model)
+    time.sleep(0.3)
+    return resident_mb(pid)
 
 
 def resident_mb(pid: int) -> float:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import calls as call_to, reference
+from benchmarks import calls as call_to
+from benchmarks import reference
 from benchmarks.processes import BENCH_FOLDER, CLIENT_CORE, SERVER_CORE, module, our_server, pinned
 from benchmarks.samples import Comparison, Result
 from benchmarks.timing import Effort, interleave
@@ -95,7 +96,7 @@ def socket_sides(size: str, core: int) -> Iterator[Sides]:
             _, port = stack.enter_context(module("bare", mode, work, core=core))
             calls[name] = call_to.framed(port, model, values, greet=False)
         _, port = stack.enter_context(module("bare", "loop", str(values.nbytes), core=core))
-        for name, call in calls.items():
+        for call in calls.values():
             stack.callback(call.close)
             call_to.check(call, is_http=False)
         calls["loop"] = call_to.plain(port, values.tobytes(), 4 * reference.CLASSES)

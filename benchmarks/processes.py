@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +20,9 @@ START_TIMEOUT_S = 60.0
 ROOT = Path(__file__).resolve().parents[1]
 BENCH_FOLDER = ROOT / ".bench"
 """Environments of peers, generated models and the servers' state; git ignores it."""
+
+NO_TOKEN = Path(os.devnull)
+"""The servers here ask for none, and a client that has one would not talk to them."""
 
 CLIENT_CORE, SERVER_CORE = 0, 1
 
@@ -62,7 +67,7 @@ def pinned(core: int) -> Iterator[None]:
     try:
         yield
     finally:
-        if len(before) > 1:
+        if before:
             os.sched_setaffinity(0, set(before))
 
 
@@ -80,7 +85,12 @@ def process(
     with tempfile.TemporaryFile() as log:
         with pinned(core):
             child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=surroundings
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=surroundings,
+                start_new_session=True,
             )
         try:
             yield child
@@ -92,15 +102,20 @@ def process(
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    child.terminate()
-    try:
+    """End it with all processes that it has started: some peers leave theirs behind."""
+    _signal_group(child.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(10)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+    _signal_group(child.pid, signal.SIGKILL)
+    child.wait()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
             pipe.close()
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
 
 
 @contextmanager
@@ -150,8 +165,10 @@ def module(
     """
     with process([python, "-m", f"benchmarks.servers.{name}", *arguments], core) as child:
         assert child.stdout is not None
-        line = child.stdout.readline().strip()
-        if not line.isdigit():
+        for line in iter(child.stdout.readline, b""):  # some peers log to standard output too
+            if line.strip().isdigit():
+                break
+        else:
             raise StartError(f"{name} did not start")
         yield child, int(line)
 

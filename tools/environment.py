@@ -29,6 +29,7 @@ class Environment:
         constraints: file with the versions that were tested.
         also: packages beside them.
         npm: Node packages, which are installed in the folder ``tfjs`` of the environment.
+        project: whether the project itself is installed; the peers of the benchmarks do without.
         satisfied_by: another environment in the same folder that holds all of this one.
     """
 
@@ -37,6 +38,7 @@ class Environment:
     constraints: str = "constraints.txt"
     also: tuple[str, ...] = ()
     npm: tuple[str, ...] = ()
+    project: bool = True
     satisfied_by: str | None = None
 
 
@@ -55,6 +57,18 @@ ENVIRONMENTS = {
         ("image", "qr", "dev"),
         constraints="constraints-tflite-runtime.txt",
         also=("tflite-runtime==2.14.0", "numpy<2"),
+    ),
+    "bench": Environment(".bench/own", ("tflite", "image", "qr", "bench")),
+    # Other servers, to measure against. torch is named where it is needed, or a build with gigabytes of CUDA comes.
+    "mlserver": Environment(".bench/mlserver", (), also=("mlserver==1.7.1",), project=False),
+    "litserve": Environment(
+        ".bench/litserve", (), also=("torch==2.13.0", "litserve==0.2.19", "numpy==2.4.6"), project=False
+    ),
+    "torchserve": Environment(
+        ".bench/torchserve",
+        (),
+        also=("torch==2.13.0", "torchserve==0.12.0", "torch-model-archiver==0.12.0", "numpy==2.4.6", "psutil"),
+        project=False,
     ),
 }
 
@@ -83,7 +97,6 @@ def ensure(name: str) -> None:
         print(f"creating {wanted.folder} …", flush=True)
         # In Termux NumPy, Pillow and the runtimes are its own packages; pip would have to compile them.
         venv.create(folder, with_pip=True, system_site_packages=in_termux())
-    requirement = f"{ROOT}[{','.join(wanted.extras)}]"
     command = [
         str(folder / "bin" / "python"),
         "-m",
@@ -92,9 +105,13 @@ def ensure(name: str) -> None:
         "--quiet",
         "--disable-pip-version-check",
     ]
-    command += ["--only-binary", "numpy,pillow"] if in_termux() else ["--constraint", str(ROOT / wanted.constraints)]
-    command += ["--editable", requirement, *wanted.also]
-    print(f"installing {', '.join(wanted.extras)} into {wanted.folder} …", flush=True)
+    if wanted.project:
+        requirement = f"{ROOT}[{','.join(wanted.extras)}]"
+        constraint = ["--constraint", str(ROOT / wanted.constraints)]
+        command += ["--only-binary", "numpy,pillow"] if in_termux() else constraint
+        command += ["--editable", requirement]
+    command += wanted.also
+    print(f"installing {', '.join(wanted.extras or wanted.also)} into {wanted.folder} …", flush=True)
     subprocess.run(command, check=True)
     if wanted.npm:
         npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder / "tfjs"), *wanted.npm]
@@ -124,6 +141,8 @@ def stamp(name: str) -> Path:
 def fingerprint(name: str) -> str:
     """A hash of everything that decides an environment's content."""
     parts = [sys.version.encode(), repr(ENVIRONMENTS[name]).encode()]
+    if not ENVIRONMENTS[name].project:
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
     parts += [(ROOT / file).read_bytes() for file in ("pyproject.toml", ENVIRONMENTS[name].constraints)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 

@@ -1,0 +1,125 @@
+"""P1's named peers: environments of their own under ``.bench``, and how each is asked for the reference work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import calls
+from benchmarks.processes import BENCH_FOLDER, ROOT, SERVER_CORE, StartError, module
+
+INSTALL_TIMEOUT_S = 1800
+JSON = "Content-Type: application/json"
+OCTETS = "Content-Type: application/octet-stream"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another server.
+
+    Attributes:
+        environment: its environment in ``tools/environment.py``; empty runs in ours.
+        module: the file in ``benchmarks/servers``, and its arguments.
+        path: where it is asked.
+        encode: an array to a body, as a client of it has to.
+        decode: an answer's body back to an array.
+        header: of the request.
+        keep_alive: whether it keeps a connection for the next request.
+    """
+
+    name: str
+    environment: str
+    module: tuple[str, ...]
+    path: str
+    encode: Callable[[np.ndarray], bytes]
+    decode: Callable[[bytes], object]
+    header: str = JSON
+    keep_alive: bool = True
+
+    def python(self) -> str:
+        """The interpreter of its environment."""
+        return str(BENCH_FOLDER / self.environment / "bin" / "python") if self.environment else sys.executable
+
+    def call(self, port: int, values: np.ndarray) -> calls.Call:
+        """A request to it over a connection of its own."""
+        return calls.http(port, self.path, self.encode(values), self.header, keep_alive=self.keep_alive)
+
+
+def _json(key: str) -> Callable[[np.ndarray], bytes]:
+    return lambda values: json.dumps({key: values.ravel().tolist()}).encode()
+
+
+def _oip(values: np.ndarray) -> bytes:
+    tensor = {"name": "x", "shape": list(values.shape), "datatype": "FP32", "data": values.ravel().tolist()}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def _list(key: str) -> Callable[[bytes], object]:
+    return lambda body: np.asarray(json.loads(body)[key], np.float32)
+
+
+def _oip_list(body: bytes) -> object:
+    return np.asarray(json.loads(body)["outputs"][0]["data"], np.float32)
+
+
+def _bytes(values: np.ndarray) -> bytes:
+    return values.tobytes()
+
+
+def _floats(body: bytes) -> object:
+    return np.frombuffer(body, "<f4")
+
+
+PEERS = (
+    Peer("MLServer, JSON", "mlserver", ("peer_mlserver",), "/v2/models/echo/infer", _oip, _oip_list),
+    Peer("LitServe, JSON", "litserve", ("peer_litserve", "json"), "/predict", _json("input"), _list("output")),
+    Peer("LitServe, raw body", "litserve", ("peer_litserve", "raw"), "/predict", _bytes, _floats, OCTETS),
+    Peer("TorchServe, raw body", "torchserve", ("peer_torchserve",), "/predictions/echo", _bytes, _floats, OCTETS),
+    Peer(
+        "tutorial, JSON lists", "", ("peer_tutorial",), "/predict", _json("data"), _list("prediction"), keep_alive=False
+    ),
+)
+
+
+def ensure(peer: Peer, *, install: bool) -> None:
+    """Make the peer's environment, unless it is there.
+
+    Args:
+        install: whether packages may be fetched for it.
+
+    Raises:
+        StartError: it is not there and cannot be made.
+    """
+    if not peer.environment:
+        return
+    if not install:
+        if not Path(peer.python()).exists():
+            raise StartError(f"its environment is not there: python tools/environment.py {peer.environment}")
+        return
+    command = [sys.executable, str(ROOT / "tools" / "environment.py"), peer.environment]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise StartError(f"its environment was not made within {INSTALL_TIMEOUT_S} s") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise StartError(f"its environment cannot be made: {last}")
+
+
+@contextmanager
+def running(peer: Peer, core: int = SERVER_CORE) -> Iterator[int]:
+    """The peer, started; gives its port.
+
+    Raises:
+        StartError: it did not start.
+    """
+    arguments = peer.module[1:]
+    with module(peer.module[0], *arguments, core=core, python=peer.python()) as (_, port):
+        yield port
