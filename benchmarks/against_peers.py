@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks import calls, peers, reference
 from benchmarks.load import closed_loop
 from benchmarks.overhead import models, values_for
-from benchmarks.processes import CLIENT_CORE, NO_TOKEN, Ours, StartError, our_server, pinned
+from benchmarks.processes import CLIENT_CORE, NO_TOKEN, Ours, StartError, our_server, pinned, stopped
 from benchmarks.samples import Comparison, Curve, Missing, Result
 from benchmarks.timing import QUICK, Effort, interleave
 
@@ -20,19 +21,34 @@ OURS = ("pocketserve, socket", "pocketserve, HTTP")
 SMALL_GOAL, PHOTO_GOAL, TUTORIAL_GOAL = 6.0, 45.0, 200.0
 Make = Callable[[str], calls.Call]
 """Opens a connection for requests to the model of that name."""
+BLOCKS = 5
+
+
+@dataclass(frozen=True)
+class Side:
+    """A running server, and how to connect to it."""
+
+    pid: int
+    make: Make
+    is_http: bool = True
+
+
+Sides = dict[str, Side]
+Samples = dict[str, list[float]]
 
 
 def run(effort: Effort) -> list[Result]:
-    """All sides are started, then asked in turn; what cannot be started is said."""
+    """All sides are started, then asked in blocks by turns; what cannot be started is said."""
     results: list[Result] = []
     with ExitStack() as stack:
         stack.enter_context(pinned(CLIENT_CORE))
         ours = stack.enter_context(our_server(models(), "--threads", "1"))
-        sides: dict[str, Make] = {OURS[0]: _socket(ours), OURS[1]: _http(ours)}
+        sides = {OURS[0]: Side(ours.pid, _socket(ours), is_http=False), OURS[1]: Side(ours.pid, _http(ours))}
         for peer in peers.PEERS:
             try:
                 peers.ensure(peer, install=effort is not QUICK)
-                sides[peer.name] = _peer(peer, stack.enter_context(peers.running(peer)))
+                pid, port = stack.enter_context(peers.running(peer))
+                sides[peer.name] = Side(pid, _peer(peer, port))
             except StartError as error:
                 results.append(Missing("P1", peer.name, str(error)))
         results += _whole_calls(sides, ours, effort)
@@ -62,19 +78,43 @@ def _peer(peer: peers.Peer, port: int) -> Make:
     return lambda model: peer.call(port, values_for(model))
 
 
-def _at_size(sides: dict[str, Make], model: str, effort: Effort) -> dict[str, list[float]]:
-    open_calls = {}
-    try:
-        for name, make in sides.items():
-            open_calls[name] = make(model)
-            calls.check(open_calls[name], is_http=name != OURS[0])
-        return interleave(open_calls, effort.of(0.25))
-    finally:
-        for call in open_calls.values():
+@contextmanager
+def _alone(sides: Sides, name: str) -> Iterator[Side]:
+    """One side while all other servers are held still."""
+    side = sides[name]
+    with stopped(list({other.pid for other in sides.values()} - {side.pid})):
+        yield side
+
+
+def _in_blocks(sides: Sides, effort: Effort, measure: Callable[[str, Side, Effort], list[float]]) -> Samples:
+    """Blocks of each side in turn; only the one that is asked runs."""
+    samples: Samples = {name: [] for name in sides}
+    for _ in range(BLOCKS if effort is not QUICK else 1):
+        for name in sides:
+            with _alone(sides, name) as side:
+                samples[name] += measure(name, side, effort)
+    return samples
+
+
+def _block(call: Callable[[], object], effort: Effort, share: float) -> list[float]:
+    """Some calls of one side, after some that do not count."""
+    part = Effort(max(2, int(effort.rounds * share)), max(2, int(effort.warm_up * share)), 2.0, 2)
+    return interleave({"side": call}, part)["side"]
+
+
+def _at_size(sides: Sides, model: str, effort: Effort) -> Samples:
+    def measure(name: str, side: Side, effort: Effort) -> list[float]:
+        call = side.make(model)
+        try:
+            calls.check(call, is_http=side.is_http)
+            return _block(call, effort, 0.1)
+        finally:
             call.close()
 
+    return _in_blocks(sides, effort, measure)
 
-def _comparisons(samples: dict[str, list[float]], what: str, *, with_goals: bool) -> list[Result]:
+
+def _comparisons(samples: Samples, what: str, *, with_goals: bool) -> list[Result]:
     """Ours against each peer, faster by how much."""
     results: list[Result] = []
     for transport in OURS:
@@ -105,7 +145,7 @@ def _goal(transport: str, peer: str, what: str) -> float:
     return TUTORIAL_GOAL if peer.startswith("tutorial") else PHOTO_GOAL
 
 
-def _http_everywhere(by_size: dict[str, dict[str, list[float]]]) -> list[Result]:
+def _http_everywhere(by_size: dict[str, Samples]) -> list[Result]:
     """HTTP against the fastest peer at the other sizes."""
     results: list[Result] = []
     for model, samples in by_size.items():
@@ -129,25 +169,31 @@ def _http_everywhere(by_size: dict[str, dict[str, list[float]]]) -> list[Result]
     return results
 
 
-def _whole_calls(sides: dict[str, Make], ours: Ours, effort: Effort) -> list[Result]:
+def _whole_calls(sides: Sides, ours: Ours, effort: Effort) -> list[Result]:
     """From array to array: the body is made and the answer read, as an application has to."""
     from pocketserve_client import Client
 
     results: list[Result] = []
     framed_url, http_url = f"socket://127.0.0.1:{ours.socket}", f"http://127.0.0.1:{ours.http}"
     with Client(framed_url, token_file=NO_TOKEN) as framed, Client(http_url, token_file=NO_TOKEN) as http:
+        ours_by_name = {OURS[0]: framed, OURS[1]: http}
+        by_name = {peer.name: peer for peer in peers.PEERS}
         for model, what in ((reference.SMALL_MODEL, "64 B"), (reference.PHOTO_MODEL, "150,528 B")):
             values = values_for(model)
-            turns: dict[str, Callable[[], object]] = {
-                OURS[0]: lambda model=model, values=values: framed.infer(model, {"x": values}),
-                OURS[1]: lambda model=model, values=values: http.infer(model, {"x": values}),
-            }
-            by_name = {peer.name: peer for peer in peers.PEERS}
-            opened = {name: make(model) for name, make in sides.items() if name in by_name}
-            turns |= {name: _whole(by_name[name], call, values) for name, call in opened.items()}
-            results += _comparisons(interleave(turns, effort.of(0.1)), f"{what}, array to array", with_goals=False)
-            for call in opened.values():
-                call.close()
+
+            def measure(
+                name: str, side: Side, effort: Effort, model: str = model, values: np.ndarray = values
+            ) -> list[float]:
+                if name in OURS:
+                    return _block(lambda: ours_by_name[name].infer(model, {"x": values}), effort, 0.05)
+                call = side.make(model)
+                try:
+                    return _block(_whole(by_name[name], call, values), effort, 0.05)
+                finally:
+                    call.close()
+
+            samples = _in_blocks(sides, effort, measure)
+            results += _comparisons(samples, f"{what}, array to array", with_goals=False)
     return results
 
 
@@ -165,7 +211,7 @@ def _whole(peer: peers.Peer, call: calls.Call, values: np.ndarray) -> Callable[[
     return turn
 
 
-def _size_curves(by_size: dict[str, dict[str, list[float]]]) -> list[Result]:
+def _size_curves(by_size: dict[str, Samples]) -> list[Result]:
     names = next(iter(by_size.values()))
     points = [4.0 * reference.SIZES[model] for model in by_size]
     return [
@@ -173,28 +219,33 @@ def _size_curves(by_size: dict[str, dict[str, list[float]]]) -> list[Result]:
     ]
 
 
-def _connection_curves(sides: dict[str, Make], effort: Effort) -> list[Result]:
+def _connection_curves(sides: Sides, effort: Effort) -> list[Result]:
     """The photo over more and more connections, each side by itself."""
     seconds = 3.0 if effort is not QUICK else 0.2
     curves: list[Result] = []
-    for name, make in sides.items():
-        samples, rates, points = [], [], []
-        for count in CONNECTIONS:
-            opened: list[calls.Call] = []
-            try:
-                for _ in range(count):
-                    opened.append(make(reference.PHOTO_MODEL))
-                load = closed_loop(opened, seconds)
-            except OSError as error:
-                curves.append(Missing("P1", f"{name}, {count} connections", str(error)))
-                continue
-            finally:
-                for call in opened:
-                    call.close()
-            points.append(float(count))
-            samples.append(load.latencies)
-            rates.append(load.rate)
-            time.sleep(0.05)  # let the server see that they are closed
-        if points:
-            curves.append(Curve("P1", name, "connections", "µs", points, samples, rates))
+    for name in sides:
+        with _alone(sides, name) as side:
+            curves += _by_connections(name, side, seconds)
     return curves
+
+
+def _by_connections(name: str, side: Side, seconds: float) -> list[Result]:
+    samples, rates, points = [], [], []
+    failed: list[Result] = []
+    for count in CONNECTIONS:
+        opened: list[calls.Call] = []
+        try:
+            for _ in range(count):
+                opened.append(side.make(reference.PHOTO_MODEL))
+            load = closed_loop(opened, seconds)
+        except OSError as error:
+            failed.append(Missing("P1", f"{name}, {count} connections", str(error)))
+            continue
+        finally:
+            for call in opened:
+                call.close()
+        points.append(float(count))
+        samples.append(load.latencies)
+        rates.append(load.rate)
+        time.sleep(0.05)  # let the server see that they are closed
+    return [*failed, *([Curve("P1", name, "connections", "µs", points, samples, rates)] if points else [])]

@@ -86,7 +86,7 @@ class OpenLoad:
 
 
 def open_loop(calls: Sequence[Call], rate: float, seconds: float, drain: float = 10.0) -> OpenLoad:
-    """Send ``rate`` requests per second over framed connections, in turn; all answers within ``drain`` seconds count."""
+    """Send ``rate`` requests per second over framed connections, in turn; answers within ``drain`` s count."""
     load = OpenLoad()
     lanes = [_Lane(call) for call in calls]
     by_fd = {lane.call.socket.fileno(): lane for lane in lanes}

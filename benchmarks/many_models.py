@@ -83,13 +83,15 @@ def _loaded(effort: Effort) -> Result:
     values = values_for(reference.PHOTO_MODEL)
     with tempfile.TemporaryDirectory() as name:
         folder = copies(Path(name, "models"), counts[-1])
-        with our_server(folder, "--threads", "1") as ours:
-            with Client(f"http://127.0.0.1:{ours.http}", token_file=NO_TOKEN) as client:
-                done = 0
-                for count in counts:
-                    for number in range(done, count):
-                        client.infer(f"m{number}", {"x": np.asarray(values)})
-                    done = count
-                    time.sleep(0.1)
-                    resident.append(resident_mb(ours.pid) * 1e3)
+        with (
+            our_server(folder, "--threads", "1") as ours,
+            Client(f"http://127.0.0.1:{ours.http}", token_file=NO_TOKEN) as client,
+        ):
+            done = 0
+            for count in counts:
+                for number in range(done, count):
+                    client.infer(f"m{number}", {"x": np.asarray(values)})
+                done = count
+                time.sleep(0.1)
+                resident.append(resident_mb(ours.pid) * 1e3)
     return growth("G1", "resident memory by loaded echo models", "kB", "version", counts, resident)

@@ -114,12 +114,12 @@ def ensure(peer: Peer, *, install: bool) -> None:
 
 
 @contextmanager
-def running(peer: Peer, core: int = SERVER_CORE) -> Iterator[int]:
-    """The peer, started; gives its port.
+def running(peer: Peer, core: int = SERVER_CORE) -> Iterator[tuple[int, int]]:
+    """The peer, started; gives its process id and port.
 
     Raises:
         StartError: it did not start.
     """
     arguments = peer.module[1:]
-    with module(peer.module[0], *arguments, core=core, python=peer.python()) as (_, port):
-        yield port
+    with module(peer.module[0], *arguments, core=core, python=peer.python()) as (child, port):
+        yield child.pid, port

@@ -67,7 +67,7 @@ ENVIRONMENTS = {
     "torchserve": Environment(
         ".bench/torchserve",
         (),
-        also=("torch==2.13.0", "torchserve==0.12.0", "torch-model-archiver==0.12.0", "numpy==2.4.6", "psutil"),
+        also=("torch==2.13.0", "torchserve==0.12.0", "numpy==2.4.6", "psutil", "pyyaml"),  # the last two it forgets
         project=False,
     ),
 }

@@ -81,7 +81,8 @@ def _write(folder: Path) -> list[int]:
 
 def _await(port: int, child: subprocess.Popen[bytes]) -> None:
     body = np.ones(16, np.float32).tobytes()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/predictions/echo", body)
+    headers = {"Content-Type": "application/octet-stream"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/predictions/echo", body, headers)
     ends = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < ends and child.poll() is None:
         try:

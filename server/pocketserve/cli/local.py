@@ -15,12 +15,13 @@ def is_model_path(text: str) -> bool:
     return path.exists() and (path.is_dir() or kind_at(path) is not None)
 
 
-def open_local(model: str, models_dir: str | None) -> tuple[Service, str]:
+def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple[Service, str]:
     """A service for one model.
 
     Args:
         model: a path to a model file or folder, or the name of a model in ``models_dir``.
         models_dir: a models folder; by default the embedded one.
+        threads: threads of one inference; 0 takes the fast cores.
 
     Returns:
         The service and the model's name in it.
@@ -29,9 +30,9 @@ def open_local(model: str, models_dir: str | None) -> tuple[Service, str]:
         ConfigError, OSError: the folder cannot be used.
     """
     if not is_model_path(model):
-        return Service(_config(models_dir)), model
+        return Service(_config(models_dir, threads)), model
     path = Path(model).absolute()
-    service = Service(_config(str(path.parent)))
+    service = Service(_config(str(path.parent), threads))
     if path.is_dir():
         return service, path.name
     return service, next(
@@ -40,5 +41,5 @@ def open_local(model: str, models_dir: str | None) -> tuple[Service, str]:
     )
 
 
-def _config(models_dir: str | None) -> Config:
-    return load_config({"models_dir": models_dir, "keep_alive": 0.0})
+def _config(models_dir: str | None, threads: int) -> Config:
+    return load_config({"models_dir": models_dir, "keep_alive": 0.0, "threads": threads})

@@ -1,0 +1,206 @@
+"""``pocketserve bench``: what a model costs on this device: in process, over the socket and over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pocketserve.cli import CommandError
+from pocketserve.cli.local import open_local
+from pocketserve.cli.output import human_bytes, print_json, print_table
+from pocketserve.cli.own_server import OwnServer, own_server
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_client import Client
+from pocketserve_client.arrays import as_tensor
+from pocketserve_wire import DATATYPES
+from pocketserve_wire.oip import InferRequest
+
+WARM_UP = 10
+MAX_ROUNDS = 1_000_000
+MAX_ELEMENTS = 1 << 26
+BAR_WIDTH = 30
+BAR_EVERY_S = 0.1
+MEMORY_KEYS = {"Rss": "resident", "Pss": "proportional", "Private_Clean": "private", "Private_Dirty": "private"}
+WAYS = {"in_process": "in this process", "socket": "over the socket", "http": "over HTTP"}
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """The command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "bench",
+        help="measure a model's latency and memory on this device",
+        description="Runs the model on random input of its own shape: in this process, and in a server that is "
+        "started for it, over the socket and over HTTP. The three are asked in turn.",
+    )
+    parser.add_argument("model", metavar="FILE|MODEL", help="a model file or folder, or a name in the models folder")
+    parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to measure")
+    parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL [the embedded models]")
+    parser.add_argument("--rounds", type=_rounds, default=200, metavar="N", help="samples of each way [200]")
+    parser.add_argument("--seconds", type=float, default=30.0, metavar="S", help="stop sampling after so long [30]")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of one run [the fast cores]")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all samples")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print."""
+    service, name = open_local(options.model, options.models_dir, threads=options.threads)
+    version = options.model_version
+    try:
+        with service.running(name, version) as (_, running):
+            inputs = random_inputs(running.model.inputs.specs)
+        request = InferRequest(inputs=[as_tensor(key, value) for key, value in inputs.items()], binary_output=True)
+        with own_server(service.config.models_dir, "--threads", str(options.threads)) as server:
+            result = _measure(options, name, inputs, lambda: service.infer(name, version, request), server)
+    finally:
+        service.close()
+    if options.json:
+        print_json(result)
+    else:
+        _print_result(result)
+    return 0
+
+
+def random_inputs(specs: Any) -> dict[str, Array]:
+    """One random array for each input; free dimensions are 1, floats lie in [0, 1), texts are short words.
+
+    Raises:
+        CommandError: an input is too large to be made up.
+    """
+    random = np.random.default_rng(0)
+    return {spec.name: _random_input(spec, random) for spec in specs}
+
+
+def _random_input(spec: TensorSpec, random: np.random.Generator) -> Array:
+    shape = tuple(max(1, size) for size in spec.shape)
+    if int(np.prod(shape, dtype=np.float64)) > MAX_ELEMENTS:
+        raise CommandError(f"input {spec.name!r} of shape {list(shape)} is too large to be measured with random values")
+    if spec.datatype == "BYTES":
+        return np.full(shape, b"word", dtype=object)
+    dtype = np.dtype(DATATYPES[spec.datatype].typestr)
+    if dtype.kind == "f":
+        return random.random(shape, np.float32).astype(dtype)
+    if dtype == np.uint8:
+        return random.integers(0, 256, shape, np.uint8)
+    return random.integers(0, 2, shape).astype(dtype)  # indices, such as tokens: small ones are always good
+
+
+def _measure(
+    options: argparse.Namespace,
+    name: str,
+    inputs: Mapping[str, Array],
+    in_process: Callable[[], object],
+    server: OwnServer,
+) -> dict[str, Any]:
+    with (
+        Client(server.socket, token_file=server.token_file) as framed,
+        Client(server.http, token_file=server.token_file) as http,
+    ):
+        before = memory_of(server.pid)
+        version = options.model_version
+        ways: dict[str, Callable[[], object]] = {
+            "in_process": in_process,
+            "socket": lambda: framed.infer(name, inputs, version=version),
+            "http": lambda: http.infer(name, inputs, version=version),
+        }
+        samples = _samples(ways, options.rounds, options.seconds)
+        after = memory_of(server.pid)
+    return {
+        "model": name,
+        "version": version,
+        "inputs": [{"name": key, "shape": list(value.shape)} for key, value in inputs.items()],
+        "latency_ms": {way: {**summary(kept), "samples": kept} for way, kept in samples.items()},
+        "server_memory_bytes": {"before_loading": before, "after": after},
+    }
+
+
+def _samples(ways: Mapping[str, Callable[[], object]], rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of each way, taken in turn."""
+    for call in ways.values():
+        call()  # loads the model
+    samples: dict[str, list[float]] = {way: [] for way in ways}
+    ends, shown = time.monotonic() + seconds, 0.0
+    for turn in range(-min(WARM_UP, rounds), rounds):
+        for way, call in ways.items():
+            began = time.perf_counter()
+            call()
+            if turn >= 0:
+                samples[way].append((time.perf_counter() - began) * 1e3)
+        now = time.monotonic()
+        if now - shown > BAR_EVERY_S:
+            shown = now
+            _show_progress(max(0, turn) / rounds)
+        if turn >= 0 and now > ends:
+            break
+    _show_progress(None)
+    return samples
+
+
+def _show_progress(done: float | None) -> None:
+    """A bar on the terminal, or none any more; nothing where errors go to a file."""
+    if not sys.stderr.isatty():
+        return
+    if done is None:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        return
+    filled = round(BAR_WIDTH * done)
+    print(f"\rmeasuring [{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {done:4.0%}", end="", file=sys.stderr, flush=True)
+
+
+def summary(samples: list[float]) -> dict[str, float]:
+    """Median, 99th percentile and mean."""
+    ordered = sorted(samples)
+    p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+    return {"p50": statistics.median(ordered), "p99": p99, "mean": statistics.fmean(ordered)}
+
+
+def memory_of(pid: int) -> dict[str, int] | None:
+    """Bytes that a process holds: resident, its fair share of what is shared, and private. None if hidden from us."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found: dict[str, int] = {}
+    for line in lines:
+        kind, _, size = line.partition(":")
+        if kind in MEMORY_KEYS:
+            name = MEMORY_KEYS[kind]
+            found[name] = found.get(name, 0) + 1024 * int(size.split()[0])
+    return found
+
+
+def _print_result(result: Mapping[str, Any]) -> None:
+    shapes = ", ".join(f"{item['name']} {item['shape']}" for item in result["inputs"])
+    print(f"{result['model']}, random input: {shapes}\n")
+    rows = []
+    base = result["latency_ms"]["in_process"]["p50"]
+    for way, said in WAYS.items():
+        found = result["latency_ms"][way]
+        added = "" if way == "in_process" else f"{found['p50'] - base:+.3f}"
+        rows.append([said, f"{found['p50']:.3f}", f"{found['p99']:.3f}", added])
+    print_table(["WHOLE CALL", "p50 ms", "p99 ms", "ADDED ms"], rows)
+    memory = result["server_memory_bytes"]
+    if memory["before_loading"] and memory["after"]:
+        print()
+        rows = [
+            [
+                said.replace("_", " "),
+                *[human_bytes(memory[said][key]) for key in ("resident", "proportional", "private")],
+            ]
+            for said in ("before_loading", "after")
+        ]
+        print_table(["SERVER'S MEMORY", "RESIDENT", "PROPORTIONAL", "PRIVATE"], rows)
+
+
+def _rounds(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= MAX_ROUNDS:
+        raise argparse.ArgumentTypeError(f"must lie between 1 and {MAX_ROUNDS}")
+    return value

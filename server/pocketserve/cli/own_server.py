@@ -1,0 +1,72 @@
+"""A server process for one command: on free ports, with a token of its own, ended with the command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pocketserve.cli import CommandError
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class OwnServer:
+    """A running server.
+
+    Attributes:
+        http, socket: addresses for the client, such as ``http://127.0.0.1:40123``.
+        token_file: where its token lies.
+    """
+
+    pid: int
+    http: str
+    socket: str
+    token_file: Path
+
+
+@contextmanager
+def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
+    """Start ``pocketserve serve`` on a models folder, with further options.
+
+    Raises:
+        CommandError: it did not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="pocketserve-") as folder:
+        ready, token = Path(folder, "ready.json"), Path(folder, "token")
+        command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0", "--socket-port", "0"]
+        command += ["--ready-file", str(ready), "--token-file", str(token), "--log-level", "warning", *options]
+        process = subprocess.Popen(command)
+        try:
+            found = _await_ready(process, ready)
+            urls = {name: f"{name}://{found[name]['host']}:{found[name]['port']}" for name in ("http", "socket")}
+            yield OwnServer(process.pid, urls["http"], urls["socket"], token)
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> dict[str, dict[str, str]]:
+    ends = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < ends:
+        if ready.exists():
+            found: dict[str, dict[str, str]] = json.loads(ready.read_text())
+            return found
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue
+        raise CommandError("the server ended before it was ready; its message stands above")
+    raise CommandError(f"the server was not ready within {START_TIMEOUT_S:g} s")
