@@ -353,3 +353,31 @@ def test_the_demo_reads_ten_digits():
         assert f"10 of 10 digits read correctly over {transport}" in ended.stdout
     assert "petal width 0.23 cm" in ended.stdout
     assert "shows a" not in ended.stdout
+
+
+# --- bench
+
+
+@pytest.mark.live
+def test_bench_measures_every_way(run):
+    found = json.loads(run("bench", "petals", "--rounds", "3", "--json"))
+    assert set(found["latency_ms"]) == {"in_process", "socket", "http"}
+    assert all(len(way["samples"]) == 3 and way["p50"] <= way["p99"] for way in found["latency_ms"].values())
+    assert found["inputs"] == [{"name": "features", "shape": [1, 3]}]
+
+
+@pytest.mark.live
+def test_bench_prints_a_table(run):
+    printed = run("bench", MODELS / "digits" / "digits.tflite", "--rounds", "1")
+    assert "over the socket" in printed and "over HTTP" in printed
+
+
+def test_bench_names_an_unknown_model(run):
+    assert "nothing" in run("bench", "nothing", code=1)
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1", "many"])
+def test_bench_takes_a_number_of_rounds(capsys, rounds):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "digits", "--rounds", rounds])
+    assert ended.value.code == 2
