@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -53,6 +54,7 @@ def main() -> int:
     unknown = set(chosen) - set(BENCHMARKS)
     if unknown:
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; known: {', '.join(BENCHMARKS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are ended too
     results: list[Result] = []
     for name in chosen:
         print(f"{name} …", file=sys.stderr, flush=True)

@@ -21,7 +21,9 @@ OURS = ("pocketserve, socket", "pocketserve, HTTP")
 SMALL_GOAL, PHOTO_GOAL, TUTORIAL_GOAL = 6.0, 45.0, 200.0
 Make = Callable[[str], calls.Call]
 """Opens a connection for requests to the model of that name."""
-BLOCKS = 5
+BLOCKS, BLOCKS_OF_LARGE = 5, 2
+LARGE = 1_000_000
+"""Elements from which JSON takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,12 @@ def _alone(sides: Sides, name: str) -> Iterator[Side]:
         yield side
 
 
-def _in_blocks(sides: Sides, effort: Effort, measure: Callable[[str, Side, Effort], list[float]]) -> Samples:
+def _in_blocks(
+    sides: Sides, effort: Effort, measure: Callable[[str, Side, Effort], list[float]], blocks: int = BLOCKS
+) -> Samples:
     """Blocks of each side in turn; only the one that is asked runs."""
     samples: Samples = {name: [] for name in sides}
-    for _ in range(BLOCKS if effort is not QUICK else 1):
+    for _ in range(blocks if effort is not QUICK else 1):
         for name in sides:
             with _alone(sides, name) as side:
                 samples[name] += measure(name, side, effort)
@@ -111,7 +115,7 @@ def _at_size(sides: Sides, model: str, effort: Effort) -> Samples:
         finally:
             call.close()
 
-    return _in_blocks(sides, effort, measure)
+    return _in_blocks(sides, effort, measure, BLOCKS_OF_LARGE if reference.SIZES[model] >= LARGE else BLOCKS)
 
 
 def _comparisons(samples: Samples, what: str, *, with_goals: bool) -> list[Result]:

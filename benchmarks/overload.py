@@ -28,6 +28,7 @@ def run(effort: Effort) -> list[Result]:
     peak: list[float] = []
     goodput: list[float] = []
     refusals: list[float] = []
+    late = 0.0
     with ExitStack() as stack:
         stack.enter_context(pinned(CLIENT_CORE))
         server = stack.enter_context(our_server(models(), "--threads", "1"))
@@ -37,6 +38,7 @@ def run(effort: Effort) -> list[Result]:
             peak.append(closed_loop(opened, seconds).rate)
             fresh = [_connect(stack, server.socket) for _ in range(CONNECTIONS)]
             load = open_loop(fresh, TIMES_CAPACITY * peak[-1], seconds)
+            late = max(late, load.late)
             began = min(left for _, left, _ in load.answers)
             good = [came for _, came in load.with_status(OK) if came <= began + seconds]
             goodput.append(len(good) / seconds)
@@ -47,9 +49,8 @@ def run(effort: Effort) -> list[Result]:
     ages = [(came - left) * 1e3 for left, came in stream.with_status(OK)]
     one = [latency / 1e3 for latency in service.latencies]
     limit = [REFUSAL_LIMIT_MS]
-    results: list[Result] = [
-        Comparison("O1", "answers per second at 4 x capacity", "/s", goodput, peak, GOODPUT_GOAL, "least", "peak")
-    ]
+    what = f"answers at 4 x capacity (sent ≤ {1e3 * late:.0f} ms late)"
+    results: list[Result] = [Comparison("O1", what, "/s", goodput, peak, GOODPUT_GOAL, "least", "peak")]
     if refusals:
         results.append(Comparison("O1", "refusals", "ms", refusals, limit, 1.0, against="limit", statistic="p99"))
     what = f"age of stream answers ({len(stream.with_status(SUPERSEDED))} superseded)"
