@@ -13,7 +13,7 @@ from benchmarks import calls, peers, reference
 from benchmarks.load import closed_loop
 from benchmarks.overhead import models, values_for
 from benchmarks.processes import CLIENT_CORE, NO_TOKEN, Ours, StartError, our_server, pinned, stopped
-from benchmarks.samples import Comparison, Curve, Missing, Result
+from benchmarks.samples import Comparison, Curve, Missing, Result, growth
 from benchmarks.timing import QUICK, Effort, interleave
 
 CONNECTIONS = (1, 8, 64)
@@ -60,7 +60,14 @@ def run(effort: Effort) -> list[Result]:
         results += _http_everywhere(by_size)
         results += _size_curves(by_size)
         results += _connection_curves(sides, effort)
-    return results
+    return results + [_growth(item) for item in results if isinstance(item, Curve) and len(item.points) > 1]
+
+
+def _growth(curve: Curve) -> Result:
+    """What one more megabyte, or one more connection, costs a side."""
+    per, scale = ("MB", 1e6) if curve.axis == "payload" else ("connection", 1.0)
+    points = [point / scale for point in curve.points]
+    return growth("P1", f"{curve.side}, latency by {curve.axis}", curve.unit, per, points, curve.medians)
 
 
 def _sizes(effort: Effort) -> list[str]:
