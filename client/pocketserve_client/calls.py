@@ -141,7 +141,6 @@ def checked(answer: Answer) -> Answer:
         document = strict_json.loads_object(answer.body)
     except ApiError:
         document = {}
-    message = (
-        document.get("error") or f"status {answer.status} without a readable message; is this a pocketserve server?"
-    )
+    said = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()
+    message = document.get("error") or f"status {answer.status}: {said or 'nothing'}; is this a pocketserve server?"
     raise ServerError(answer.status, str(document.get("code", "")), str(message))

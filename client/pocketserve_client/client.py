@@ -16,14 +16,13 @@ from pocketserve_client.automatic import AutomaticTransport
 from pocketserve_client.calls import Call, Sender
 from pocketserve_client.credentials import find_token
 from pocketserve_client.errors import AddressError, ServerError
-from pocketserve_client.http import HttpTransport
+from pocketserve_client.http import DEFAULT_URL, HttpTransport
 from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import OCTETS, Answer, Request, Transport
 from pocketserve_wire import oip, strict_json
 
 DEFAULT_HOST = "127.0.0.1"
-DEFAULT_URL = f"http://{DEFAULT_HOST}:8470"
 
 RawInput = bytes | bytearray | memoryview | str | Sequence[Any] | Mapping[str, Any]
 

@@ -12,6 +12,7 @@ import requests
 from pocketserve_client.errors import ConnectionLostError, ServerUnreachableError
 from pocketserve_client.transport import JSON, Answer, Request
 
+DEFAULT_URL = "http://127.0.0.1:8470"
 MOST_AT_ONCE = 8
 """Requests that are under way together when they are started without waiting; further ones stand in line."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
 from pocketserve_client.errors import PocketserveError, ServerError
-from pocketserve_client.http import HttpTransport
+from pocketserve_client.http import DEFAULT_URL, HttpTransport
 from pocketserve_client.transport import Request
 from pocketserve_wire import ApiError, strict_json
 from pocketserve_wire.pairing import (
@@ -24,11 +25,12 @@ class PairingFailedError(PocketserveError):
     """The other side does not know the code, so it is not our server; or the code is no code."""
 
 
-def pair(code: str, url: str = "http://127.0.0.1:8470", *, timeout: float = 30.0) -> str:
+def pair(code: str, url: str | None = None, *, timeout: float = 30.0) -> str:
     """Exchange the code that ``pocketserve pair`` shows for the access token.
 
     Args:
         code: six digits; spaces and hyphens do not matter.
+        url: the server's HTTP address; by default ``POCKETSERVE_URL`` if that is one, else ``http://127.0.0.1:8470``.
         timeout: seconds for connecting, and for each wait for bytes.
 
     Raises:
@@ -36,7 +38,8 @@ def pair(code: str, url: str = "http://127.0.0.1:8470", *, timeout: float = 30.0
         ServerError: PAIRING_REFUSED for a wrong code, PAIRING_CLOSED when none is open.
         ServerUnreachableError: nobody answered.
     """
-    transport = HttpTransport(url, None, timeout)
+    named = os.environ.get("POCKETSERVE_URL", "")
+    transport = HttpTransport(url or (named if named.startswith("http") else DEFAULT_URL), None, timeout)
     try:
         exchange = ClientExchange(code)
         begun = _post(transport, "begin", {"public": exchange.begin()})

@@ -252,3 +252,13 @@ def test_a_public_quantised_model_takes_real_numbers(asset_server):
             answer = asset_server.call("POST", f"/v2/models/{model}/infer", json={"inputs": [item]}).json()
             assert answer["outputs"][0]["datatype"] == "FP32"
             assert answer["outputs"][0]["data"][0] == pytest.approx(np.sin(x), abs=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [("multipart/form-data; boundary=x", "curl -T FILE"), ("application/x-www-form-urlencoded", "curl -T FILE")],
+)
+def test_a_form_is_recognised(server, kind, hint):
+    """What curl sends by -F and -d is no picture any more; the error says what to do instead."""
+    answer = server.call("POST", "/predictions/digits", data=b"--x\r\n\x89PNG", headers={"Content-Type": kind})
+    assert answer.status_code == 400 and hint in answer.json()["error"]

@@ -16,6 +16,7 @@ from pocketserve.engine.statistics import Timing
 from pocketserve.inference import Prediction
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
+from pocketserve_wire import ApiError, ErrorCode
 
 PNG = "image/png"
 
@@ -38,7 +39,22 @@ def ask(service: Service, request: ApiRequest) -> Prediction:
     hints, options = parameters.hints_and_options(request.query, request.content_type)
     terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation)
     version = request.query.get("version")
-    return service.predict(request.path["model"], version, request.body, options, terms, hints)
+    try:
+        return service.predict(request.path["model"], version, request.body, options, terms, hints)
+    except ApiError as error:
+        if error.code in (ErrorCode.INVALID_INPUT, ErrorCode.MALFORMED_JSON):
+            raise ApiError(error.code, error.message + _form_hint(request)) from None
+        raise
+
+
+def _form_hint(request: ApiRequest) -> str:
+    """What to do instead of sending a form, which is what curl does unless it is told otherwise."""
+    kind = request.content_type.partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return "; it came as a form, as curl -F sends it: send the file itself with curl -T FILE"
+    if kind == "application/x-www-form-urlencoded":
+        return "; if it was curl -d @FILE, that leaves out line ends: send the file with curl -T FILE"
+    return ""
 
 
 def document(prediction: Prediction) -> dict[str, Any]:

@@ -17,6 +17,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser("token", help="print the access token")
     parser.add_argument("--token-file", metavar="PATH", help="the token file, if it is not the usual one")
     parser.add_argument("--http-port", metavar="PORT", help="the server's port, for --qr and --uri")
+    parser.add_argument("--socket-port", metavar="PORT", help="the same for the socket")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--path", action="store_true", help="print where the token is kept instead")
     how.add_argument("--qr", action="store_true", help="print a QR code that holds the token and the ports")
@@ -27,7 +28,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Print the token, making one if there is none yet."""
-    config = load_config({"token_file": options.token_file, "http_port": options.http_port})
+    config = load_config(
+        {"token_file": options.token_file, "http_port": options.http_port, "socket_port": options.socket_port}
+    )
     path: Path = config.token_file
     token = ensure_token(path)
     if options.json:
@@ -47,9 +50,10 @@ def pairing_uri(config: Config, token: str) -> str:
     Raises:
         CommandError: the port is only known once the server runs.
     """
-    ports = {"http": config.http_port, "socket": getattr(config, "socket_port", None)}
-    if 0 in ports.values():
-        raise CommandError("port 0 is any free one; name the one that the server has: --http-port PORT")
+    ports = {"http": config.http_port, "socket": config.socket_port if config.socket else None}
+    for name, port in ports.items():
+        if port == 0:
+            raise CommandError(f"port 0 is any free one; name the one that the server has: --{name}-port PORT")
     parts = [f"{name}={port}" for name, port in ports.items() if port is not None]
     return f"pocketserve://pair?{'&'.join(parts)}&token={token}"  # a token's letters need no encoding
 
