@@ -459,6 +459,8 @@ class TfliteSession:
     def _resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
         interpreter = self._ready()
         for port, shape in zip(self._main.inputs, shapes, strict=True):
+            if not shape and not port.spec.open and not port.spec.shape:
+                continue  # a scalar stays one, and ai-edge-litert 2.3 for ARM crashes when it is told so
             # Strict forbids changing fixed dimensions; once written, all of a string tensor's seem fixed.
             strict = port.spec.datatype != "BYTES"
             interpreter.resize_tensor_input(port.index, shape, strict=strict)
