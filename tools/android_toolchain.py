@@ -174,7 +174,7 @@ def ensure(folder: Path, mirror: str | None, debs: Path | None) -> None:
         if stamp.exists() and stamp.read_text() == fingerprint(folder):
             return
         stamp.unlink(missing_ok=True)
-        _require("dpkg-deb")
+        require("dpkg-deb")
         store = folder / "debs"
         store.mkdir(exist_ok=True)
         if debs is not None:
@@ -223,18 +223,21 @@ def _verify(store: Path) -> None:
 
 
 def _download(store: Path, wanted: Sequence[str], mirror: str | None) -> None:
-    _require("apt-get")
+    require("apt-get")
     if not KEYRING.exists():
         raise ToolchainError(f"{KEYRING} is missing; install the package debian-archive-keyring")
-    _say(f"fetching {len(wanted)} Debian packages (about 55 MB) …")
-    with _private_apt(mirror or _system_mirror()) as apt, tempfile.TemporaryDirectory(dir=store.parent) as arriving:
-        _run([*apt, "update"], "Debian's package lists cannot be fetched", Path(arriving))
-        _run([*apt, "download", *wanted], "a Debian package cannot be fetched", Path(arriving))
+    say(f"fetching {len(wanted)} Debian packages (about 55 MB) …")
+    with (
+        private_apt(mirror or system_mirror(), tuple(PACKAGES)) as apt,
+        tempfile.TemporaryDirectory(dir=store.parent) as arriving,
+    ):
+        run([*apt, "update"], "Debian's package lists cannot be fetched", Path(arriving))
+        run([*apt, "download", *wanted], "a Debian package cannot be fetched", Path(arriving))
         for file in Path(arriving).glob("*.deb"):
             os.replace(file, store / file.name.replace("%3a", "_"))
 
 
-def _require(program: str) -> None:
+def require(program: str) -> None:
     if shutil.which(program) is None:
         raise ToolchainError(
             f"there is no {program}: the toolchain comes from Debian packages; build on Debian, or run once on a "
@@ -242,7 +245,7 @@ def _require(program: str) -> None:
         )
 
 
-def _system_mirror() -> str:
+def system_mirror() -> str:
     """The Debian mirror that the system's own apt uses."""
     form = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
     told = subprocess.run(
@@ -263,14 +266,19 @@ def _system_mirror() -> str:
 
 
 @contextmanager
-def _private_apt(mirror: str) -> Iterator[list[str]]:
-    """An ``apt-get`` with lists, cache and state of its own; proxies and passwords are those of the system."""
+def private_apt(mirror: str, releases: Sequence[str], architecture: str | None = None) -> Iterator[list[str]]:
+    """An ``apt-get`` with lists, cache and state of its own; proxies and passwords are those of the system.
+
+    Args:
+        releases: Debian releases whose packages are wanted.
+        architecture: such as ``arm64``; None takes the system's own.
+    """
     with tempfile.TemporaryDirectory(prefix="pocketserve-apt-") as name:
         base = Path(name)
         for part in ("state/lists/partial", "cache/archives/partial"):
             (base / part).mkdir(parents=True)
         (base / "status").touch()
-        lines = [f"deb [signed-by={KEYRING}] {mirror} {release} main\n" for release in PACKAGES]
+        lines = [f"deb [signed-by={KEYRING}] {mirror} {release} main\n" for release in releases]
         (base / "sources.list").write_text("".join(lines))
         settings = {
             "Dir::State": base / "state",
@@ -285,6 +293,8 @@ def _private_apt(mirror: str) -> Iterator[list[str]]:
             "APT::Sandbox::User": "root",
             "APT::Update::Error-Mode": "any",  # without it, an unreachable mirror is only a warning
         }
+        if architecture is not None:
+            settings["APT::Architecture"] = settings["APT::Architectures"] = architecture
         # The system's hooks would clean the system's own cache after our update.
         hooks = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke", "APT::Update::Post-Invoke-Success")
         text = [f"#clear {hook};\n" for hook in hooks] + [f'{key} "{value}";\n' for key, value in settings.items()]
@@ -292,7 +302,7 @@ def _private_apt(mirror: str) -> Iterator[list[str]]:
         yield ["apt-get", "--config-file", str(base / "apt.conf"), "--quiet=2"]
 
 
-def _run(command: Sequence[str], problem: str, cwd: Path | None = None) -> None:
+def run(command: Sequence[str], problem: str, cwd: Path | None = None) -> None:
     try:
         done = subprocess.run(
             command, cwd=cwd, capture_output=True, text=True, errors="replace", timeout=APT_TIMEOUT_S, check=False
@@ -315,7 +325,7 @@ def _unpack(store: Path, root: Path) -> None:
     root.mkdir()
     for names in PACKAGES.values():
         for name in names:
-            _run(["dpkg-deb", "-x", str(_deb(store, name)), str(root)], f"{name} cannot be unpacked")
+            run(["dpkg-deb", "-x", str(_deb(store, name)), str(root)], f"{name} cannot be unpacked")
 
 
 def _write_programs(folder: Path) -> None:
@@ -354,7 +364,7 @@ def _path_variable(name: str) -> Path | None:
     return Path(value).expanduser() if value else None
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,0 +1,297 @@
+"""Runs the server and its tests as a 64-bit ARM program, emulated, and compares every answer with this machine's.
+
+Usage: .venv/bin/python tools/arm64.py [--folder FOLDER] [--mirror URL] [--quick]
+
+A Debian system for arm64 is put together in ``.arm64/`` by unpacking packages, and an emulator (qemu) runs its Python.
+Neither root rights nor any change to this system is needed. ARM wheels come from the package index by pip. What this
+shows: the wheels for ARM load and compute the same. What it does not show: Android's C library, and speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from android_toolchain import MIRROR_VARIABLE, ToolchainError, private_apt, require, run, say, system_mirror
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER_VARIABLE = "POCKETSERVE_ARM64"
+RELEASE = "trixie"
+"""Its qemu (10.0) runs ONNX Runtime; that of bookworm (7.2) crashes when it is imported."""
+
+PYTHON = "3.13"
+SYSTEM = ("python3", "libpython3-stdlib", "libstdc++6", "libgomp1", "zlib1g", "libgcc-s1", "tzdata")
+WHEELS = (
+    *("numpy", "flask", "waitress", "requests", "platformdirs", "prometheus-client", "pillow"),
+    *("ai-edge-litert", "onnxruntime", "onnx", "pytest", "hypothesis", "packaging"),
+)
+PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_27_aarch64", "manylinux_2_28_aarch64")
+CPU = "cortex-a76"
+"""With the emulator's default, ``max``, XNNPACK takes kernels that are seven times slower to emulate."""
+
+TESTS = (
+    *("repository", "tasks", "wire/test_wire_binary.py", "wire/test_wire_tensors.py", "test_security.py"),
+    *("engine/test_cores.py", "engine/test_memory_policy.py", "engine/test_statistics.py"),
+    *("runtimes/test_tflite.py", "runtimes/test_tflite_metadata.py", "runtimes/test_onnx.py"),
+)
+NOT_HERE = "torch or tensorflow or tfjs or compiler or java or conformance or wheel or soak or assets or live"
+TOLERANCE = 1e-4
+QUANTISED_TOLERANCE = 2 / 256
+"""An 8-bit model may round one step differently, and its output has 256 steps."""
+
+COMPARED = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from pocketserve.config import load_config
+from pocketserve.service import Service
+from pocketserve.api import predictions
+from pocketserve.api.messages import ApiRequest
+models = Path(sys.argv[1])
+service = Service(load_config({"models_dir": models, "quarantine": False, "threads": 1}))
+answers = {}
+def ask(model, version, what, body):
+    request = ApiRequest(path={"model": model}, query={"version": version, "top_k": "10"}, body=memoryview(body))
+    rows = predictions.document(predictions.ask(service, request))["predictions"]
+    key = f"{model}/{version}/{what}"
+    answers[key] = {str(row.get("label", "value")): row.get("score", row.get("value")) for row in rows}
+for name, entry in service.repository.models().items():
+    for version in entry.versions.values():
+        if version.kind.name not in ("tflite", "onnx"):
+            continue
+        if name == "digits":
+            for sample in sorted((models / name / "samples").glob("*.png")):
+                ask(name, version.name, sample.stem, sample.read_bytes())
+        else:
+            rng = np.random.default_rng(0)
+            for number in range(5):
+                width = {"petals": 3, "diabetes": 10}[name]
+                low, high = {"petals": (1, 7), "diabetes": (-0.1, 0.1)}[name]
+                ask(name, version.name, str(number), json.dumps(rng.uniform(low, high, width).tolist()).encode())
+service.close()
+print("answers:" + json.dumps(answers))
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the system, run everything in it, print a table; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Run the server and its tests as an emulated 64-bit ARM program.")
+    parser.add_argument("--folder", type=Path, help=f"where to put the system [{FOLDER_VARIABLE}, else .arm64]")
+    parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
+    parser.add_argument("--quick", action="store_true", help="leave the tests out: only the demo and the comparison")
+    options = parser.parse_args(arguments)
+    folder = (options.folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".arm64")).absolute()
+    try:
+        python = make_system(folder, options.mirror or os.environ.get(MIRROR_VARIABLE))
+    except ToolchainError as error:
+        print(f"arm64: {error}", file=sys.stderr)
+        return 1
+    steps = {"demo": demo, "answers": compare} | ({} if options.quick else {"tests": tests})
+    results = {name: _timed(name, lambda step=step: step(python)) for name, step in steps.items()}
+    print(f"\nthe same programs on {_machine(python)}:")
+    for name, (passed, said, seconds) in results.items():
+        print(f"  {name:8} {'passed' if passed else 'FAILED'}  {said}  ({seconds:.0f} s)")
+    return 0 if all(passed for passed, _, _ in results.values()) else 1
+
+
+def _timed(name: str, step: Any) -> tuple[bool, str, float]:
+    say(f"\n--- {name}")
+    started = time.monotonic()
+    passed, said = step()
+    return passed, said, time.monotonic() - started
+
+
+# What is run
+
+
+def demo(python: Path) -> tuple[bool, str]:
+    """``pocketserve demo``: a real server, asked real digits."""
+    done = emulated(python, "-m", "pocketserve", "demo", capture=True)
+    print(done.stdout)
+    last = "; ".join(line for line in done.stdout.splitlines() if "digits read correctly" in line) or "no answer"
+    return done.returncode == 0, last
+
+
+def compare(python: Path) -> tuple[bool, str]:
+    """Every embedded TFLite and ONNX version, on all samples: ARM's answers beside this machine's."""
+    here = subprocess.run(
+        [sys.executable, "-c", COMPARED, str(ROOT / "models")],
+        env={**os.environ, "PYTHONPATH": _sources()},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    there = emulated(python, "-c", COMPARED, str(ROOT / "models"), capture=True)
+    if there.returncode:
+        return False, there.stderr.strip().splitlines()[-1]
+    expected, found = _answers(here.stdout), _answers(there.stdout)
+    worst = {name: _distance(expected[name], found.get(name, {})) for name in expected}
+    wrong = [name for name, distance in worst.items() if distance > _tolerance(name)]
+    exact = max((d for name, d in worst.items() if "int8" not in name), default=0.0)
+    coarse = max((d for name, d in worst.items() if "int8" in name), default=0.0)
+    for name in wrong:
+        print(f"{name}: {expected[name]} here, {found.get(name)} on ARM")
+    return not wrong and set(expected) == set(found), (
+        f"{len(expected)} answers; the largest difference is {exact:.1e} (float), {coarse:.1e} (8-bit)"
+    )
+
+
+def _answers(text: str) -> dict[str, dict[str, float]]:
+    line = next(line for line in text.splitlines() if line.startswith("answers:"))
+    answers: dict[str, dict[str, float]] = json.loads(line.removeprefix("answers:"))
+    return answers
+
+
+def _distance(expected: dict[str, float], found: dict[str, float]) -> float:
+    """The largest difference of a score, or of a value relative to its size; infinite where one is missing."""
+    if set(expected) != set(found):
+        return float("inf")
+    return max(abs(expected[key] - found[key]) / max(1.0, abs(expected[key])) for key in expected)
+
+
+def _tolerance(name: str) -> float:
+    return QUANTISED_TOLERANCE if "int8" in name else TOLERANCE
+
+
+def tests(python: Path) -> tuple[bool, str]:
+    """The tests that need no more than the core, TFLite and ONNX, and start no server."""
+    files = [str(ROOT / "tests" / name) for name in TESTS]
+    done = emulated(
+        python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", f"not ({NOT_HERE})", *files, capture=True
+    )
+    print(done.stdout)
+    last = next((line for line in reversed(done.stdout.splitlines()) if " passed" in line or " failed" in line), "")
+    return done.returncode == 0, last or done.stderr.strip()[-200:]
+
+
+def emulated(python: Path, *arguments: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run the emulated Python in the project's folder."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("POCKETSERVE_", "PYTHON"))}
+    environment = {**kept, "PYTHONPATH": f"{python.parents[1] / 'site'}{os.pathsep}{_sources()}"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    command = [str(python), *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=capture, text=True, timeout=1800, check=False
+    )
+
+
+def _sources() -> str:
+    return os.pathsep.join(str(ROOT / name) for name in ("server", "client"))
+
+
+def _machine(python: Path) -> str:
+    told = "import os, sys; print(os.uname().machine, 'Python', sys.version.split()[0], end='')"
+    return emulated(python, "-c", told, capture=True).stdout
+
+
+# Making the system
+
+
+def make_system(folder: Path, mirror: str | None) -> Path:
+    """Fetch and unpack what is missing; returns a program that is the emulated Python.
+
+    Raises:
+        ToolchainError: it cannot be had on this machine.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    python, stamp = folder / "bin/python3", folder / "made-from"
+    if stamp.exists() and stamp.read_text() == _fingerprint(folder):
+        return python
+    stamp.unlink(missing_ok=True)
+    require("apt-get")
+    require("dpkg-deb")
+    mirror = mirror or system_mirror()
+    say(f"putting a Debian {RELEASE} for arm64 together in {folder} …")
+    _fetch_emulator(folder, mirror)
+    _fetch_system(folder, mirror)
+    _fetch_wheels(folder / "site")
+    _write_python(folder, python)
+    told = _machine(python)
+    if not told.startswith("aarch64"):
+        raise ToolchainError(f"the emulated Python does not start; delete {folder} and try again")
+    stamp.write_text(_fingerprint(folder))
+    return python
+
+
+def _fingerprint(folder: Path) -> str:
+    parts = (str(folder), Path(__file__).read_text("utf-8"), (ROOT / "constraints.txt").read_text("utf-8"))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _fetch_emulator(folder: Path, mirror: str) -> None:
+    arriving = _fresh(folder / "emulator-debs")
+    with private_apt(mirror, (RELEASE,)) as apt:
+        run([*apt, "update"], "Debian's package lists cannot be fetched", arriving)
+        run([*apt, "download", "qemu-user"], "the emulator cannot be fetched", arriving)
+    for file in arriving.glob("*.deb"):
+        run(["dpkg-deb", "-x", str(file), str(_fresh(folder / "emulator"))], f"{file.name} cannot be unpacked")
+    shutil.rmtree(arriving)
+
+
+def _fetch_system(folder: Path, mirror: str) -> None:
+    """Python with all that it needs. Nothing is configured: Python runs without that."""
+    root, arriving = _fresh(folder / "root"), _fresh(folder / "debs")
+    with private_apt(mirror, (RELEASE,), "arm64") as apt:
+        run([*apt, "update"], "Debian's package lists cannot be fetched", arriving)
+        wanted = ["-y", "--no-install-recommends", "--download-only", "-o", f"Dir::Cache::archives={arriving}"]
+        (arriving / "partial").mkdir()
+        run([*apt, *wanted, "install", *SYSTEM], "the packages for arm64 cannot be fetched", arriving)
+    for name in ("lib", "bin", "sbin"):
+        (root / "usr" / name).mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(f"usr/{name}")
+    for file in sorted(arriving.glob("*.deb")):
+        _unpack(file, root)
+    shutil.rmtree(arriving)
+
+
+def _unpack(file: Path, root: Path) -> None:
+    """Not ``dpkg-deb -x``: it would replace the links /lib and /bin by folders."""
+    archive = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE)
+    command = ["tar", "-x", "--keep-directory-symlink", "--no-same-owner", "-C", str(root)]
+    unpacked = subprocess.run(command, stdin=archive.stdout, timeout=120, check=False)
+    if archive.wait(60) or unpacked.returncode:
+        raise ToolchainError(f"{file.name} cannot be unpacked; is the disk full?")
+
+
+def _fetch_wheels(site: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]
+    command += [str(_fresh(site)), "--only-binary=:all:", "--implementation", "cp"]
+    command += ["--python-version", PYTHON, "--abi", f"cp{PYTHON.replace('.', '')}", "--abi", "abi3"]
+    for platform in PLATFORMS:
+        command += ["--platform", platform]
+    command += ["--constraint", str(ROOT / "constraints.txt"), *WHEELS]
+    run(command, "the wheels for arm64 cannot be installed")
+
+
+def _write_python(folder: Path, python: Path) -> None:
+    """A script that looks like a Python to those who start it, and to itself: the server starts Pythons too."""
+    root = folder / "root"
+    python.parent.mkdir(exist_ok=True)
+    emulator = folder / "emulator/usr/bin/qemu-aarch64"
+    words = [str(emulator), "-L", str(root), "-0", str(python), str(root / f"usr/bin/python{PYTHON}")]
+    python.write_text(
+        f"#!/bin/sh\nexport QEMU_CPU={CPU} PYTHONHOME={shlex.quote(str(root / 'usr'))}\n"
+        f'exec {" ".join(map(shlex.quote, words))} "$@"\n'
+    )
+    python.chmod(0o755)
+
+
+def _fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())
