@@ -25,10 +25,15 @@ class Settings:
 def read_settings(device: Device, models_dir: str | None = None) -> Settings:
     """The settings that ``pocketserve serve`` would use; the defaults in place of wrong ones."""
     try:
-        from pocketserve.config import ConfigError, load_config
-    except Exception as error:  # its one dependency was wiped by an upgrade of Python, or is broken
+        return _read(device, models_dir)
+    except Exception as error:  # the one library it needs was wiped by an upgrade of Python, or is broken
         fix = "pip install --force-reinstall platformdirs"
         return Settings(None, (problem(SUBJECT, f"the settings cannot be read: {error}", fix),))
+
+
+def _read(device: Device, models_dir: str | None) -> Settings:
+    from pocketserve.config import ConfigError, load_config
+
     try:
         config = load_config({"models_dir": models_dir}, device.environ)
         return Settings(config, (ok(SUBJECT, f"state is kept in {config.state_dir}"),))
