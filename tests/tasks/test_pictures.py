@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.repository.sections import ImageOptions
+from pocketserve.tasks.picture_headers import size_to_hold
 from pocketserve.tasks.pictures import PictureShape, read_picture
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
@@ -99,6 +100,69 @@ def test_a_progressive_jpeg_counts_whole() -> None:
     with pytest.raises(ApiError, match="1600x800"):
         read(body, width=100, height=50, max_pixels=1_000_000)
     assert near(read(body, width=100, height=50, max_pixels=1_280_000)[25, 10], RED)
+
+
+def in_scans(width: int, height: int) -> bytes:
+    """The start of a baseline JPEG that claims a size and brings its components in separate scans."""
+    body = bytearray(saved(Image.new("RGB", (64, 64)), "JPEG", subsampling=0))
+    frame = body.index(b"\xff\xc0")
+    body[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
+    scan = b"\xff\xda\0\x08\x01\x01\0\0\x3f\0"
+    return bytes(body[: body.index(b"\xff\xda")]) + scan + bytes(200) + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("noise", [b"", b"\0junk", b"\xff\0\xff\xd0", b"\xff\xff\xff", b"\xff\xfe\0\x04\xff\xda"])
+def test_a_jpeg_in_several_scans_counts_whole(noise: bytes) -> None:
+    """Its decoder holds all coefficients, too; found whatever stands between the segments."""
+    body = in_scans(1600, 800)
+    body = body[:2] + b"\xff\xfe\0\x02" + noise + body[2:]
+    with pytest.raises(ApiError, match="1600x800 pixels; the limit"):
+        read(body, width=100, height=50)
+    assert size_to_hold(in_scans(16, 8)) == (16, 8)
+    assert size_to_hold(saved(two_halves(), "JPEG")) is None
+
+
+def gif_of(screen: tuple[int, int], frame: tuple[int, int], before: bytes = b"") -> bytes:
+    """A GIF whose frame is restored to the background, which takes memory when it is opened."""
+    start = b"GIF89a" + struct.pack("<HHBBB", *screen, 0x80, 0, 0) + bytes(6) + before
+    disposal = b"!\xf9\x04" + bytes([2 << 2, 0, 0, 0, 0])
+    return start + disposal + b"," + struct.pack("<HHHHB", 0, 0, *frame, 0) + b"\x02\x02\x4c\x01\0;"
+
+
+BEFORE: dict[str, bytes] = {
+    "nothing": b"",
+    "a comment": b"!\xfe\x02ab\x01,\0",
+    "an empty comment": b"!\xfe\0",
+    "a loop": b"!\xff\x0bNETSCAPE2.0\x03\x01\0\0\0",
+    "a loop cut short": b"!\xff\x0bNETSCAPE2.0\0\x01a\0",
+    "an extension whose first block is empty": b"!\x01\0\x02,,\0",
+    "stray bytes": b"\0ab",
+}
+
+
+@pytest.mark.parametrize("case", BEFORE)
+def test_a_gif_is_measured_before_it_is_opened(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frame may be larger than the screen, and opening the file would already allocate for it."""
+    small = gif_of((8, 8), (9, 30), BEFORE[case])
+    assert size_to_hold(small) == Image.open(io.BytesIO(small)).size == (9, 30)
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
+    for screen, frame in (((8, 8), (2000, 1000)), ((2000, 1000), (8, 8))):
+        with pytest.raises(ApiError, match="2000x1000 pixels; the limit"):
+            read(gif_of(screen, frame, BEFORE[case]))
+
+
+@pytest.mark.parametrize("body", [gif_of((8, 8), (8, 8), bytes(1 << 17)), b"\xff\xd8" + b"\xff\xfe\0\x02" * (1 << 17)])
+def test_endless_blocks(body: bytes) -> None:
+    """The walk to the first picture is bounded."""
+    with pytest.raises(ApiError, match="in front of the picture"):
+        read(body)
+
+
+@SETTINGS
+@given(st.sampled_from([b"GIF89a", b"\xff\xd8\xff"]), st.binary(max_size=200))
+def test_headers_of_any_bytes(start: bytes, rest: bytes) -> None:
+    """No bytes break the walk."""
+    assert size_to_hold(start + rest) is None or len(rest) > 6
 
 
 def test_several_jpegs_in_one_file() -> None:

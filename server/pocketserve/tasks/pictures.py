@@ -15,6 +15,7 @@ from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.frames import frame_size, is_frame, read_frame
 from pocketserve.tasks.geometry import Area, Placement, place
+from pocketserve.tasks.picture_headers import size_to_hold
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
 
@@ -71,7 +72,7 @@ def read_picture(
         region = _region(hints, upright_size)
         placement = place(upright_size, size, how, region, options.crop_fraction or 1.0)
         _scale_while_decoding(image, mode, placement, max_pixels)
-        _check_size(image, max_pixels)
+        _check_size(image.size, max_pixels)
         coloured = convert(turn_upright(image), mode)
         sized = _resize(coloured, placement, options, region)
         pixels = np.asarray(sized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
@@ -96,7 +97,7 @@ def read_whole(
         scale = min(1.0, longest / max(width, height))
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         _scale_while_decoding(image, "RGB", place((width, height), size, "stretch"), max_pixels)
-        _check_size(image, max_pixels)
+        _check_size(image.size, max_pixels)
         picture = convert(turn_upright(image), "RGB")
         picture = picture.resize(size, reducing_gap=2.0) if picture.size != size else picture.copy()
     return picture, (width, height)
@@ -127,12 +128,16 @@ def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
         width, height = frame_size(hints, max_pixels)
         halved = min(width / size[0], height / size[1]) >= 2 and "region" not in hints.values
         return PIL.Image.fromarray(read_frame(body, hints, max_pixels, halved=halved))
+    file = bytes(body)
+    held = size_to_hold(file)
+    if held is not None:  # opening a GIF already allocates
+        _check_size(held, max_pixels)
     PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
     formats = [*FORMATS, "HEIF"] if _is_heif(body) and _heif_is_installed() else FORMATS
     try:
-        image = PIL.Image.open(io.BytesIO(body), formats=formats)
+        image = PIL.Image.open(io.BytesIO(file), formats=formats)  # which shares the bytes
         if image.format not in SCALABLE:  # already asking a PNG for its EXIF data decodes it
-            _check_size(image, max_pixels)
+            _check_size(image.size, max_pixels)
         return image
     except PIL.UnidentifiedImageError:
         raise invalid_input(_unreadable(body)) from None
@@ -174,8 +179,6 @@ def _scale_while_decoding(image: Image, mode: str, placement: Placement, max_pix
     pixels = image.width * image.height
     if image.format not in SCALABLE or pixels <= min(EXACT_PIXELS, max_pixels):
         return
-    if "progressive" in image.info and pixels > max_pixels:
-        return  # its decoder holds the whole picture, however small the result
     source, target = placement.source, placement.target
     width = placement.picture[0] * target.width / source.width
     height = placement.picture[1] * target.height / source.height
@@ -184,11 +187,10 @@ def _scale_while_decoding(image: Image, mode: str, placement: Placement, max_pix
     image.draft(mode, (max(1, int(width)), max(1, int(height))))
 
 
-def _check_size(image: Image, max_pixels: int) -> None:
-    if image.width * image.height > max_pixels:
-        raise invalid_input(
-            f"the picture has {image.width}x{image.height} pixels; the limit is {max_pixels} (max_image_pixels)"
-        )
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if width * height > max_pixels:
+        raise invalid_input(f"the picture has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)")
 
 
 def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
