@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketserve.tasks import arrays
+from pocketserve.tasks import arrays, tables
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.tabular_regression import TabularRegression
 from pocketserve.tasks.tensors import Tensors
@@ -117,6 +117,19 @@ BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
     ".npy of the wrong size": (npy([1.0, 2.0]), INPUT, "cannot take 2 values"),
     ".npy of text": (npy(["1", "2", "3"]), INPUT, "needs FP32"),
 }
+
+
+def test_long_csv_is_counted_before_it_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells and lines have limits of their own."""
+    monkeypatch.setattr(tables, "MAX_CELLS", 20)
+    monkeypatch.setattr(tables, "MAX_ROWS", 4)
+    assert len(rows(b"1,2,3\n\n" * 4)) == 4
+    with pytest.raises(ApiError, match="more than 4 lines") as caught:
+        rows(b"1,2,3\n" * 5)
+    assert caught.value.code is INPUT
+    for body in (b"1,2,3" + b"," * 30, b"1,2,3" + b"\n" * 30, b"1,2,3" + b"\r" * 30):
+        with pytest.raises(ApiError, match="cells, the limit is 20"):
+            rows(body)
 
 
 @pytest.mark.parametrize("case", BAD_ROWS)

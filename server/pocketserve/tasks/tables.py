@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
@@ -13,8 +14,11 @@ from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import strict_json
+from pocketserve_wire.limits import MAX_JSON_CONTAINERS
 
 MAX_ROWS = 100_000
+MAX_CELLS = MAX_JSON_CONTAINERS
+"""Cells of one CSV document: each costs dozens of bytes once split, for two on the wire."""
 
 
 class Rows:
@@ -63,11 +67,15 @@ class Rows:
         """Lines of numbers; None for anything else. Gaps are NaN."""
         try:
             text = bytes(body).decode("utf-8-sig")
-            lines = [line for line in csv.reader(io.StringIO(text)) if any(cell.strip() for cell in line)]
+            _check_cells(text)
+            filled = (line for line in csv.reader(io.StringIO(text)) if any(cell.strip() for cell in line))
+            lines = list(islice(filled, MAX_ROWS + 1))
         except (UnicodeDecodeError, csv.Error):
             return None
-        if not lines or len(lines) > MAX_ROWS:
+        if not lines:
             return None
+        if len(lines) > MAX_ROWS:
+            raise invalid_input(f"the CSV has more than {MAX_ROWS} lines; send it in parts")
         head = [cell.strip() for cell in lines[0]]
         if self._features and any(cell in self._features for cell in head):
             return [self._named(head, line, index) for index, line in enumerate(lines[1:])]
@@ -116,6 +124,13 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
     if names and width not in (-1, len(names)):
         raise ModelLoadError(f"model.toml: features.names has {len(names)}, the model takes {width}")
     return Rows(inputs[0], names)
+
+
+def _check_cells(text: str) -> None:
+    """Count before splitting; commas and line ends in quotes count too."""
+    cells = text.count(",") + max(text.count("\n"), text.count("\r"))
+    if cells > MAX_CELLS:
+        raise invalid_input(f"the CSV has {cells} cells, the limit is {MAX_CELLS}; send it in parts")
 
 
 def _number(cell: str) -> int | float | None:
