@@ -140,6 +140,7 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "an unknown format": (PCM, {"format": "nv21"}, "must be wav or one of"),
     "too long": (wav(tone(2)), {}, "lasts 2.0 seconds"),
     "JSON of words": (b'["a"]', {}, "numbers from -1 to 1"),
+    "JSON of a huge integer": (b"[1" + b"0" * 400 + b"]", {}, "numbers from -1 to 1"),
     "JSON of no numbers": (b"[NaN]", {}, "no numbers"),
     "nothing in JSON": (b"[]", {}, "holds no samples"),
     "npy of words": (npy(np.array(["a"])), {}, "must hold numbers"),

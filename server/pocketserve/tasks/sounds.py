@@ -254,6 +254,6 @@ def _normalize(samples: Array, how: str) -> Array:
 def _listed(body: memoryview) -> Array:
     try:
         array = np.asarray(strict_json.loads(body), dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last: an integer beyond FP64
         raise invalid_input("a JSON array of sound must hold numbers from -1 to 1") from None
     return array
