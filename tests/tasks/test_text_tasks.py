@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks import texts as module
 from pocketserve.tasks.base import AnswerOptions, Hints
 from pocketserve.tasks.regex_words import RegexWords, compile_delimiter
 from pocketserve.tasks.texts import read_texts
@@ -54,6 +55,19 @@ READ: dict[str, tuple[bytes, str, Any]] = {
     "a list of numbers": (b"[1, 2]", "", (["[1, 2]"], False)),
     "a quotation": (b'"Great" film', "", (['"Great" film'], False)),
 }
+
+
+def test_what_cannot_be_texts_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody said JSON, more than the limits allow, or too many brackets, is a text, whose own limit counts."""
+    monkeypatch.setattr(module, "MAX_TEXTS", 2)
+    longest = json.dumps(["\U0001f600" * 100] * 2, indent=8).encode()
+    assert texts(longest) == (["\U0001f600" * 100] * 2, True)
+    monkeypatch.setattr(module, "MAX_JSON_CONTAINERS", 8)
+    assert texts(b'["[[[[[[[" ]') == (["[[[[[[["], True)
+    monkeypatch.setattr(json, "loads", lambda *_: pytest.fail("parsed"))
+    with pytest.raises(ApiError, match="more than 100 characters"):
+        texts(b'["a"' + b" " * 4000 + b"]")
+    assert texts(b"[[[[[[[[[]") == (["[[[[[[[[[]"], False)
 
 
 @pytest.mark.parametrize("case", READ)

@@ -16,10 +16,17 @@ from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.tokens import Special, Tokenizer
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, ApiError, strict_json
+from pocketserve_wire.limits import MAX_JSON_CONTAINERS
 
 MAX_TEXTS = 256
 DEFAULT_LENGTH = 512
 CHARSETS = frozenset(("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252", "utf-16"))
+_CHAR_IN_JSON = 12
+"""Bytes that one character may take: two escapes such as ``\\ud83d``."""
+
+_AROUND_TEXT = 256
+"""Bytes for a text's quotes, comma and indentation, generously."""
+
 _TELLING = {
     "types": ("type_id", "token_type", "segment", "type_ids"),
     "mask": ("mask",),
@@ -58,7 +65,7 @@ def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], b
     Raises:
         ApiError: INVALID_INPUT.
     """
-    found = _json_texts(body, hints)
+    found = _json_texts(body, hints, limit)
     if found is None:
         return [read_text(body, hints, limit)], False
     texts, many = found
@@ -227,10 +234,21 @@ def _charset(content_type: str) -> str:
     return "utf-8"
 
 
-def _json_texts(body: memoryview, hints: Hints) -> tuple[list[str], bool] | None:
+def _worth_parsing(body: memoryview, limit: int) -> bool:
+    """Whether this can be as many texts as are taken; parsing more would cost many times its size in memory."""
+    most = MAX_TEXTS * (limit * _CHAR_IN_JSON + _AROUND_TEXT)
+    if len(body) > most:
+        return False
+    raw = bytes(body)
+    return raw.count(b"[") + raw.count(b"{") <= MAX_JSON_CONTAINERS
+
+
+def _json_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], bool] | None:
     kind = hints.content_type.partition(";")[0].strip().casefold()
     said = kind == "application/json"
     if kind.startswith("text/") or (not said and bytes(body[:64]).lstrip()[:1] not in (b"[", b"{", b'"')):
+        return None
+    if not said and not _worth_parsing(body, limit):
         return None
     try:
         content: Any = strict_json.loads(body) if said else json.loads(bytes(body))
