@@ -136,7 +136,7 @@ def _collect_run(running: Running, arrays: Arrays) -> _Inputs:
 def _take_runs(running: Running, steps: Sequence[_Inputs], chained: bool, terms: Terms) -> Turn[list[dict[str, Array]]]:
     """All runs of one raw input in one turn; chained ones hand the model's state on."""
     if len(steps) == 1:
-        one = running.lane.run(_Work(steps[0], None), terms)
+        one = running.lane.run(_Work(steps[0], None, terms), terms)
         return Turn([one.result], one.queue_ns, one.run_ns, one.executions, one.batch_rows)
     feedback = running.model.feedback
 
@@ -145,8 +145,9 @@ def _take_runs(running: Running, steps: Sequence[_Inputs], chained: bool, terms:
         state: dict[str, Array] = {}
         for index, step in enumerate(steps):
             if step.row_by_row:
-                results.append(_run_rows(session, step, None))
+                results.append(_run_rows(session, step, None, terms))
                 continue
+            _check_wanted(terms)
             if index == 0 or not chained:
                 _forget(session)
             results.append(_run(session, {**step.state, **state, **step.arrays}, None))
@@ -252,23 +253,24 @@ def _take_turn(
     if running.sequences is not None and step is not None:
         return _take_step(running, running.sequences, signature, inputs, terms, step)
 
-    return running.lane.run(_Work(inputs, signature), terms)
+    return running.lane.run(_Work(inputs, signature, terms), terms)
 
 
 class _Work:
     """One request's run on whichever session it gets, see :class:`~pocketserve.engine.batching.BatchWork`."""
 
-    __slots__ = ("arrays", "inputs", "signature")
+    __slots__ = ("arrays", "inputs", "signature", "terms")
 
-    def __init__(self, inputs: _Inputs, signature: str | None) -> None:
+    def __init__(self, inputs: _Inputs, signature: str | None, terms: Terms) -> None:
         self.inputs = inputs
         self.signature = signature
+        self.terms = terms
         self.arrays = None if inputs.row_by_row or inputs.state else inputs.arrays
 
     def __call__(self, session: Session) -> dict[str, Array]:
         inputs = self.inputs
         if inputs.row_by_row:
-            return _run_rows(session, inputs, self.signature)
+            return _run_rows(session, inputs, self.signature, self.terms)
         _forget(session)
         return _run(session, {**inputs.state, **inputs.arrays} if inputs.state else inputs.arrays, self.signature)
 
@@ -313,9 +315,16 @@ def _forget(session: Session) -> None:
         reset()
 
 
-def _run_rows(session: Session, inputs: _Inputs, signature: str | None) -> dict[str, Array]:
+def _check_wanted(terms: Terms) -> None:
+    """Between two runs of one request: a single run cannot be stopped, but a thousand need not all be made."""
+    if terms.cancellation is not None and terms.cancellation.cancelled:
+        raise ApiError(ErrorCode.CANCELLED, "the request was cancelled by its caller between two runs of the model")
+
+
+def _run_rows(session: Session, inputs: _Inputs, signature: str | None, terms: Terms) -> dict[str, Array]:
     runs = []
     for row in range(inputs.rows):
+        _check_wanted(terms)
         _forget(session)
         one = {name: array[row : row + 1] for name, array in inputs.arrays.items()}
         runs.append(_run(session, {**inputs.state, **one}, signature))

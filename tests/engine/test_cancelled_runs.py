@@ -1,0 +1,83 @@
+"""A request of many runs that its caller gives up ends between two of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketserve.engine.bindings import Bindings
+from pocketserve.engine.cancellation import Cancellation
+from pocketserve.engine.terms import Terms
+from pocketserve.inference import run_raw_input, run_tensors
+from pocketserve.tasks.base import AnswerOptions, Arrays, Prepared
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire import ApiError, ErrorCode, Tensor, oip
+
+SPEC = TensorSpec("x", "FP32", (1, 2))
+
+
+class GivenUp:
+    """A session whose caller gives up while it runs for the third time."""
+
+    def __init__(self, switch: Cancellation) -> None:
+        self.runs = 0
+        self._switch = switch
+
+    def run(self, inputs: Mapping[str, Array], _signature: str | None) -> dict[str, Array]:
+        self.runs += 1
+        if self.runs == 3:
+            self._switch.cancel()
+        return dict(inputs)
+
+
+class Windows:
+    """A task of ten runs."""
+
+    name = "windows"
+
+    def prepare(self, _body: memoryview, _hints: Any) -> Prepared:
+        return Prepared(tuple({"x": np.zeros((1, 2), np.float32)} for _ in range(10)))
+
+    def answer(self, _runs: list[Arrays], _options: AnswerOptions, _context: Any) -> list[dict[str, Any]]:
+        return []
+
+
+class Lane:
+    """Gives the only session to whoever asks."""
+
+    def __init__(self, session: GivenUp) -> None:
+        self._session = session
+
+    def refuse_if_full(self, terms: Terms) -> None:
+        pass
+
+    def run(self, work: Callable[[GivenUp], Any], _terms: Terms) -> Any:
+        return work(self._session)
+
+
+def rows(running: Any, terms: Terms) -> object:
+    data = memoryview(bytes(80))
+    return run_tensors(running, oip.InferRequest([Tensor("x", "FP32", (10, 2), data)]), terms, row_by_row=True)
+
+
+def windows(running: Any, terms: Terms) -> object:
+    return run_raw_input(running, memoryview(b""), AnswerOptions(), terms)
+
+
+@pytest.mark.parametrize("call", [rows, windows])
+def test_a_request_that_is_given_up_between_its_runs(call: Callable[[Any, Terms], object]) -> None:
+    """The third of ten runs is the last."""
+    switch = Cancellation()
+    session = GivenUp(switch)
+    bound = Bindings((SPEC,), {"x": (SPEC, "x")})
+    model = SimpleNamespace(task=Windows(), inputs=bound, outputs=bound, feedback={}, entry_points={None: (bound,) * 2})
+    running = SimpleNamespace(model=model, lane=Lane(session), sequences=None)
+    with pytest.raises(ApiError, match="between two runs") as caught:
+        call(running, Terms(time.monotonic() + 60, cancellation=switch))
+    assert caught.value.code is ErrorCode.CANCELLED
+    assert session.runs == 3
