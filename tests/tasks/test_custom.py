@@ -79,6 +79,36 @@ def test_its_faults_are_told(new_server: StartServer, tmp_path: Path) -> None:
     assert picture.json()["code"] == "INVALID_PARAMETER" and "custom" in picture.json()["error"]
 
 
+MISTAKES: dict[str, tuple[str, str]] = {
+    "another name": ("prepare", "{'y': np.zeros(SHAPE)}"),
+    "complex": ("prepare", "{NAME: np.zeros(SHAPE, complex)}"),
+    "a date": ("prepare", "{NAME: np.zeros(SHAPE, 'datetime64[s]')}"),
+    "ragged": ("prepare", "{NAME: [[1], [2, 3]]}"),
+    "no dict": ("prepare", "7"),
+    "runs that are no dicts": ("prepare", "Prepared((np.zeros(SHAPE),))"),
+    "a set": ("answer", "[{'a': {1}}]"),
+    "bytes": ("answer", "{'a': [b'x']}"),
+    "a complex number": ("answer", "{'a': np.complex64(1j)}"),
+    "a huge integer": ("answer", "{'a': 10 ** 5000}"),
+    "itself": ("answer", "LOOP"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_are_told(new_server: StartServer, tmp_path: Path, case: str) -> None:
+    """What the file returns is checked at once: the fault is its own, and the text says which function's."""
+    name, result = MISTAKES[case]
+    given = {"prepare": "{NAME: np.zeros(SHAPE, np.float32)}", "answer": "[]", name: result}
+    code = (
+        "import numpy as np\nfrom pocketserve.tasks.base import Prepared\nLOOP = {}\nLOOP['a'] = LOOP\n"
+        f"def prepare(body, hints):\n    return {given['prepare']}\n"
+        f"def answer(outputs, options, context):\n    return {given['answer']}\n"
+    )
+    failed = new_server(model_with(tmp_path, code)).call("POST", "/predictions/mine", data=b"x")
+    assert (failed.status_code, failed.json()["code"]) == (500, "INFERENCE_FAILED"), failed.text
+    assert f"{name}() in task.py returned" in failed.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("code", "part"),
     [("x = 1", "neither prepare"), ("1 / 0", "ZeroDivisionError"), ("def prepare(", "SyntaxError")],

@@ -25,9 +25,13 @@ from pocketserve.runtimes.trust import check_trusted
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.tensors import Tensors
+from pocketserve.tensors import Array, datatype_of
 from pocketserve_wire import ApiError, ErrorCode
 
 FILE_NAME = "task.py"
+
+MAX_BITS = 4096
+"""Of an integer in an answer. Python refuses to write one of many more digits."""
 
 
 def fits(facts: ModelFacts) -> bool:
@@ -51,11 +55,16 @@ def create(facts: ModelFacts) -> Custom:
         raise ModelLoadError(f"{FILE_NAME} defines neither prepare(body, hints) nor answer(outputs, options, context)")
     labels = getattr(module, "labels", ())
     numbers = Tensors(facts.inputs, facts.manifest.state.feedback)
-    return Custom(numbers, functions["prepare"], functions["answer"], labels)
+    known = [name for spec in facts.inputs for name in (spec.name, *spec.aliases)]
+    return Custom(numbers, functions["prepare"], functions["answer"], labels, known)
 
 
 class Custom:
-    """Calls the owner's functions; a ValueError of theirs is the input's fault, anything else their own."""
+    """Calls the owner's functions; a ValueError of theirs is the input's fault, anything else their own.
+
+    Args:
+        known: names of inputs that ``prepare`` may use.
+    """
 
     name = "custom"
 
@@ -65,8 +74,10 @@ class Custom:
         prepare: Callable[..., Any] | None,
         answer: Callable[..., Any] | None,
         labels: Sequence[str],
+        known: Sequence[str],
     ) -> None:
         self.labels = [str(label) for label in labels]
+        self._known = known
         self._plain = plain
         self._prepare = prepare
         self._answer = answer
@@ -76,11 +87,9 @@ class Custom:
         if self._prepare is None:
             return self._plain.prepare(body, hints)
         made = _call(self._prepare, bytes(body), hints)
-        if isinstance(made, Prepared):
-            return made
-        if not isinstance(made, dict):
-            raise _fault("prepare", f"returned {type(made).__name__}, not a dict of arrays by input name")
-        return Prepared(({str(name): np.asarray(array) for name, array in made.items()},))
+        if not isinstance(made, Prepared):
+            made = Prepared((made,))
+        return Prepared(tuple(self._checked(run) for run in made.runs), made.context, made.chained)
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """See :class:`~pocketserve.tasks.base.Task`. One run's outputs are given bare, several as a list."""
@@ -92,7 +101,28 @@ class Custom:
             entries = [entries]
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise _fault("answer", "must return a list of dicts")
-        return [{str(key): _plain_value(value) for key, value in entry.items()} for entry in entries]
+        try:
+            return [{str(key): _plain_value(value) for key, value in entry.items()} for entry in entries]
+        except RecursionError:
+            raise _fault("answer", "returned values that nest too deeply, or hold themselves") from None
+
+    def _checked(self, run: Any) -> dict[str, Array]:
+        """One run's arrays, of names and kinds that can go to the model."""
+        if not isinstance(run, dict):
+            raise _fault("prepare", f"returned {type(run).__name__}, not a dict of arrays by input name")
+        arrays = {}
+        for key, value in run.items():
+            name = str(key)
+            if name not in self._known:
+                takes = ", ".join(map(repr, self._known))
+                raise _fault("prepare", f"returned an unknown input {name!r:.80}; the model takes {takes}")
+            try:
+                array = np.asarray(value)
+                datatype_of(array.dtype)
+            except (ValueError, TypeError) as error:  # a ragged list; complex numbers, dates
+                raise _fault("prepare", f"returned no array for input {name!r}: {str(error)[:200]}") from None
+            arrays[name] = array
+        return arrays
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -111,14 +141,23 @@ def _fault(function: str, detail: str) -> ApiError:
 
 
 def _plain_value(value: Any) -> Any:
-    """NumPy's numbers and arrays as JSON's; the rest is for the encoder to judge."""
+    """NumPy's numbers and arrays as JSON's.
+
+    Raises:
+        ApiError: INFERENCE_FAILED, JSON cannot hold it.
+    """
     if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
+        value = value.tolist()
     if isinstance(value, dict):
         return {str(key): _plain_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain_value(item) for item in value]
-    return value
+    if value is None or isinstance(value, str | float):
+        return value
+    if isinstance(value, int) and value.bit_length() <= MAX_BITS:
+        return value
+    what = "an integer that is too large" if isinstance(value, int) else f"a {type(value).__name__}"
+    raise _fault("answer", f"returned {what}, which JSON cannot hold")
 
 
 def _import_file(path: Path) -> Any:
