@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.repository.sections import ImageOptions
+from pocketserve.tasks import pictures
 from pocketserve.tasks.picture_headers import size_to_hold
 from pocketserve.tasks.pictures import PictureShape, read_picture
 from pocketserve.tensors import Array
@@ -100,6 +101,30 @@ def test_a_progressive_jpeg_counts_whole() -> None:
     with pytest.raises(ApiError, match="1600x800"):
         read(body, width=100, height=50, max_pixels=1_000_000)
     assert near(read(body, width=100, height=50, max_pixels=1_280_000)[25, 10], RED)
+
+
+DEEP_OR_TRANSPARENT = ["RGBA", "LA", "I;16", "P with a transparent colour", "RGB with a transparent colour"]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("case", DEEP_OR_TRANSPARENT)
+def test_strips_do_not_show(case: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converting in strips saves memory and changes no pixel, also where the last strip is shorter."""
+    noise = np.random.default_rng(1).integers(0, 256, (11, 5, 4), np.uint8)
+    mode = case.split()[0]
+    if mode == "I;16":
+        image = Image.fromarray(noise[..., :2].copy().view(np.uint16)[..., 0])
+    else:
+        image = Image.fromarray(noise).convert("RGB" if mode == "P" else mode).convert(mode)
+    body = (
+        saved(image, transparency=3 if mode == "P" else tuple(noise[0, 0, :3].tolist()))
+        if " " in case
+        else saved(image)
+    )
+    whole = read(body, 5, 11, channels)
+    monkeypatch.setattr(pictures, "STRIP_PIXELS", 17)
+    assert np.array_equal(read(body, 5, 11, channels), whole)
+    assert whole.std() > 0
 
 
 def in_scans(width: int, height: int) -> bytes:

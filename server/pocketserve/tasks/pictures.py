@@ -31,6 +31,10 @@ EXACT_PIXELS = 1 << 20
 """A JPEG of at most this size is decoded whole: scaling in the decoder would save milliseconds, and its answers would
 differ in the second decimal from those of the model's own authors, who do not."""
 
+STRIP_PIXELS = 1 << 18
+"""Pixels that are converted at a time where that takes several steps."""
+
+_TRANSPARENT = ("RGBA", "LA", "PA", "La", "RGBa")
 _ORIENTATION = 0x0112
 _TURNS = {
     **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"},
@@ -222,14 +226,30 @@ def convert(image: Image, mode: str) -> Image:
     """To ``L`` or ``RGB``; transparent pictures lie on white, and 16-bit greys are scaled."""
     import PIL.Image
 
-    if image.mode.startswith("I") or image.mode == "F":  # Pillow's own conversion clips them
-        values = np.asarray(image, dtype=np.float64)
-        image = PIL.Image.fromarray(np.rint(values / 257.0).clip(0, 255).astype(np.uint8))
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        white = PIL.Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        image = PIL.Image.alpha_composite(white, rgba)
-    return image if image.mode == mode else image.convert(mode)
+    deep = image.mode.startswith("I") or image.mode == "F"
+    if not deep and image.mode not in _TRANSPARENT and "transparency" not in image.info:
+        return image if image.mode == mode else image.convert(mode)
+    # In strips: the steps between need up to four times the memory of the picture.
+    result = PIL.Image.new(mode, image.size)
+    rows = max(1, STRIP_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        result.paste((_from_deep(strip) if deep else _on_white(strip)).convert(mode), (0, top))
+    return result
+
+
+def _from_deep(image: Image) -> Image:
+    import PIL.Image
+
+    values = np.asarray(image, dtype=np.float64)  # Pillow's own conversion clips them
+    return PIL.Image.fromarray(np.rint(values / 257.0).clip(0, 255).astype(np.uint8))
+
+
+def _on_white(image: Image) -> Image:
+    import PIL.Image
+
+    rgba = image.convert("RGBA")
+    return PIL.Image.alpha_composite(PIL.Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
 
 
 def _resize(image: Image, placement: Placement, options: ImageOptions, region: Area | None) -> Image:
