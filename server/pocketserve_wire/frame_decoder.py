@@ -122,6 +122,16 @@ class FrameDecoder:
         else:
             self._end += count
 
+    def drop(self) -> None:
+        """Let go of what was received and of the owner, for nothing more is read; only for whoever may read.
+
+        A half-received body is then gone at once, whoever still knows the decoder. Doing it again does nothing.
+        """
+        self.admit = None
+        self._header = self._lent = None
+        self._payload = bytearray()
+        self._start = self._end = self._wanted = self._filled = self._discarding = 0
+
     def feed(self, data: bytes | memoryview) -> list[Frame]:
         """Take bytes that are somewhere else already; returns the frames they complete.
 

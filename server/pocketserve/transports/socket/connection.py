@@ -80,8 +80,10 @@ class Connection:
         try:
             self._read()
         except ConnectionFaultError as fault:
+            self._decoder.drop()
             self._fail(fault)
         except OSError:
+            self._decoder.drop()
             self.abort()
         except Exception:
             log.exception("unexpected error on a connection")
@@ -134,6 +136,7 @@ class Connection:
             if cancellation is not None:
                 cancellation.cancel()
         elif frame.type == FrameType.ERROR:
+            self._decoder.drop()
             self.abort()
             return False
         return True
@@ -206,9 +209,11 @@ class Connection:
             self._server.workers.submit(self.read)
             return
         with self._lock:
-            if not self._closed:
-                self._watched = True
-                self._server.watcher.arm(self.descriptor)
+            if self._closed:
+                self._decoder.drop()
+                return
+            self._watched = True
+            self._server.watcher.arm(self.descriptor)
 
     def _take_reading_up(self) -> bool:
         """Read again, unless another thread does by now."""
@@ -224,6 +229,7 @@ class Connection:
         """Nothing came for a while: the watcher waits for this connection, and this thread is free."""
         with self._lock:
             if self._closed:
+                self._decoder.drop()
                 return
             self._watched = True
             patience = self._server.patience
@@ -254,6 +260,7 @@ class Connection:
                 return
             self._watched = False
             self._going_away = True
+        self._decoder.drop()
         if self._frame_begun is not None:
             self._fail(self._unfinished())
         else:
@@ -283,7 +290,9 @@ class Connection:
         return json_frame(FrameType.GOAWAY, body, request_id=self._last_id, arg=reason)
 
     def _on_half_close(self) -> None:
-        if self._decoder.mid_frame:
+        mid_frame = self._decoder.mid_frame
+        self._decoder.drop()
+        if mid_frame:
             return self.abort()
         with self._lock:
             if self._closed:
@@ -315,8 +324,7 @@ class Connection:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
-            self._server.watcher.remove(self.descriptor, self)
+            self._close()
         Lingering.begin(self._server, self._socket)
         self._server.forget(self)
 
@@ -329,8 +337,8 @@ class Connection:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
-            self._server.watcher.remove(self.descriptor, self)
+            self._close()
+        self._outbox.drop()
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
@@ -339,6 +347,14 @@ class Connection:
         self._socket.close()
         self._cancel_all()
         self._server.forget(self)
+
+    def _close(self) -> None:
+        """The last part, under the lock. No cycle may outlive it: a body would stay until the collector comes by."""
+        self._closed = True
+        self._server.watcher.remove(self.descriptor, self)
+        if self._watched:  # nobody reads and nobody will; else the one who reads drops it, as he finds us closed
+            self._watched = False
+            self._decoder.drop()
 
     def _cancel_all(self) -> None:
         with self._lock:

@@ -120,6 +120,10 @@ class Outbox:
             if self._frames != frame:
                 frame, ends = self._frames, time.monotonic() + self._patience.frame
 
+    def drop(self) -> None:
+        """The connection is gone: send nothing more, and know nobody. Calls nothing."""
+        self._end(_nothing)
+
     def _keep(self, chunks: list[Chunk], size: int, urgent: bool) -> bool:
         """Queue a frame; whether that is too much."""
         self._waiting_bytes += size
@@ -162,7 +166,9 @@ class Outbox:
             if not self._ending or self._ended:
                 return False
             self._ended = True
-        self._finished()
+            tell = self._finished
+            self._forget()
+        tell()
         return False
 
     def _end(self, tell: Callable[[], None]) -> None:
@@ -174,7 +180,16 @@ class Outbox:
             if self._ended:
                 return
             self._ended = True
+            self._forget()
         tell()
+
+    def _forget(self) -> None:
+        """Whom we tell knows us: without this the two would keep each other."""
+        self._too_slow = self._finished = self._broken = _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 def rest_of(chunks: Sequence[Chunk], sent: int) -> list[Chunk]:

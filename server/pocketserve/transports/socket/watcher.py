@@ -106,10 +106,7 @@ class Watcher:
         """Wait and report until stopped."""
         while not self._has_ended():
             for descriptor, events in self._poller.poll(self._timeout()):
-                if descriptor == self._wake_read:
-                    self._drain_wakes()
-                elif (watched := self._watched.get(descriptor)) is not None:
-                    self._report(watched, functools.partial(watched.on_ready, events))
+                self._on_event(descriptor, events)
             self._sleeps_until = 0.0
             while self._calls:
                 self._run_call(self._calls.popleft())
@@ -117,6 +114,13 @@ class Watcher:
         self._poller.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+    def _on_event(self, descriptor: int, events: int) -> None:
+        # Apart, so that the loop does not keep what it reported last while it sleeps.
+        if descriptor == self._wake_read:
+            self._drain_wakes()
+        elif (watched := self._watched.get(descriptor)) is not None:
+            self._report(watched, functools.partial(watched.on_ready, events))
 
     def _has_ended(self) -> bool:
         with self._lock:

@@ -70,8 +70,10 @@ class Workers:
             self._start(job)
 
     def _start(self, job: Job) -> None:
+        place = _Parked()
+        place.job = job
         try:
-            threading.Thread(target=self._work, args=(job,), name="pocketserve-socket", daemon=True).start()
+            threading.Thread(target=self._work, args=(place,), name="pocketserve-socket", daemon=True).start()
         except RuntimeError:  # the system has no more threads; one of ours will find the job
             with self._lock:
                 self._count -= 1
@@ -79,8 +81,8 @@ class Workers:
                     raise
                 self._queue.append(job)
 
-    def _work(self, job: Job | None) -> None:
-        place = _Parked()
+    def _work(self, place: _Parked) -> None:
+        job, place.job = place.job, None  # not an argument: the thread would keep that until it ends
         while job is not None:
             try:
                 job()
