@@ -49,6 +49,9 @@ Admit = Callable[[Header], bool]
 class FrameDecoder:
     """The reading half of one connection. Not thread-safe: one reader at a time.
 
+    Attributes:
+        frames: frames that were whole, those passed over among them.
+
     Args:
         allowed: frame types that may come now, one of the sets above; change :attr:`allowed` as the connection goes
             on, before the next frame is taken out.
@@ -68,6 +71,7 @@ class FrameDecoder:
     ) -> None:
         self.allowed = allowed
         self.last_request_id = 0
+        self.frames = 0
         self.admit = admit
         self._most_body = most_body
         self._listens = listens
@@ -260,6 +264,7 @@ class FrameDecoder:
 
     def _finish(self) -> Frame | None:
         header, self._header = self._header, None
+        self.frames += 1
         assert header is not None
         if header.type >= FIRST_SKIPPED_TYPE:
             return None

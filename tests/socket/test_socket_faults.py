@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
+from pocketserve.transports.socket.patience import Patience
 from pocketserve_wire.faults import ConnectionFault
 from pocketserve_wire.frames import HEADER, Frame, FrameType, encode_frame, json_frame
 
@@ -176,6 +180,21 @@ def test_a_frame_that_is_begun_must_be_finished(local):
             peer.send(peer.write("POST /predictions/petals", b"[1,2,3]")[:cut])
             closed = peer.ends()
             assert closed.fault is ConnectionFault.TIMEOUT
+
+
+def test_optional_frames_that_are_whole_are_not_taken_for_one_that_is_not(local):
+    """Each ends within the next piece that is sent, so that there is never a moment without a frame begun."""
+    patience = Patience(frame=1.0, quiet=0.1)
+    with local(patience).connect() as peer:
+        frame = header(0x80, body=8) + bytes(8)
+        ends, pause = time.monotonic() + 1.5 * patience.frame, threading.Event()
+        peer.send(frame[:10])
+        while time.monotonic() < ends:
+            pause.wait(patience.quiet / 2)
+            peer.send(frame[10:] + frame[:10])
+        peer.send(frame[10:])
+        pause.wait(1.5 * patience.frame)  # and the last leaves no clock behind
+        assert peer.call("GET /v2").status == 200
 
 
 def test_drops_of_bytes_do_not_finish_it(local):

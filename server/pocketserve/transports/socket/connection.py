@@ -70,6 +70,7 @@ class Connection:
         self._last_id = 0
         self._watched = self._closed = self._half_closed = self._going_away = False
         self._frame_begun: float | None = None
+        self._frames = 0  # that were whole when we looked last
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, server.patience.receive_timeout)
 
@@ -107,6 +108,9 @@ class Connection:
     def _receive(self) -> bool:
         """Wait for bytes; whether to go on reading."""
         decoder = self._decoder
+        if decoder.frames != self._frames:  # one that was passed over is whole too
+            self._frames = decoder.frames
+            self._frame_begun = None
         if decoder.mid_frame:
             now = time.monotonic()
             if self._frame_begun is None:
