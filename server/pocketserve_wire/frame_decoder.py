@@ -26,7 +26,9 @@ BUFFER_BYTES: Final = 16_384
 """Small frames are received whole. Of a large one no more than this is copied before it is where it stays."""
 
 FIRST_BODY_BYTES: Final = 1024 * 1024
-"""A longer body is given memory in steps, each twice the one before."""
+"""A longer body is given memory in steps: as much again as has come, but no more than GROWTH_BYTES or a quarter."""
+
+GROWTH_BYTES: Final = 4 * FIRST_BODY_BYTES
 
 _HTTP_METHODS = tuple(
     f"{name} ".encode() for name in ("GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
@@ -255,7 +257,8 @@ class FrameDecoder:
     def _grow(self) -> None:
         have = len(self._payload)
         if have == self._filled:
-            self._payload.extend(bytes(min(self._wanted, max(FIRST_BODY_BYTES, 2 * have)) - have))
+            step = max(FIRST_BODY_BYTES, min(have, max(GROWTH_BYTES, have // 4)))
+            self._payload.extend(bytes(min(self._wanted - have, step)))
 
     def _discard(self) -> None:
         gone = min(self._discarding, self._end - self._start)

@@ -23,6 +23,7 @@ from pocketserve_wire.frame_decoder import (
     FIRST_BODY_BYTES,
     FROM_CLIENT,
     FROM_SERVER,
+    GROWTH_BYTES,
     FrameDecoder,
 )
 from pocketserve_wire.frames import (
@@ -147,7 +148,7 @@ def test_mutated_vectors() -> None:
 
 @pytest.mark.parametrize("announced", [FIRST_BODY_BYTES + 1, 64 * MIB])
 def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> None:
-    """64 MiB announced and ten bytes sent take a first step of 1 MiB; later steps double what is there."""
+    """64 MiB announced and ten bytes sent take a first step of 1 MiB; later steps add 4 MiB or a quarter."""
     decoder = FrameDecoder(FROM_CLIENT, announced)
     head = encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, announced)) + b"GET /x"
     tracemalloc.start()
@@ -157,7 +158,7 @@ def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> 
         assert tracemalloc.get_traced_memory()[1] < 2.5 * FIRST_BODY_BYTES
         sent = 10
         piece = bytes(BUFFER_BYTES)
-        while sent < min(announced, 8 * MIB):
+        while sent < min(announced, 24 * MIB):
             space = decoder.buffer()
             count = min(len(space), len(piece))
             space[:count] = piece[:count]
@@ -165,7 +166,9 @@ def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> 
             assert decoder.next() is None or sent + count == announced
             sent += count
             current = tracemalloc.get_traced_memory()[0]
-            assert current <= FIRST_BODY_BYTES + 2 * sent + 2 * BUFFER_BYTES
+            step = max(FIRST_BODY_BYTES, min(sent, max(GROWTH_BYTES, sent // 4)))
+            # The allocator of bytearrays may itself take an eighth more.
+            assert current <= 1.125 * (sent + step) + 2 * BUFFER_BYTES
     finally:
         tracemalloc.stop()
 
