@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import socket
 import struct
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pocketserve.transports.socket.patience import Patience
+from pocketserve.transports.socket.server import INCOMING
 from pocketserve_wire.faults import ConnectionFault
 from pocketserve_wire.frames import Frame, FrameType, encode_head
 
@@ -52,3 +55,24 @@ def test_a_lost_connection_leaves_nothing(local, until, end, body):
         decoder = weakref.ref(connection()._decoder)
         end(peer)
     until(lambda: connection() is None and decoder() is None)
+
+
+def test_bodies_on_their_way_are_counted_over_all_connections(local, until):
+    """A body counts from its header until it is whole or its connection lost; small ones always come through."""
+    server = local(Patience(), max_body_bytes=MIB, socket_bytes_inflight=MIB)
+    target = "POST /predictions/petals"
+    with contextlib.ExitStack() as stack:
+        *others, last = [stack.enter_context(server.connect()) for _ in range(INCOMING + 1)]
+        whole = [other.write(target, bytes(MIB)) for other in others]
+        for other, frame in zip(others, whole, strict=True):
+            other.send(frame[:100])
+        until(lambda: not server.server.incoming.take(1) or server.server.incoming.give(1))
+        refused = last.call(target, bytes(MIB // 2))
+        assert (refused.status, refused.code) == (429, "QUEUE_FULL") and "all connections" in refused.document["error"]
+        assert last.call(target, b"[5.1,3.5,1.4]").status == 200
+        others[0].send(whole[0][100:])
+        assert others[0].answer().status == 400
+        others[1].close()
+        until(lambda: server.server.incoming.take(2 * MIB))
+        server.server.incoming.give(2 * MIB)
+        assert last.call(target, bytes(MIB // 2)).status == 400

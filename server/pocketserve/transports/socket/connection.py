@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pocketserve.api.messages import ApiResponse, error_response
 from pocketserve.engine.cancellation import Cancellation
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RESET = struct.pack("ii", 1, 0)
+
+SMALL_BODY: Final = 65_536
+"""Bodies up to this size are taken without a look at those of other connections: 64 of these are 4 MiB."""
+
 _REQUEST = int(FrameType.REQUEST)
 
 
@@ -70,6 +74,7 @@ class Connection:
         self._last_id = 0
         self._watched = self._closed = self._half_closed = self._going_away = False
         self._frame_begun: float | None = None
+        self._incoming = 0  # bytes of the body that is on its way, if it is counted
         self._frames = 0  # that were whole when we looked last
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, server.patience.receive_timeout)
@@ -81,13 +86,14 @@ class Connection:
         try:
             self._read()
         except ConnectionFaultError as fault:
-            self._decoder.drop()
+            self._drop()
             self._fail(fault)
         except OSError:
-            self._decoder.drop()
+            self._drop()
             self.abort()
         except Exception:
             log.exception("unexpected error on a connection")
+            self._drop()  # should another thread read by now: it is about to be told the end, too
             self._fail(ConnectionFaultError(ConnectionFault.INTERNAL, "the server failed; its log says where"))
 
     def _read(self) -> None:
@@ -100,6 +106,7 @@ class Connection:
                 continue
             self._frame_begun = None
             if frame.type == _REQUEST:
+                self._arrived()
                 if not self._take_request(frame):
                     return
             elif not self._take_notice(frame):
@@ -140,14 +147,33 @@ class Connection:
             if cancellation is not None:
                 cancellation.cancel()
         elif frame.type == FrameType.ERROR:
-            self._decoder.drop()
+            self._drop()
             self.abort()
             return False
         return True
 
     def _admit(self, header: Header) -> bool:
         with self._lock:
-            return self._admission.admit(header.body_length)
+            kept = self._admission.admit(header.body_length)
+        if not kept or header.body_length <= SMALL_BODY:
+            return kept
+        # The announced size counts: what has come of it may be all there in a moment.
+        if not self._server.incoming.take(header.body_length):
+            self._admission.refuse("the bodies that are on their way on all connections are too large together")
+            return False
+        self._incoming = header.body_length
+        return True
+
+    def _arrived(self) -> None:
+        """The body is whole, or never will be: make room for others. For whoever holds the right to read."""
+        if self._incoming:
+            count, self._incoming = self._incoming, 0
+            self._server.incoming.give(count)
+
+    def _drop(self) -> None:
+        """Nothing more is read; for whoever holds the right to, and keeps it for good."""
+        self._decoder.drop()
+        self._arrived()
 
     # Requests
 
@@ -214,7 +240,7 @@ class Connection:
             return
         with self._lock:
             if self._closed:
-                self._decoder.drop()
+                self._drop()
                 return
             self._watched = True
             self._server.watcher.arm(self.descriptor)
@@ -233,7 +259,7 @@ class Connection:
         """Nothing came for a while: the watcher waits for this connection, and this thread is free."""
         with self._lock:
             if self._closed:
-                self._decoder.drop()
+                self._drop()
                 return
             self._watched = True
             patience = self._server.patience
@@ -264,7 +290,7 @@ class Connection:
                 return
             self._watched = False
             self._going_away = True
-        self._decoder.drop()
+        self._drop()
         if self._frame_begun is not None:
             self._fail(self._unfinished())
         else:
@@ -295,7 +321,7 @@ class Connection:
 
     def _on_half_close(self) -> None:
         mid_frame = self._decoder.mid_frame
-        self._decoder.drop()
+        self._drop()
         if mid_frame:
             return self.abort()
         with self._lock:
@@ -358,7 +384,7 @@ class Connection:
         self._server.watcher.remove(self.descriptor, self)
         if self._watched:  # nobody reads and nobody will; else the one who reads drops it, as he finds us closed
             self._watched = False
-            self._decoder.drop()
+            self._drop()
 
     def _cancel_all(self) -> None:
         with self._lock:

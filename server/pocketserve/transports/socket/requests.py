@@ -146,6 +146,10 @@ class Admission:
             self.refusal = _full(f"bodies of {self.bytes} bytes are under way on this connection (socket_bytes)")
         return self.refusal is None
 
+    def refuse(self, why: str) -> None:
+        """Do not take the request whose header was read last."""
+        self.refusal = _full(why)
+
 
 def _full(what: str) -> ApiError:
     return ApiError(ErrorCode.QUEUE_FULL, f"{what}; try again later", retry_after_s=0.1)

@@ -30,6 +30,9 @@ BACKLOG: Final = 64
 ACCEPT_AGAIN_S: Final = 1.0
 """How long no connection is taken after the system had no descriptor left for one."""
 
+INCOMING: Final = 4
+"""Connections whose bodies may all be as large as they may be and on their way at once; see ``incoming``."""
+
 STOP_S: Final = 1.0
 
 
@@ -48,6 +51,7 @@ class SocketServer:
         key: the token's bytes.
         strangers, lingering: connections before and after their time; the watcher's thread alone touches them.
         runners: places for requests that run or wait on all connections together.
+        incoming: bytes for bodies that are on their way on all connections together.
         stopped: nobody is waited for any more.
 
     Raises:
@@ -67,6 +71,7 @@ class SocketServer:
         self.port: int = self._listener.getsockname()[1]
         self.watcher = watcher or Watcher()
         self.runners = Slots(config.worker_threads)
+        self.incoming = Slots(INCOMING * self.limits.max_bytes_inflight)
         # A thread reads a connection, writes to it or runs a request: nothing that must be read waits for a thread.
         self.workers = Workers(2 * config.socket_connections + config.worker_threads)
         self.strangers: dict[Stranger, None] = {}

@@ -109,21 +109,21 @@ class Workers:
 
 
 class Slots:
-    """A number of places, taken without waiting."""
+    """A number of places, or of bytes, taken without waiting."""
 
     def __init__(self, most: int) -> None:
         self._free = most
         self._lock = threading.Lock()
 
-    def take(self) -> bool:
-        """Take a place, if one is free."""
+    def take(self, count: int = 1) -> bool:
+        """Take so many places, if they are free."""
         with self._lock:
-            if not self._free:
+            if self._free < count:
                 return False
-            self._free -= 1
+            self._free -= count
         return True
 
-    def give(self) -> None:
-        """Give a place back."""
+    def give(self, count: int = 1) -> None:
+        """Give places back."""
         with self._lock:
-            self._free += 1
+            self._free += count
