@@ -6,12 +6,11 @@ closes. The cryptography is in :mod:`pocketserve_wire.pairing`, the reasons in `
 
 from __future__ import annotations
 
-import hmac
 import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pocketserve_wire import ApiError, ErrorCode
@@ -21,6 +20,9 @@ OPEN_S: Final = 120.0
 MAX_TRIES: Final = 3
 MAX_STARTS: Final = 12
 """Exchanges that may be begun per opening: a person needs three; each one costs us some milliseconds."""
+
+MAX_EXCHANGES: Final = 3
+"""Exchanges side by side, so that another app that begins one does not end ours; the oldest gives way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,12 @@ class _Opening:
     ends: float
     tries: int = MAX_TRIES
     starts: int = MAX_STARTS
-    exchange: ServerExchange | None = None
+    checking: int = 0
+    exchanges: dict[bytes, ServerExchange] = field(default_factory=dict)
 
 
 class PairingDesk:
-    """One code at a time, one exchange at a time.
+    """One code at a time, a few exchanges at a time. The arithmetic is done outside the lock.
 
     Args:
         token: what is handed over; None when the server asks for no token.
@@ -96,27 +99,32 @@ class PairingDesk:
             return now
 
     def begin(self, client_public: bytes) -> tuple[bytes, bytes, bytes]:
-        """Begin an exchange, which replaces one that was not finished.
+        """Begin an exchange; of those that were not finished the oldest gives way to a fourth.
 
         Returns:
             The exchange's identifier, the salt and our public number.
 
         Raises:
-            ApiError: PAIRING_CLOSED or INVALID_REQUEST.
+            ApiError: PAIRING_CLOSED, INVALID_REQUEST, or PAIRING_REFUSED when too many were begun, which ends pairing.
         """
         with self._changed:
             opening = self._require_open()
             if opening.starts == 0:
                 self._end("refused")
-                raise _closed()
+                text = "another app has interfered: pairing was begun too often; run `pocketserve pair` again"
+                raise ApiError(ErrorCode.PAIRING_REFUSED, text)
             opening.starts -= 1
-            exchange = ServerExchange(opening.code, opening.salt)
-            try:
-                public = exchange.begin(client_public)
-            except PairingError as error:
-                raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
-            opening.exchange = exchange
-            return exchange.identifier, opening.salt, public
+        exchange = ServerExchange(opening.code, opening.salt)
+        try:
+            public = exchange.begin(client_public)
+        except PairingError as error:
+            raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        with self._changed:
+            self._require_open(opening)
+            opening.exchanges[exchange.identifier] = exchange
+            if len(opening.exchanges) > MAX_EXCHANGES:
+                del opening.exchanges[next(iter(opening.exchanges))]
+        return exchange.identifier, opening.salt, public
 
     def finish(self, identifier: bytes, proof: bytes) -> tuple[bytes, bytes]:
         """Hand the token over, sealed, to whoever knows the code.
@@ -127,25 +135,31 @@ class PairingDesk:
         Raises:
             ApiError: PAIRING_CLOSED, or PAIRING_REFUSED for a wrong code.
         """
+        token = self._token or ""  # without one nothing is ever open
         with self._changed:
             opening = self._require_open()
-            exchange, opening.exchange = opening.exchange, None  # one proof per exchange
-            if exchange is None or not hmac.compare_digest(exchange.identifier, identifier):
-                opening.exchange = exchange
-                raise ApiError(ErrorCode.PAIRING_REFUSED, "another app has begun pairing in between; try again")
-            assert self._token is not None  # open() saw to it
-            answer = exchange.finish(proof, self._token)
+            exchange = opening.exchanges.pop(identifier, None)  # one proof per exchange
+            if exchange is None:
+                text = "another app has interfered: it began pairing in between; try again"
+                raise ApiError(ErrorCode.PAIRING_REFUSED, text)
+            if not opening.tries:  # the last one is being checked
+                raise ApiError(ErrorCode.PAIRING_REFUSED, "another app has interfered: it is trying codes; try again")
+            opening.tries -= 1  # before the check: proofs that come together must not share a try
+            opening.checking += 1
+        answer = exchange.finish(proof, token)
+        with self._changed:
+            opening.checking -= 1
+            self._require_open(opening)
             if answer is not None:
                 self._end("paired")
                 return answer
-            opening.tries -= 1
-            if opening.tries == 0:
-                self._end("refused")
             left = f"{opening.tries} tries left" if opening.tries else "run `pocketserve pair` for a new one"
+            if not opening.tries and not opening.checking:
+                self._end("refused")
             raise ApiError(ErrorCode.PAIRING_REFUSED, f"the code is wrong; {left}")
 
-    def _require_open(self) -> _Opening:
-        if self._state().state != "open":
+    def _require_open(self, opening: _Opening | None = None) -> _Opening:
+        if self._state().state != "open" or (opening is not None and opening is not self._opening):
             raise _closed()
         assert self._opening is not None
         return self._opening

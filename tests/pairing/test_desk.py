@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pocketserve.pairing import MAX_STARTS, MAX_TRIES, OPEN_S, PairingDesk
+from pocketserve.pairing import MAX_EXCHANGES, MAX_STARTS, MAX_TRIES, OPEN_S, PairingDesk
 from pocketserve_wire import ApiError
-from pocketserve_wire.pairing import ClientExchange
+from pocketserve_wire.pairing import ClientExchange, ServerExchange
 
 TOKEN = "a-token-of-the-proper-length-and-alphabet_0"
 
@@ -113,13 +115,28 @@ def test_an_exchange_proves_once(desk: PairingDesk) -> None:
     assert desk.state().tries == MAX_TRIES - 1  # the second one was no guess: there was no exchange any more
 
 
-def test_another_app_in_between_costs_no_try(desk: PairingDesk) -> None:
+def begun(desk: PairingDesk, code: str) -> Callable[[], str]:
+    """The first half of an exchange; gives the second."""
+    client = ClientExchange(code)
+    identifier, salt, public = desk.begin(client.begin())
+    return lambda: client.open(*desk.finish(identifier, client.prove(salt, public)))
+
+
+def test_other_apps_in_between_end_no_exchange(desk: PairingDesk) -> None:
     code = desk.open()
-    ours = ClientExchange(code)
-    identifier, salt, public = desk.begin(ours.begin())
-    desk.begin(ClientExchange("000000").begin())
-    with pytest.raises(ApiError, match="another app"):
-        desk.finish(identifier, ours.prove(salt, public))
+    ours = begun(desk, code)
+    for _ in range(MAX_EXCHANGES - 1):
+        begun(desk, "000000")
+    assert ours() == TOKEN
+
+
+def test_the_oldest_exchange_gives_way_and_costs_no_try(desk: PairingDesk) -> None:
+    code = desk.open()
+    ours = begun(desk, code)
+    for _ in range(MAX_EXCHANGES):
+        begun(desk, "000000")
+    with pytest.raises(ApiError, match="another app has interfered"):
+        ours()
     assert desk.state().tries == MAX_TRIES
     assert attempt(desk, code) == TOKEN
 
@@ -128,9 +145,60 @@ def test_beginnings_are_counted(desk: PairingDesk) -> None:
     desk.open()
     for _ in range(MAX_STARTS):
         desk.begin(ClientExchange("000000").begin())
-    with pytest.raises(ApiError):
+    with pytest.raises(ApiError, match="another app has interfered") as caught:
         desk.begin(ClientExchange("000000").begin())
+    assert caught.value.code.name == "PAIRING_REFUSED"
     assert desk.state().state == "refused"
+
+
+def test_proofs_that_come_together_share_no_try(desk: PairingDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are checked at the same moment, and still no more than the tries that there are."""
+    code = desk.open()
+    together = threading.Barrier(MAX_TRIES)
+    check, checked = ServerExchange.finish, []
+
+    def finish(exchange: ServerExchange, proof: bytes, token: str) -> tuple[bytes, bytes] | None:
+        checked.append(exchange)
+        together.wait(30)
+        return check(exchange, proof, token)
+
+    monkeypatch.setattr(ServerExchange, "finish", finish)
+    with ThreadPoolExecutor(MAX_TRIES) as pool:
+        guesses = [begun(desk, wrong(code)) for _ in range(MAX_TRIES)]
+        errors = [pool.submit(guess).exception for guess in guesses]
+        names = [error(30).code.name for error in errors]
+    assert names == ["PAIRING_REFUSED"] * MAX_TRIES and len(checked) == MAX_TRIES
+    assert desk.state().state == "refused"
+    assert refused(desk, code) == "PAIRING_CLOSED"
+
+
+def test_no_proof_is_checked_beyond_the_last_try(desk: PairingDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = desk.open()
+    for _ in range(MAX_TRIES - 1):
+        refused(desk, wrong(code))
+    check, late = ServerExchange.finish, begun(desk, wrong(code))
+
+    def finish(exchange: ServerExchange, proof: bytes, token: str) -> tuple[bytes, bytes] | None:
+        with pytest.raises(ApiError, match="interfered"):
+            late()  # while the last one is being checked
+        return check(exchange, proof, token)
+
+    monkeypatch.setattr(ServerExchange, "finish", finish)
+    assert attempt(desk, code) == TOKEN
+
+
+def test_what_is_closed_while_it_is_computed_stays_closed(desk: PairingDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = desk.open()
+    ours, check = begun(desk, code), ServerExchange.finish
+
+    def finish(exchange: ServerExchange, proof: bytes, token: str) -> tuple[bytes, bytes] | None:
+        desk.open()  # with another code
+        return check(exchange, proof, token)
+
+    monkeypatch.setattr(ServerExchange, "finish", finish)
+    with pytest.raises(ApiError) as caught:
+        ours()
+    assert caught.value.code.name == "PAIRING_CLOSED"
 
 
 def test_without_a_token_there_is_nothing_to_pair() -> None:

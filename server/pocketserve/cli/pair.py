@@ -14,7 +14,7 @@ from pocketserve_client.errors import PocketserveError
 
 WAIT_MS = 10_000
 _ENDS = {
-    "refused": "too many wrong codes: somebody may be guessing; nothing was handed over",
+    "refused": "too many attempts: another app may have interfered or be guessing; nothing was handed over",
     "expired": "the code has expired; run `pocketserve pair` again when the app asks for it",
     "closed": "pairing was closed from elsewhere; run `pocketserve pair` again",
 }
