@@ -132,7 +132,7 @@ class Client:
         """``open``, ``paired``, ``refused``, ``expired`` or ``closed``.
 
         Args:
-            wait_ms: answer only after so many milliseconds (30,000 at most), or once it is not open any more.
+            wait_ms: answer only after so many milliseconds (2,000 at most), or once it is not open any more.
         """
         return str(self._json("GET", f"/pairing?wait_ms={wait_ms}")["state"])
 

@@ -52,7 +52,7 @@ def test_schemathesis(new_server: StartServer, tmp_path: Path) -> None:
     command += ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
     command += ["--phases", "examples,coverage,fuzzing,stateful"]
     environment = {**os.environ, "NO_PROXY": "*", "no_proxy": "*", "PYTHONUTF8": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=600)
     report = done.stdout.decode(errors="replace")
     assert done.returncode == 0, report + done.stderr.decode(errors="replace")
     operations = {(route.method, route.pattern.rstrip("/")) for route in ROUTES}  # it takes /v2 and /v2/ for one

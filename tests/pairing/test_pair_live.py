@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from conftest import MODELS
+from conftest import MODELS, Server
 from pocketserve.api.routes import ROUTES
 from pocketserve_client import Client, PairingFailedError, ServerError, pair
 from pocketserve_wire.pairing import ClientExchange
@@ -50,7 +50,7 @@ def test_wrong_codes_are_counted(own) -> None:
         with pytest.raises(ServerError) as caught:
             pair(code, own.url)
         assert caught.value.code == "PAIRING_CLOSED"
-        assert client.pairing_state(wait_ms=30_000) == "refused"
+        assert client.pairing_state(wait_ms=2_000) == "refused"
 
 
 def test_only_the_owner_opens_it(own) -> None:
@@ -159,3 +159,12 @@ def test_the_server_ends_while_somebody_waits(own) -> None:
         assert own.stop() == 0
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("path", ["/pairing/open", "/pairing/close"])
+def test_opening_and_closing_take_no_body(server: Server, path: str) -> None:
+    """What is not understood is refused, not passed over."""
+    for body in (b"false", b'{"minutes": 5}', b"[]", b"x"):
+        assert server.call("POST", path, data=body).status_code == 400
+    assert server.call("POST", path, data=b"{}").status_code == 200
+    assert server.call("POST", "/pairing/close").status_code == 200

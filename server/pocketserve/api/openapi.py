@@ -228,7 +228,7 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
         *_WAITING,
     ),
     "pairing_state": (
-        ("wait_ms", {"type": "number", "minimum": 0, "maximum": 30_000}, "Answer later, once pairing is not open."),
+        ("wait_ms", {"type": "number", "minimum": 0, "maximum": 2_000}, "Answer later, once pairing is not open."),
     ),
 }
 

@@ -11,19 +11,20 @@ from pocketserve_wire import ApiError, ErrorCode, strict_json
 from pocketserve_wire.pairing import EXCHANGE_BYTES, PROOF_BYTES, PUBLIC_BYTES
 
 MAX_BODY_BYTES = 4096
-MAX_WAIT_MS = 30_000
+MAX_WAIT_MS = 2_000
+"""Short enough that callers who wait hold a thread for a moment only."""
 
 
 def open_desk(service: Service, request: ApiRequest) -> ApiResponse:
     """Open pairing for two minutes; the answer has the code to show."""
-    refuse_unknown_query(request)
+    _expect_nothing(request)
     code = service.pairing.open()
     return json_response({"code": code, **_described(service.pairing.state())})
 
 
 def close_desk(service: Service, request: ApiRequest) -> ApiResponse:
     """Close pairing."""
-    refuse_unknown_query(request)
+    _expect_nothing(request)
     service.pairing.close()
     return json_response(_described(service.pairing.state()))
 
@@ -51,6 +52,13 @@ def finish(service: Service, request: ApiRequest) -> ApiResponse:
 
 def _described(now: PairingState) -> dict[str, object]:
     return {"state": now.state, "remaining_s": round(now.remaining_s, 3), "tries": now.tries}
+
+
+def _expect_nothing(request: ApiRequest) -> None:
+    """The body is empty, or an empty object."""
+    refuse_unknown_query(request)
+    if len(request.body) and strict_json.loads(request.body[:MAX_BODY_BYTES]) != {}:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "this takes no body, or an empty JSON object")
 
 
 def _hexadecimal(request: ApiRequest, **lengths: int) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from pocketserve.cli.connection import add_connection_options, connect
 from pocketserve_client import Client
 from pocketserve_client.errors import PocketserveError
 
-WAIT_MS = 10_000
+WAIT_MS = 2_000
 _ENDS = {
     "refused": "too many attempts: another app may have interfered or be guessing; nothing was handed over",
     "expired": "the code has expired; run `pocketserve pair` again when the app asks for it",
