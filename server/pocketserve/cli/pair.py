@@ -33,10 +33,10 @@ def run(options: argparse.Namespace) -> int:
     """Open pairing on the running server, show the code, and wait for how it ends."""
     with connect(options) as client:
         opened = client.open_pairing()
-        code = str(opened["code"])
-        print(f"Type this code in the app:  {code[:3]} {code[3:]}", flush=True)
-        print(f"It is good for {opened['remaining_s']:.0f} seconds and one app. Ctrl-C closes it.", flush=True)
         try:
+            code = str(opened["code"])
+            print(f"Type this code in the app:  {code[:3]} {code[3:]}", flush=True)
+            print(f"It is good for {opened['remaining_s']:.0f} seconds and one app. Ctrl-C closes it.", flush=True)
             state = _wait(client, float(opened["remaining_s"]))
         except BaseException:
             with contextlib.suppress(PocketserveError):

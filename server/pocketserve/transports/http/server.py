@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from http import HTTPStatus
 from typing import Any
 
@@ -130,7 +131,8 @@ class HttpServer:
         listener = bind(config.host, config.http_port, "--http-port")
         self.port: int = listener.getsockname()[1]
         self.host = config.host
-        self._stopping = False
+        self._stopping = self._closed = False
+        self._ending = threading.Lock()
         adjustments = Adjustments(
             sockets=[listener],
             max_request_header_size=limits.MAX_HEADER_BYTES,
@@ -162,7 +164,9 @@ class HttpServer:
         self._server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
         for channel in list(self._server.active_channels.values()):
             channel.handle_close()
-        self._server.close()
+        with self._ending:
+            self._closed = True
+            self._server.close()
 
     @property
     def wakeup_descriptor(self) -> int:
@@ -173,7 +177,9 @@ class HttpServer:
 
     def stop(self) -> None:
         """Make :meth:`run` return soon; callable from any thread."""
-        self._server.trigger.pull_trigger(self._mark_stopping)
+        with self._ending:  # waitress's trigger first leaves its message and then writes: the loop must not end between
+            if not self._closed:
+                self._server.trigger.pull_trigger(self._mark_stopping)
 
     def pending_output(self) -> int:
         """Bytes of answers that the clients have not taken yet."""
