@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -123,61 +122,49 @@ def test_a_body_that_is_too_large_is_not_sent(new_server):
         assert client.is_ready()
 
 
-@contextmanager
-def restartable(new_server: StartServer) -> Iterator[tuple[Callable[[], Server], str]]:
-    """A server that can be started again on the same ports."""
+@pytest.fixture
+def start(new_server: StartServer) -> Callable[[], Server]:
+    """Starts a server without a token, again and again on the same ports."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        http_port, socket_port = one.getsockname()[1], two.getsockname()[1]
-    token = "t" * 43
-    servers = 0
-
-    def start() -> Server:
-        nonlocal servers
-        servers += 1
-        options = ("--http-port", str(http_port), "--socket-port", str(socket_port))
-        return new_server(MODELS, *options, environment={"POCKETSERVE_AUTH": "false"})
-
-    yield start, token
-    assert servers
+        ports = ("--http-port", str(one.getsockname()[1]), "--socket-port", str(two.getsockname()[1]))
+    return lambda: new_server(MODELS, *ports, "--no-auth")
 
 
 @pytest.mark.parametrize("transport", ["http", "socket"])
-def test_a_killed_server_that_comes_back_loses_no_call(new_server, transport):
+def test_a_killed_server_that_comes_back_loses_no_call(start, transport):
     """Calls under way when it is killed, and the next one, are answered by its successor."""
-    with restartable(new_server) as (start, _):
-        first = start()
-        url = f"{transport}://127.0.0.1:{first.ready[transport]['port']}"
-        with Client(url, token_file=first.log.with_name("none"), reconnect=TIMEOUT_S) as client:
-            assert client.predict("petals", [1, 2, 3])["model"] == "petals"
-            asked = threading.Event()
+    first = start()
+    url = f"{transport}://127.0.0.1:{first.ready[transport]['port']}"
+    with Client(url, token_file=first.log.with_name("none"), reconnect=TIMEOUT_S) as client:
+        assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+        asked = threading.Event()
 
-            def ask() -> int:
-                answered = 0
-                for _ in range(300):
-                    answered += client.predict("petals", [1, 2, 3])["model"] == "petals"
-                    asked.set()
-                return answered
+        def ask() -> int:
+            answered = 0
+            for _ in range(300):
+                answered += client.predict("petals", [1, 2, 3])["model"] == "petals"
+                asked.set()
+            return answered
 
-            with ThreadPoolExecutor(2) as pool:
-                calls = [pool.submit(ask) for _ in range(2)]
-                assert asked.wait(TIMEOUT_S)
-                first.process.send_signal(signal.SIGKILL)
-                first.process.wait(TIMEOUT_S)
-                start()
-                assert [call.result(2 * TIMEOUT_S) for call in calls] == [300, 300]
-            assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+        with ThreadPoolExecutor(2) as pool:
+            calls = [pool.submit(ask) for _ in range(2)]
+            assert asked.wait(TIMEOUT_S)
+            first.process.send_signal(signal.SIGKILL)
+            first.process.wait(TIMEOUT_S)
+            start()
+            assert [call.result(2 * TIMEOUT_S) for call in calls] == [300, 300]
+        assert client.predict("petals", [1, 2, 3])["model"] == "petals"
 
 
-def test_calls_that_change_something_are_not_repeated(new_server):
+def test_calls_that_change_something_are_not_repeated(start):
     """Nobody knows whether the lost server had done it."""
-    with restartable(new_server) as (start, _):
-        server = start()
-        with Client(address(server), token_file=server.log.with_name("none")) as client:
+    server = start()
+    with Client(address(server), token_file=server.log.with_name("none")) as client:
+        client.load("petals")
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait(TIMEOUT_S)
+        with pytest.raises(ConnectionLostError):
             client.load("petals")
-            server.process.send_signal(signal.SIGKILL)
-            server.process.wait(TIMEOUT_S)
-            with pytest.raises(ConnectionLostError):
-                client.load("petals")
 
 
 def test_a_frozen_server_is_noticed(new_server, monkeypatch):
@@ -196,17 +183,16 @@ def test_a_frozen_server_is_noticed(new_server, monkeypatch):
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
 
 
-def test_a_server_that_leaves_is_replaced(new_server):
+def test_a_server_that_leaves_is_replaced(start):
     """A goodbye ends with what was under way, and the next call looks for a new server."""
-    with restartable(new_server) as (start, _):
-        first = start()
-        with Client(address(first), token_file=first.log.with_name("none"), reconnect=TIMEOUT_S) as client:
-            call = client.async_predict("petals", [1, 2, 3])
-            assert first.stop() == 0
-            second = start()
-            assert call.result()["model"] == "petals"
-            assert client.predict("petals", [1, 2, 3])["model"] == "petals"
-            assert second.process.poll() is None
+    first = start()
+    with Client(address(first), token_file=first.log.with_name("none"), reconnect=TIMEOUT_S) as client:
+        call = client.async_predict("petals", [1, 2, 3])
+        assert first.stop() == 0
+        second = start()
+        assert call.result()["model"] == "petals"
+        assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+        assert second.process.poll() is None
 
 
 # --- Who listens there
