@@ -3,14 +3,7 @@
 The options of a version are ``providers``, a list of execution provider names in order of preference (the CPU comes
 last by itself), and ``required``: refuse to load rather than run on the CPU alone.
 
-**Outputs that are no tensors** become tensors, because the protocol has nothing else:
-
-* ``NAME`` of type map or sequence of maps (what scikit-learn's classifiers give as probabilities) becomes
-  ``NAME.keys``, INT64 or BYTES of shape [classes], and ``NAME.values``, FP32 or FP64 of shape [classes] or
-  [rows, classes]. Keys come in their sorted order; a key that a row lacks has the value NaN.
-* ``NAME`` of type sequence of tensors becomes ``NAME``, the elements stacked to shape [count, ...] if their shapes
-  agree, else their values one after the other in one dimension, and ``NAME.shapes``, INT64 of shape [count, rank], with
-  the shape of each element (filled up with -1 where ranks differ).
+Outputs that are no tensors are made to tensors: :mod:`.onnx_tensors` tells how.
 
 Found by running it, and what shapes the code below:
 
@@ -25,14 +18,8 @@ Found by running it, and what shapes the code below:
 from __future__ import annotations
 
 import ctypes
-import importlib
-import itertools
-import logging
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,32 +27,11 @@ import numpy as np
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES
 
-from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
+from .base import ModelLoadError, ModelSource, Signature
 from .onnx_check import ModelFacts, check_model
-
-_log = logging.getLogger(__name__)
-
-CPU = "CPUExecutionProvider"
-
-_HOW_TO_INSTALL = "run: pip install 'pocketserve[onnx]' (in Termux: pkg install python-onnxruntime)"
-
-_DATATYPES = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    "uint16": "UINT16",
-    "uint32": "UINT32",
-    "uint64": "UINT64",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "float16": "FP16",
-    "bfloat16": "BF16",
-    "float": "FP32",
-    "double": "FP64",
-    "string": "BYTES",
-}
-"""ONNX Runtime's element types. It also has 8-, 4- and 2-bit ones, which the protocol cannot carry."""
+from .onnx_errors import cleaned, explained
+from .onnx_open import import_package, open_native, read_options
+from .onnx_tensors import check_bfloat16, check_names, input_spec, object_array, output_of
 
 _BFLOAT16 = 16
 """``TensorProto.DataType.BFLOAT16``."""
@@ -98,19 +64,19 @@ class OnnxRuntime:
             ModelLoadError: an option is wrong, the file is no ONNX model, is damaged, keeps weights outside its
                 folder, or needs what this ONNX Runtime does not have.
         """
-        wanted, required = _options(source.options)
+        wanted, required = read_options(source.options)
         # ONNX Runtime looks for weights beside the path that it is given, so both must see the same one.
         path = source.path.resolve()
         facts = check_model(path)
-        ort = _import(self._module)
+        ort = import_package(self._module)
         framework = f"onnxruntime {ort.__version__}"
         try:
-            native, used = _open_native(ort, path, source.threads, wanted, required)
+            native, used = open_native(ort, path, source.threads, wanted, required)
             return OnnxSession(ort, native, facts, framework, used)
         except ModelLoadError:
             raise
         except Exception as error:
-            raise ModelLoadError(_explain(path, framework, str(error))) from error
+            raise ModelLoadError(explained(path, framework, str(error))) from error
 
 
 RUNTIME = OnnxRuntime()
@@ -148,17 +114,17 @@ class OnnxSession:
     def __init__(self, ort: Any, native: Any, facts: ModelFacts, runtime: str, device: str) -> None:
         self._ort = ort
         self._native: Any = native
-        self._inputs = {arg.name: _input_spec(arg, facts) for arg in native.get_inputs()}
-        self._outputs = {arg.name: _output(arg, facts) for arg in native.get_outputs()}
+        self._inputs = {arg.name: input_spec(arg, facts) for arg in native.get_inputs()}
+        self._outputs = {arg.name: output_of(arg, facts) for arg in native.get_outputs()}
         self._by_value = any(spec.datatype == "BF16" for output in self._outputs.values() for spec in output.specs)
-        _check_bfloat16(self._by_value, self._inputs.values(), self._outputs.values())
+        check_bfloat16(self._by_value, self._inputs.values(), self._outputs.values())
         self.runtime = runtime
         self.device = device
         if any(output.unsure for output in self._outputs.values()):
             self._learn_outputs()
         self.inputs: Sequence[TensorSpec] = list(self._inputs.values())
         self.outputs: Sequence[TensorSpec] = [spec for output in self._outputs.values() for spec in output.specs]
-        _check_names(self.outputs)
+        check_names(self.outputs)
         exchanged = sum(_byte_size(spec) for spec in (*self.inputs, *self.outputs))
         self.memory_bytes = facts.file_bytes + facts.external_bytes + exchanged
         self.properties: Mapping[str, str] = _properties(native)
@@ -205,7 +171,7 @@ class OnnxSession:
         except Exception as error:
             # The class itself lies in a private module of the package.
             if type(error).__name__ == "InvalidArgument":
-                raise ValueError(_cleaned(str(error), 300)) from error
+                raise ValueError(cleaned(str(error), 300)) from error
             raise
 
     def _run_by_array(self, arrays: Mapping[str, Array]) -> Sequence[Any]:
@@ -244,288 +210,6 @@ class OnnxSession:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Plain:
-    """An output that is a tensor."""
-
-    specs: tuple[TensorSpec, ...]
-    unsure: bool
-
-    def arrays(self, value: Any) -> dict[str, Array]:
-        (spec,) = self.specs
-        return {spec.name: _with_bytes(np.asarray(value)) if spec.datatype == "BYTES" else np.asarray(value)}
-
-    def learned(self, seen: Sequence[Mapping[str, Array]], everything: bool) -> _Plain:
-        if not self.unsure:
-            return self
-        (spec,) = self.specs
-        return replace(self, specs=(_with_seen(spec, seen, everything),))
-
-
-@dataclass(frozen=True, slots=True)
-class _Stack:
-    """An output that is a sequence of tensors: the elements and their shapes."""
-
-    specs: tuple[TensorSpec, TensorSpec]
-    unsure: bool = True
-
-    def arrays(self, value: Any) -> dict[str, Array]:
-        elements, shapes = self.specs
-        items = [np.asarray(item) for item in value]
-        stacked = self._stacked(items)
-        result = _with_bytes(stacked) if elements.datatype == "BYTES" else stacked
-        return {elements.name: result, shapes.name: self._shapes(items)}
-
-    def learned(self, seen: Sequence[Mapping[str, Array]], everything: bool) -> _Stack:
-        # How many elements there are may depend on the values, which were all zero.
-        elements, shapes = (_with_seen(spec, seen, everything) for spec in self.specs)
-        elements, shapes = (replace(spec, shape=(-1, *spec.shape[1:])) for spec in (elements, shapes))
-        return replace(self, specs=(elements, shapes))
-
-    def _stacked(self, items: Sequence[Array]) -> Array:
-        spec = self.specs[0]
-        if not items:
-            return np.empty((0, *(max(size, 0) for size in spec.shape[1:])), DATATYPES[spec.datatype].typestr)
-        if len({item.shape for item in items}) == 1:
-            return np.stack(items)
-        return np.concatenate([item.reshape(-1) for item in items])
-
-    def _shapes(self, items: Sequence[Array]) -> Array:
-        rank = max((item.ndim for item in items), default=max(self.specs[1].shape[-1], 0))
-        rows = [(*item.shape, *[-1] * (rank - item.ndim)) for item in items]
-        return np.array(rows, np.int64).reshape(len(items), rank)
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """An output that is a map, or a sequence of maps with a row for each.
-
-    Attributes:
-        known: keys as runs on zeros gave them: no row tells them when a batch is empty.
-    """
-
-    specs: tuple[TensorSpec, TensorSpec]
-    known: tuple[Any, ...] = ()
-    unsure: bool = True
-
-    def arrays(self, value: Any) -> dict[str, Array]:
-        keys, values = self.specs
-        rows = [value] if isinstance(value, Mapping) else value
-        names = list(dict.fromkeys(itertools.chain.from_iterable(rows))) or list(self.known)
-        table = np.array(
-            [[row.get(name, math.nan) for name in names] for row in rows], DATATYPES[values.datatype].typestr
-        )
-        table = table.reshape(len(rows), len(names))
-        return {
-            keys.name: _with_bytes(_objects(names)) if keys.datatype == "BYTES" else np.array(names, np.int64),
-            values.name: table[0] if isinstance(value, Mapping) else table,
-        }
-
-    def learned(self, seen: Sequence[Mapping[str, Array]], everything: bool) -> _Table:
-        keys, values = (_with_seen(spec, seen, everything) for spec in self.specs)
-        known = seen[0][keys.name].tolist()
-        return replace(self, specs=(keys, values), known=tuple(known))
-
-
-_Output = _Plain | _Stack | _Table
-
-
-# --- Opening
-
-
-def _options(options: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """The providers that are asked for besides the CPU, and whether they must work."""
-    names, required = options.get("providers", []), options.get("required", False)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ModelLoadError(f'the option providers is a list such as ["NnapiExecutionProvider"], not {names!r:.100}')
-    if not isinstance(required, bool):
-        raise ModelLoadError(f"the option required is true or false, not {required!r:.100}")
-    return [name for name in dict.fromkeys(names) if name != CPU], required
-
-
-def _import(module: str) -> Any:
-    """ONNX Runtime, told to keep quiet.
-
-    Raises:
-        RuntimeMissingError: it does not import.
-    """
-    try:
-        ort = importlib.import_module(module)
-        ort.InferenceSession, ort.SessionOptions  # noqa: B018  # a folder left by an uninstall has neither
-    except ModuleNotFoundError as error:
-        if error.name == module:
-            raise RuntimeMissingError(f"ONNX Runtime is not installed; {_HOW_TO_INSTALL}") from None
-        raise RuntimeMissingError(_broken(error)) from error
-    except Exception as error:  # a native library that does not fit raises ImportError or OSError, among others
-        raise RuntimeMissingError(_broken(error)) from error
-    getattr(ort, "disable_telemetry_events", lambda: None)()
-    return ort
-
-
-def _broken(error: Exception) -> str:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return f"ONNX Runtime is installed but does not load ({reason[:200]}); {_HOW_TO_INSTALL}"
-
-
-def _open_native(ort: Any, path: Path, threads: int, wanted: Sequence[str], required: bool) -> tuple[Any, str]:
-    """An InferenceSession, and what runs it.
-
-    Raises:
-        ModelLoadError: a provider that is required is not there or does not start.
-        Exception: what ONNX Runtime raises for a model that it cannot load.
-    """
-    there = ort.get_available_providers()
-    missing = [name for name in wanted if name not in there]
-    if missing and required:
-        raise ModelLoadError(_unavailable(missing, there, "is not part of this onnxruntime"))
-    present = [name for name in wanted if name in there]
-    native, fault = _with_fallback(lambda names: _native(ort, path, threads, names), present, required, there)
-    failed = [name for name in wanted if name not in native.get_providers()]
-    if failed and required:
-        raise ModelLoadError(_unavailable(failed, there, "did not start"))
-    if failed:
-        _log.warning("%s runs without %s%s", path.name, ", ".join(failed), f" ({fault})" if fault else "")
-    return native, _device(native)
-
-
-def _with_fallback(
-    make: Callable[[Sequence[str]], Any], present: Sequence[str], required: bool, there: Sequence[str]
-) -> tuple[Any, str]:
-    """A session with the providers, else with the CPU alone and the reason.
-
-    A model that is at fault itself fails on the CPU too, and that error is the one to report.
-    """
-    try:
-        return make(present), ""
-    except Exception as error:
-        if not present:
-            raise
-        native = make([])
-        fault = _cleaned(str(error), 200)
-        if required:
-            raise ModelLoadError(_unavailable(present, there, f"did not start ({fault})")) from error
-        return native, fault
-
-
-def _native(ort: Any, path: Path, threads: int, providers: Sequence[str]) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors
-    # The pattern keeps a block for each set of shapes: 138 MB instead of 97 MB for a text detector of one shape,
-    # 244 instead of 186 for four, and 3 % faster. The arena stays: without it 205 MB and 20 % slower (x86-64).
-    options.enable_mem_pattern = False
-    entries = {
-        "session.intra_op.allow_spinning": "0",  # spinning threads keep a phone's cores awake
-        "session.inter_op.allow_spinning": "0",
-        "session.load_model_format": "ONNX",  # whatever the name says: only that was checked
-    }
-    if providers:
-        entries["session.record_ep_graph_assignment_info"] = "1"
-    for key, value in entries.items():
-        options.add_session_config_entry(key, value)
-    return ort.InferenceSession(
-        str(path), options, providers=[*providers, CPU], enable_fallback=0, read_config_from_model=0
-    )
-
-
-def _device(native: Any) -> str:
-    """The providers that got a part of the model; older packages only tell those that were offered one."""
-    names = list(native.get_providers())
-    if names != [CPU] and hasattr(native, "get_provider_graph_assignment_info"):
-        used = {part.ep_name for part in native.get_provider_graph_assignment_info()}
-        names = [name for name in names if name in used] or [CPU]
-    return ", ".join("cpu" if name == CPU else name for name in names)
-
-
-def _unavailable(names: Sequence[str], there: Sequence[str], fault: str) -> str:
-    return (
-        f"the execution provider {', '.join(names)[:200]} {fault}; available are {', '.join(there)}: "
-        "change providers in model.toml, or leave required out to run on the CPU"
-    )
-
-
-# --- Specs
-
-_TENSOR = re.compile(r"tensor\((\w+)\)")
-_SEQUENCE = re.compile(r"seq\(tensor\((\w+)\)\)")
-_MAPS = re.compile(r"(seq\()?map\((int64|string),tensor\((float|double)\)\)\)?")
-
-
-def _input_spec(arg: Any, facts: ModelFacts) -> TensorSpec:
-    kind = _TENSOR.fullmatch(arg.type)
-    if kind is None:
-        raise ModelLoadError(
-            f"input {arg.name!r} is of type {arg.type}, and only tensors can be sent; "
-            "export the model with tensors as inputs"
-        )
-    unranked = arg.name in facts.unranked and not arg.shape
-    return TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,) if unranked else _shape(arg), open=unranked)
-
-
-def _output(arg: Any, facts: ModelFacts) -> _Output:
-    if kind := _TENSOR.fullmatch(arg.type):
-        unranked = arg.name in facts.unranked and not arg.shape
-        return _Plain((TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,) if unranked else _shape(arg)),), unranked)
-    if (kind := _SEQUENCE.fullmatch(arg.type)) and kind[1] != "bfloat16":
-        shapes = TensorSpec(f"{arg.name}.shapes", "INT64", (-1, -1))
-        return _Stack((TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,)), shapes))
-    if kind := _MAPS.fullmatch(arg.type):
-        keys = TensorSpec(f"{arg.name}.keys", _datatype(arg, kind[2]), (-1,))
-        values = TensorSpec(f"{arg.name}.values", _datatype(arg, kind[3]), (-1, -1) if kind[1] else (-1,))
-        return _Table((keys, values))
-    raise ModelLoadError(
-        f"output {arg.name!r} is of type {arg.type}, which cannot be served; export the model with tensors as outputs"
-    )
-
-
-def _datatype(arg: Any, element: str) -> str:
-    if element not in _DATATYPES:
-        raise ModelLoadError(
-            f"tensor {arg.name!r} is of type {element}, which cannot be served; convert the model with another type"
-        )
-    return _DATATYPES[element]
-
-
-def _shape(arg: Any) -> tuple[int, ...]:
-    """Names and None, which stand for free dimensions, become -1."""
-    return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in arg.shape)
-
-
-def _check_bfloat16(by_value: bool, inputs: Iterable[TensorSpec], outputs: Iterable[_Output]) -> None:
-    """Refuse bfloat16 outputs beside what cannot be exchanged in the same way."""
-    strings = any(spec.datatype == "BYTES" for spec in inputs)
-    if by_value and (strings or not all(isinstance(output, _Plain) for output in outputs)):
-        raise ModelLoadError(
-            "the model has bfloat16 outputs beside strings, sequences or maps, which onnxruntime cannot exchange at "
-            "once; convert it with float32 outputs"
-        )
-
-
-def _check_names(specs: Sequence[TensorSpec]) -> None:
-    names = [spec.name for spec in specs]
-    if len(set(names)) != len(names):
-        raise ModelLoadError("two outputs would have the same name; export the model with other output names")
-
-
-def _with_seen(spec: TensorSpec, seen: Sequence[Mapping[str, Array]], everything: bool) -> TensorSpec:
-    """A spec with the shape that all runs on zeros agree on.
-
-    Args:
-        everything: all runs worked; if not, how sizes follow the caller's is not known.
-    """
-    shapes = [result[spec.name].shape for result in seen]
-    if len({len(shape) for shape in shapes}) != 1:
-        return replace(spec, shape=(-1,))
-    sizes = (set(column) for column in zip(*shapes, strict=True))
-    return replace(spec, shape=tuple(_agreed(column) if everything else -1 for column in sizes))
-
-
-def _agreed(sizes: set[int]) -> int:
-    """A size of 0 follows from the values."""
-    return next(iter(sizes)) if len(sizes) == 1 and 0 not in sizes else -1
-
-
 def _fixed(spec: TensorSpec, size: int) -> tuple[int, ...]:
     return tuple(size if free == -1 else free for free in spec.shape)
 
@@ -537,9 +221,6 @@ def _zeros(spec: TensorSpec, size: int) -> Array:
 
 def _byte_size(spec: TensorSpec) -> int:
     return math.prod(_fixed(spec, 1)) * DATATYPES[spec.datatype].itemsize
-
-
-# --- Values
 
 
 def _prepared(array: Array, spec: TensorSpec) -> Array:
@@ -561,19 +242,7 @@ def _with_text(array: Array, name: str) -> Array:
         items = [item.decode() if isinstance(item, bytes) else str(item) for item in array.reshape(-1).tolist()]
     except UnicodeDecodeError as error:
         raise ValueError(f"input {name!r} has a string that is not UTF-8, as ONNX demands ({error})") from None
-    return _objects(items).reshape(array.shape)
-
-
-def _with_bytes(array: Array) -> Array:
-    items = [item.encode() if isinstance(item, str) else bytes(item) for item in array.reshape(-1).tolist()]
-    return _objects(items).reshape(array.shape)
-
-
-def _objects(items: Sequence[Any]) -> Array:
-    """Text or bytes in one dimension, which NumPy would make fixed-size strings of."""
-    array = np.empty(len(items), dtype=object)
-    array[:] = items
-    return array
+    return object_array(items).reshape(array.shape)
 
 
 def _bits(value: Any) -> Array:
@@ -582,65 +251,6 @@ def _bits(value: Any) -> Array:
     size = math.prod(shape) * 2
     raw = ctypes.string_at(value.data_ptr(), size) if size else b""
     return np.frombuffer(bytearray(raw), dtype=np.uint16).reshape(shape)
-
-
-# --- Errors
-
-_NOISE = re.compile(
-    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .* failed:|/\S+:\d+ .*?\) (?=[A-Z])|Please fix either .*"
-)
-
-_EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)"),
-        "has IR version {0}, and {framework} knows those up to {1}; install a newer onnxruntime, or save the model "
-        "with an older IR version",
-    ),
-    (
-        re.compile(r"Opset (\d+) is under development.*support for domain (\S+) is till opset (\d+)", re.DOTALL),
-        "has opset {0} of {1}, and {framework} knows those up to {2}; install a newer onnxruntime, or export the model "
-        "with an older opset",
-    ),
-    (
-        re.compile(r"(\S*:\w+)\(-?\d+\) is not a registered function/op"),
-        "uses the operator {0}, which {framework} does not have; export the model without custom operators, or install "
-        "a newer onnxruntime",
-    ),
-    (
-        re.compile(r"No Op registered for (\w+) with domain_version of (\d+)"),
-        "uses the operator {0} of opset {1}, which {framework} does not have; install a newer onnxruntime, or export "
-        "the model without it",
-    ),
-    (
-        re.compile(r"Could not find an implementation for (\w+)\((\d+)\)"),
-        "uses the operator {0} (opset {1}) with a type that {framework} cannot compute with; convert the model to "
-        "float32",
-    ),
-    (
-        re.compile(r"EPContext"),
-        "was compiled for one kind of accelerator, which {framework} does not have; use the model as it was before",
-    ),
-    (
-        re.compile(r"MLDataType for: tensor\((\w+)\)"),
-        "has a tensor of type {0}, which {framework} does not have; convert the model with another type",
-    ),
-    (re.compile(r"bad_alloc|bad allocation|Failed to allocate memory"), "needs more memory than there is"),
-)
-"""What a text of ONNX Runtime says about a model, in words."""
-
-
-def _explain(path: Path, framework: str, text: str) -> str:
-    """One sentence for people out of ONNX Runtime's error text."""
-    for pattern, words in _EXPLANATIONS:
-        if found := pattern.search(text):
-            return f"{path.name} {words.format(*found.groups(), framework=framework)}"
-    reason = _cleaned(text, 200) or "no reason given"
-    return f"{framework} cannot load {path.name}, which may be damaged ({reason}); copy or export the file again"
-
-
-def _cleaned(text: str, most: int) -> str:
-    """ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
-    return _NOISE.sub("", " ".join(text.split()))[:most].strip().rstrip(".")
 
 
 def _properties(native: Any) -> dict[str, str]:

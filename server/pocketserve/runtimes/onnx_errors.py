@@ -1,0 +1,62 @@
+"""What ONNX Runtime's error texts mean, in one sentence for people."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .* failed:|/\S+:\d+ .*?\) (?=[A-Z])|Please fix either .*"
+)
+
+_EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)"),
+        "has IR version {0}, and {framework} knows those up to {1}; install a newer onnxruntime, or save the model "
+        "with an older IR version",
+    ),
+    (
+        re.compile(r"Opset (\d+) is under development.*support for domain (\S+) is till opset (\d+)", re.DOTALL),
+        "has opset {0} of {1}, and {framework} knows those up to {2}; install a newer onnxruntime, or export the model "
+        "with an older opset",
+    ),
+    (
+        re.compile(r"(\S*:\w+)\(-?\d+\) is not a registered function/op"),
+        "uses the operator {0}, which {framework} does not have; export the model without custom operators, or install "
+        "a newer onnxruntime",
+    ),
+    (
+        re.compile(r"No Op registered for (\w+) with domain_version of (\d+)"),
+        "uses the operator {0} of opset {1}, which {framework} does not have; install a newer onnxruntime, or export "
+        "the model without it",
+    ),
+    (
+        re.compile(r"Could not find an implementation for (\w+)\((\d+)\)"),
+        "uses the operator {0} (opset {1}) with a type that {framework} cannot compute with; convert the model to "
+        "float32",
+    ),
+    (
+        re.compile(r"EPContext"),
+        "was compiled for one kind of accelerator, which {framework} does not have; use the model as it was before",
+    ),
+    (
+        re.compile(r"MLDataType for: tensor\((\w+)\)"),
+        "has a tensor of type {0}, which {framework} does not have; convert the model with another type",
+    ),
+    (re.compile(r"bad_alloc|bad allocation|Failed to allocate memory"), "needs more memory than there is"),
+)
+"""What a text of ONNX Runtime says about a model, in words."""
+
+
+def explained(path: Path, framework: str, text: str) -> str:
+    """One sentence for people out of ONNX Runtime's error text."""
+    for pattern, words in _EXPLANATIONS:
+        if found := pattern.search(text):
+            return f"{path.name} {words.format(*found.groups(), framework=framework)}"
+    reason = cleaned(text, 200) or "no reason given"
+    return f"{framework} cannot load {path.name}, which may be damaged ({reason}); copy or export the file again"
+
+
+def cleaned(text: str, most: int) -> str:
+    """ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
+    return _NOISE.sub("", " ".join(text.split()))[:most].strip().rstrip(".")
