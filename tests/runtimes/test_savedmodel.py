@@ -14,7 +14,8 @@ import pytest
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.savedmodel import RUNTIME, SavedModelSession
-from pocketserve.runtimes.savedmodel_check import REFUSED, ForbiddenError, check_graphs, read_meta_graphs
+from pocketserve.runtimes.savedmodel_check import REFUSED, ForbiddenError, check_graphs
+from pocketserve.runtimes.savedmodel_graph import read_meta_graphs
 from pocketserve.tensors import TensorSpec
 
 pytestmark = pytest.mark.tensorflow

@@ -20,7 +20,8 @@ from typing import Any
 from pocketserve.tensors import Array, TensorSpec
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
-from .savedmodel import import_tensorflow, input_converters, input_errors, one_line, tensor_spec, to_array
+from .savedmodel import import_tensorflow
+from .tf_tensors import input_converters, input_errors, one_line, tensor_spec, to_array
 
 # Keras and TensorFlow have no type information; models and tensors are Any below.
 
