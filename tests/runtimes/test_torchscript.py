@@ -16,7 +16,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
-from pocketserve.runtimes.torchscript import RUNTIME, ScriptSession, field_names  # noqa: E402
+from pocketserve.runtimes.torchscript import RUNTIME, ScriptSession  # noqa: E402
+from pocketserve.runtimes.torchscript_values import field_names  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")]

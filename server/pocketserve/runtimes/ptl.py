@@ -21,8 +21,6 @@ from typing import Any
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.torch_common import file_size, flatten, import_torch, load_error, one_line
 from pocketserve.runtimes.torchscript import (
-    Argument,
-    Parameters,
     Program,
     ScriptSession,
     chosen_reset,
@@ -31,6 +29,7 @@ from pocketserve.runtimes.torchscript import (
     read_outline,
     refuse_file_access,
 )
+from pocketserve.runtimes.torchscript_values import Argument, Parameters
 from pocketserve.runtimes.zip_kinds import kind_of_zip, members, read_member
 from pocketserve.tensors import Array
 

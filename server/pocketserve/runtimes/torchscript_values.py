@@ -1,0 +1,258 @@
+"""What a TorchScript method takes and returns, as tensors of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.torch_common import (
+    flatten,
+    leaf_array,
+    match,
+    to_torch,
+)
+from pocketserve.tensors import Array, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a method; ``type`` is written as in Python, such as ``Optional[int]``."""
+
+    name: str
+    type: str
+    default: Any = None
+    optional: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The type without ``Optional``."""
+        return self.type[9:-1] if self.type.startswith("Optional[") else self.type
+
+
+_SCALARS = {"int": "INT64", "float": "FP32", "bool": "BOOL", "str": "BYTES"}
+_KINDS = {"int": "iu", "float": "iuf", "bool": "b", "str": "O"}
+_WORDS = {"int": "whole numbers", "float": "numbers", "bool": "BOOL", "str": "texts"}
+_LISTS = {f"List[{scalar}]": scalar for scalar in _SCALARS}
+
+
+def value_of(torch: Any, argument: Argument, spec: TensorSpec, array: Array) -> Any:
+    """What a method gets for an array: a tensor, or plain Python values where it takes those.
+
+    Raises:
+        ValueError: the array is of another kind.
+    """
+    if argument.kind == "Tensor":
+        return to_torch(torch, array, spec)
+    scalar = _LISTS.get(argument.kind, argument.kind)
+    if array.dtype.kind not in _KINDS[scalar]:
+        raise ValueError(f"input {spec.name!r} takes {_WORDS[scalar]}, not {array.dtype}")
+    items = [_plain(scalar, item) for item in array.reshape(-1).tolist()]
+    if argument.kind in _LISTS:
+        return items
+    if len(items) != 1:
+        raise ValueError(f"input {spec.name!r} takes one value, not {len(items)}")
+    return items[0]
+
+
+def _plain(scalar: str, item: Any) -> Any:
+    if scalar == "str":
+        return item.decode() if isinstance(item, bytes) else str(item)
+    return float(item) if scalar == "float" else item
+
+
+class Parameters:
+    """How a method's arguments are filled: from inputs, from the manifest's fixed values, or by default.
+
+    Args:
+        arguments: without ``self``.
+
+    Attributes:
+        inputs: what callers send, in the method's order.
+
+    Raises:
+        ModelLoadError: an argument can be filled by none of them, or the manifest names one that is not there.
+    """
+
+    def __init__(self, torch: Any, arguments: Sequence[Argument], source: ModelSource) -> None:
+        self._torch = torch
+        self._arguments = arguments
+        self._fixed = _fixed_values(torch, arguments, source.options.get("arguments", {}))
+        asked = {spec.name for spec in source.inputs}
+        open_ones = [a for a in arguments if a.name not in self._fixed and (not a.optional or a.name in asked)]
+        declared = match([a.name for a in open_ones], source.inputs, "input")
+        self._sent = {a.name: declared.get(a.name) or _guess(a) for a in open_ones}
+        self.inputs = tuple(self._sent.values())
+
+    def values(self, inputs: Mapping[str, Array]) -> list[tuple[Argument, Any]]:
+        """Arguments with their values; those left out take their default.
+
+        Raises:
+            ValueError: an input is of the wrong kind.
+        """
+        filled = []
+        for argument in self._arguments:
+            if argument.name in self._fixed:
+                filled.append((argument, self._fixed[argument.name]))
+            elif (spec := self._sent.get(argument.name)) is not None:
+                filled.append((argument, value_of(self._torch, argument, spec, inputs[spec.name])))
+        return filled
+
+    def positional(self, inputs: Mapping[str, Array]) -> list[Any]:
+        """The same for callers without keywords: defaults are spelled out up to the last value that is given.
+
+        Raises:
+            ValueError: an input is of the wrong kind.
+        """
+        given = {argument.name: value for argument, value in self.values(inputs)}
+        last = max((at for at, a in enumerate(self._arguments) if a.name in given), default=-1)
+        return [given.get(argument.name, argument.default) for argument in self._arguments[: last + 1]]
+
+
+def _fixed_values(torch: Any, arguments: Sequence[Argument], fixed: Any) -> dict[str, Any]:
+    if not isinstance(fixed, dict):
+        raise ModelLoadError("model.toml: arguments must be a table of keyword arguments")
+    known = {argument.name: argument for argument in arguments}
+    values = {}
+    for name, value in fixed.items():
+        if name not in known:
+            raise ModelLoadError(
+                f"model.toml: arguments names {name!r}, the model takes {', '.join(known) or 'nothing'}"
+            )
+        values[name] = _fixed_value(torch, known[name], value)
+    return values
+
+
+def _fixed_value(torch: Any, argument: Argument, value: Any) -> Any:
+    """A manifest's value in the argument's own type: nothing else may reach the lite interpreter (see ``ptl``)."""
+    scalar = _LISTS.get(argument.kind, argument.kind)
+    items = value if isinstance(value, list) else [value]
+    try:
+        if argument.kind == "Tensor":
+            return torch.tensor(value)
+        if scalar not in _SCALARS or isinstance(value, list) != (argument.kind in _LISTS):
+            raise TypeError
+        wanted = (int, float) if scalar == "float" else {"int": int, "bool": bool, "str": str}[scalar]
+        if not all(isinstance(item, wanted) and (scalar == "bool" or type(item) is not bool) for item in items):
+            raise TypeError
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ModelLoadError(
+            f"model.toml: arguments.{argument.name} must be {argument.type}, not {value!r:.80}"
+        ) from None
+    items = [float(item) for item in items] if scalar == "float" else items
+    return items if argument.kind in _LISTS else items[0]
+
+
+def _guess(argument: Argument) -> TensorSpec:
+    """What to show for an input that nothing describes."""
+    if argument.kind == "Tensor":
+        return TensorSpec(argument.name, "FP32", (-1,), open=True)
+    if argument.kind in _SCALARS:
+        return TensorSpec(argument.name, _SCALARS[argument.kind], (), open=True)
+    if argument.kind in _LISTS:
+        return TensorSpec(argument.name, _SCALARS[_LISTS[argument.kind]], (-1,), open=True)
+    raise ModelLoadError(
+        f"the model's argument {argument.name!r} is of type {argument.type}, which no tensor can carry; wrap the model "
+        "in a module that takes tensors"
+    )
+
+
+class Results:
+    """Names and specs of a method's results.
+
+    Args:
+        names: the results' own names; None while they are not known.
+        found: specs that a run gave, by own name.
+
+    Attributes:
+        outputs: what callers get.
+
+    Raises:
+        ModelLoadError: nothing tells the names, or the manifest names others.
+    """
+
+    def __init__(
+        self, names: Sequence[str] | None, declared: Sequence[TensorSpec], found: Mapping[str, TensorSpec]
+    ) -> None:
+        self._declared = declared
+        if names is None and not declared:
+            raise ModelLoadError(
+                "the file does not tell how many outputs the model has; declare [[inputs]] or [[outputs]] in model.toml"
+            )
+        named = {} if names is None else match(names, declared, "output")
+        self._specs = {
+            name: named.get(name) or found.get(name) or TensorSpec(name, "FP32", (-1,), open=True)
+            for name in names or ()
+        }
+        self.outputs = tuple(self._specs.values()) if names is not None else tuple(declared)
+
+    def arrays(self, torch: Any, result: Any) -> dict[str, Array]:
+        """A result under the outputs' names.
+
+        Raises:
+            RuntimeError: it does not have the outputs that the model had at first, or that the manifest declares.
+        """
+        leaves = dict(flatten(result))
+        try:
+            specs = self._specs or match(list(leaves), self._declared, "output")
+            return {spec.name: leaf_array(torch, leaves[name], spec.datatype) for name, spec in specs.items()}
+        except (KeyError, ModelLoadError):
+            names = ", ".join(spec.name for spec in self.outputs)
+            raise RuntimeError(f"the model returned {', '.join(leaves) or 'nothing'} instead of {names}") from None
+
+
+def outline(kind: Any, value: Any = None) -> Any:
+    """A stand-in for a result, as far as the program's text tells it: nested as it is, with None for each leaf.
+
+    Args:
+        kind: the type.
+        value: the graph's value of it, which tells the keys of dictionaries and the lengths of lists.
+
+    Raises:
+        LookupError: only a run can tell.
+    """
+    match kind.kind():
+        case "TensorType" | "IntType" | "FloatType" | "BoolType" | "StringType" | "NoneType" | "NumberType":
+            return None
+        case "OptionalType":
+            return outline(kind.getElementType(), value)
+        case "TupleType":
+            parts = _made_by(value, "prim::TupleConstruct") or [None] * len(kind.elements())
+            items = [outline(item, part) for item, part in zip(kind.elements(), parts, strict=True)]
+            fields = field_names(kind.str())
+            return dict(zip(fields, items, strict=True)) if fields else items
+        case "ListType":
+            if kind.getElementType().kind() in ("IntType", "FloatType", "BoolType", "StringType"):
+                return None
+            return [outline(kind.getElementType(), part) for part in _known(_made_by(value, "prim::ListConstruct"))]
+        case "DictType":
+            parts = _known(_made_by(value, "prim::DictConstruct"))
+            return {
+                _known(k.toIValue()): outline(kind.getValueType(), v)
+                for k, v in zip(parts[::2], parts[1::2], strict=True)
+            }
+    raise LookupError(kind.kind())
+
+
+def _made_by(value: Any, operation: str) -> list[Any] | None:
+    """The parts that a value is put together from, if it is by that operation and nothing else is done to it."""
+    if value is None or value.node().kind() != operation or len(value.uses()) != 1:
+        return None
+    return list(value.node().inputs())
+
+
+def _known(value: Any) -> Any:
+    if value is None:
+        raise LookupError("not in the text")
+    return value
+
+
+def field_names(text: str) -> list[str]:
+    """The fields of ``NamedTuple(a : Tensor, b : (int, int))``; none for other types."""
+    fields, depth = [], 0
+    for part in text.removeprefix("NamedTuple(").split(", ") if text.startswith("NamedTuple(") else ():
+        if depth == 0:
+            fields.append(part.partition(" : ")[0])
+        depth += sum(part.count(left) for left in "([") - sum(part.count(right) for right in ")]")
+    return fields
