@@ -23,7 +23,9 @@ import pytest
 
 from pocketserve.runtimes import tfjs
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.tfjs import TfjsRuntime, TfjsSession, WorkerError, find_modules
+from pocketserve.runtimes.tfjs import TfjsRuntime, TfjsSession
+from pocketserve.runtimes.tfjs_packages import find_modules
+from pocketserve.runtimes.tfjs_process import WorkerError
 from pocketserve.tensors import TensorSpec
 
 pytestmark = pytest.mark.tfjs

@@ -111,8 +111,8 @@ def content_of(path: Path) -> str | None:
 @functools.cache
 def missing_framework(kind: Kind) -> str | None:
     """How to install what a kind needs, if no package for it is there; no framework is imported."""
-    if not kind.packages:  # what it needs is not Python's: its module knows how to look
-        reason: str | None = importlib.import_module(kind.module).missing()
+    if not kind.packages:  # what it needs is not Python's: a module beside the runtime's own knows how to look
+        reason: str | None = importlib.import_module(f"{kind.module}_packages").missing()
         return reason
     if any(importlib.util.find_spec(package) is not None for package in kind.packages):
         return None
