@@ -13,6 +13,14 @@ MAX_JSON_DEPTH = 100
 MAX_JSON_CONTAINERS = 2_000_000
 """Arrays and objects of one document, brackets in texts included: a nested picture of a megapixel has one million."""
 
+MAX_JSON_SCALARS = MAX_BODY_BYTES // 8
+"""Values of one document, commas in texts included: 8,388,608, a picture of 2.8 megapixels in colour. A number costs 32
+bytes once parsed and two at least on the wire, so that a document stays below four times the largest body."""
+
+MAX_JSON_STRINGS = 2_000_000
+"""Texts and names of members of one document: each costs 60 to 200 bytes once parsed, and three or more on the wire. As
+many as there may be cells in a table of named features."""
+
 MAX_RANK = 32
 """Dimensions of one tensor. NumPy before 2.0 stops at 32."""
 

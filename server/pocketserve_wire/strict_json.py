@@ -1,4 +1,4 @@
-"""JSON as the protocol wants it: UTF-8, no duplicate keys, bounded depth.
+"""JSON as the protocol wants it: UTF-8, no duplicate keys, bounded depth and number of values.
 
 NaN, Infinity and -Infinity are accepted as bare tokens because tritonclient sends them and Triton answers them;
 whether a field may hold one is decided where the field is read.
@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from .errors import ApiError, ErrorCode
-from .limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
+from .limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH, MAX_JSON_SCALARS, MAX_JSON_STRINGS
 
 
 def loads(document: bytes | memoryview) -> Any:
@@ -21,8 +21,9 @@ def loads(document: bytes | memoryview) -> Any:
     """
     raw = bytes(document)
     containers = raw.count(b"[") + raw.count(b"{")
-    if containers > MAX_JSON_CONTAINERS:  # each costs dozens of bytes once parsed, for two on the wire
-        raise _malformed(f"it has {containers} arrays and objects, the limit is {MAX_JSON_CONTAINERS}")
+    # A document that is shorter than the lowest of the limits cannot exceed any.
+    if len(raw) > MAX_JSON_CONTAINERS and (excess := excess_of(raw)):
+        raise _malformed(f"{excess}; send tensors as binary, or several smaller requests")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -43,6 +44,21 @@ def loads(document: bytes | memoryview) -> Any:
     if containers > MAX_JSON_DEPTH:
         _check_depth(value)
     return value
+
+
+def excess_of(raw: bytes) -> str:
+    """What a document has too many of to be parsed, in words; empty for one that may be parsed.
+
+    What Python makes of a document can take dozens of times its bytes, so the parts are counted first, without parsing:
+    brackets, commas and quotes inside of texts count too.
+    """
+    counts = (
+        (raw.count(b"[") + raw.count(b"{"), MAX_JSON_CONTAINERS, "arrays and objects"),
+        (raw.count(b",") + 1, MAX_JSON_SCALARS, "values"),
+        (raw.count(b'"') // 2, MAX_JSON_STRINGS, "texts and names"),
+    )
+    found = (f"it has {count} {what}, the limit is {most}" for count, most, what in counts if count > most)
+    return next(found, "")
 
 
 def loads_object(document: bytes | memoryview) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pocketserve.tasks.regex_words import RegexWords, compile_delimiter
 from pocketserve.tasks.texts import read_texts
 from pocketserve.tasks.tokenizers import tokenizer_of
 from pocketserve.tensors import TensorSpec
-from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire import ApiError, ErrorCode, strict_json
 from words_models import VOCABULARY, bert_inputs, model, task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=200)
@@ -62,9 +62,12 @@ def test_what_cannot_be_texts_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "MAX_TEXTS", 2)
     longest = json.dumps(["\U0001f600" * 100] * 2, indent=8).encode()
     assert texts(longest) == (["\U0001f600" * 100] * 2, True)
-    monkeypatch.setattr(module, "MAX_JSON_CONTAINERS", 8)
+    monkeypatch.setattr(strict_json, "MAX_JSON_CONTAINERS", 8)
+    monkeypatch.setattr(strict_json, "MAX_JSON_SCALARS", 8)
     assert texts(b'["[[[[[[[" ]') == (["[[[[[[["], True)
+    assert texts(b'["a,,,,,,,"]') == (["a,,,,,,,"], True)
     monkeypatch.setattr(json, "loads", lambda *_: pytest.fail("parsed"))
+    assert texts(b"[0,0,0,0,0,0,0,0,0]") == (["[0,0,0,0,0,0,0,0,0]"], False)
     with pytest.raises(ApiError, match="more than 100 characters"):
         texts(b'["a"' + b" " * 4000 + b"]")
     assert texts(b"[[[[[[[[[]") == (["[[[[[[[[[]"], False)

@@ -14,6 +14,7 @@ import pytest
 from conftest import MODELS, Server
 from framed import Framed
 from pocketserve.api.routes import ROUTES
+from pocketserve_wire.limits import MAX_JSON_SCALARS, MAX_JSON_STRINGS
 
 TIMEOUT_S = 60.0
 LENGTH = "Inference-Header-Content-Length"
@@ -154,6 +155,8 @@ INFERENCES: dict[str, tuple[dict[str, Any] | bytes, bytes]] = {
     "twice the key": (b'{"id":"a","id":"b"}', b""),
     "deep": (b'{"inputs":' + b"[" * 200 + b"]" * 200 + b"}", b""),
     "a list": (b"[]", b""),
+    "too many values": (b'{"inputs":[' + b"0," * MAX_JSON_SCALARS + b"0]}", b""),
+    "too many texts": (b'{"inputs":[' + b'"",' * MAX_JSON_STRINGS + b"0]}", b""),
 }
 SPLITS: dict[str, tuple[dict[str, Any] | bytes, bytes]] = {
     "binary in": (BINARY, RAW),
@@ -199,6 +202,7 @@ def raw_cases() -> Iterator[Case]:
     yield Case("raw: half a picture", "POST", "/predictions/digits", PICTURE[: len(PICTURE) // 2])
     for name, body in (("nothing", b""), ("rubbish", b"\x00\xff" * 50), ("json", b'{"a":1}'), ("text", b"hello")):
         yield Case(f"raw: {name}", "POST", predictions, body)
+    yield Case("raw: too many values", "POST", predictions, b"[" + b"0," * MAX_JSON_SCALARS + b"0]", status=400)
     served = "/v1/models/petals:predict"
     yield Case("v1: rows", "POST", served, b'{"instances":[[1,2,3],[4,5,6]]}', status=200)
     yield Case("v1: columns", "POST", served, b'{"inputs":[[1,2,3]]}', status=200)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pocketserve_wire import ApiError, ErrorCode, strict_json
+from pocketserve_wire import ApiError, ErrorCode, limits, strict_json
 from wire.wire_bodies import decode, document, refusal, request
 
 MALFORMED, REQUEST = ErrorCode.MALFORMED_JSON, ErrorCode.INVALID_REQUEST
@@ -89,6 +89,31 @@ def test_wide_documents_are_not_deep() -> None:
     """The count of brackets does not matter, only how they nest."""
     rows = [[[1.0, 2.0]] * 2] * 300
     assert refusal(request({"shape": [1200], "data": rows})) is None
+
+
+TOO_MANY: dict[str, tuple[bytes, bytes, bytes, int, str]] = {
+    "numbers": (b"[", b"0,", b"0]", limits.MAX_JSON_SCALARS, "8388609 values, the limit is 8388608"),
+    "texts": (b"[", b'"",', b'""]', limits.MAX_JSON_STRINGS, "2000001 texts and names"),
+    "arrays": (b"", b"[],", b"[]", limits.MAX_JSON_CONTAINERS, "2000001 arrays and objects"),
+}
+
+
+@pytest.mark.parametrize("case", TOO_MANY)
+def test_documents_with_too_many_parts(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused before anything is parsed, with the way out; one part fewer is parsed."""
+    parsed: list[int] = []
+    monkeypatch.setattr(json, "loads", lambda text, **_: parsed.append(len(text)))
+    head, part, tail, most, text = TOO_MANY[case]
+    strict_json.loads(head + part * (most - 1) + tail)
+    assert len(parsed) == 1
+    with pytest.raises(ApiError, match=f"{text}.*send tensors as binary") as caught:
+        strict_json.loads(head + part * most + tail)
+    assert caught.value.code is MALFORMED and len(parsed) == 1
+
+
+def test_the_most_values_are_parsed() -> None:
+    """A picture of two megapixels in colour, as a flat list, is within the limits."""
+    assert len(strict_json.loads(b"[" + b"7," * (6_000_000 - 1) + b"7]")) == 6_000_000
 
 
 REQUESTS = {

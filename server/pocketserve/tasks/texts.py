@@ -16,7 +16,6 @@ from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.tokens import Special, Tokenizer
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, ApiError, strict_json
-from pocketserve_wire.limits import MAX_JSON_CONTAINERS
 
 MAX_TEXTS = 256
 DEFAULT_LENGTH = 512
@@ -237,10 +236,7 @@ def _charset(content_type: str) -> str:
 def _worth_parsing(body: memoryview, limit: int) -> bool:
     """Whether this can be as many texts as are taken; parsing more would cost many times its size in memory."""
     most = MAX_TEXTS * (limit * _CHAR_IN_JSON + _AROUND_TEXT)
-    if len(body) > most:
-        return False
-    raw = bytes(body)
-    return raw.count(b"[") + raw.count(b"{") <= MAX_JSON_CONTAINERS
+    return len(body) <= most and not strict_json.excess_of(bytes(body))
 
 
 def _json_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], bool] | None:
