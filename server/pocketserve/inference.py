@@ -17,7 +17,7 @@ from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
 from pocketserve.engine.statistics import Timing
 from pocketserve.engine.terms import Terms
 from pocketserve.runtimes.base import Session
-from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Detailed, Hints
+from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Detailed, Hints, OwnTensors, Task
 from pocketserve.tasks.labels import label_of
 from pocketserve.tensors import Array, TensorSpec, check_against, dequantize, quantize, to_array, to_tensor, zeros
 from pocketserve_wire import ApiError, ErrorCode, Tensor
@@ -108,9 +108,13 @@ def run_raw_input(
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {model.task.name} has no picture to draw on")
     running.lane.refuse_if_full(terms)  # before the picture is decoded, which may cost more than the model
     prepared = model.task.prepare(body, hints)
-    steps = [_collect_run(running, arrays) for arrays in prepared.runs]
-    ready = time.perf_counter_ns()
-    turn = _take_runs(running, steps, prepared.chained, terms)
+    try:
+        steps = [_collect_run(running, arrays) for arrays in prepared.runs]
+        ready = time.perf_counter_ns()
+        turn = _take_runs(running, steps, prepared.chained, terms)
+    except ApiError as error:
+        _blame(model.task, error)
+        raise
     infer_end = time.perf_counter_ns()
     runs = [_task_outputs(running, outputs, step.reals) for outputs, step in zip(turn.result, steps, strict=True)]
     try:
@@ -125,6 +129,14 @@ def run_raw_input(
         picture = model.task.annotate(body, hints, runs, answer, prepared.context)
     timing = _timing(turn, began, ready, infer_end, steps)
     return Prediction(model.entry.name, model.version.name, model.task.name, answer, timing, more, picture)
+
+
+def _blame(task: Task, error: ApiError) -> None:
+    """Turn a fault of tensors that code in the model's folder made into INFERENCE_FAILED: it is not the caller's."""
+    source = task.source if isinstance(task, OwnTensors) else ""
+    if source and error.code in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_TENSOR):
+        reason = f"{source} returned what the model does not take: {error.message}"
+        raise ApiError(ErrorCode.INFERENCE_FAILED, reason) from error
 
 
 def _collect_run(running: Running, arrays: Arrays) -> _Inputs:

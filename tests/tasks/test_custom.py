@@ -81,6 +81,12 @@ def test_its_faults_are_told(new_server: StartServer, tmp_path: Path) -> None:
 
 MISTAKES: dict[str, tuple[str, str]] = {
     "another name": ("prepare", "{'y': np.zeros(SHAPE)}"),
+    "an input is missing": ("prepare", "{}"),
+    "an input is missing in the second run": ("prepare", "Prepared([{NAME: np.zeros(SHAPE, np.float32)}, {}])"),
+    "another shape": ("prepare", "{NAME: np.zeros((*SHAPE, 2), np.float32)}"),
+    "another datatype": ("prepare", "{NAME: np.zeros(SHAPE, np.int64)}"),
+    "no runs": ("prepare", "Prepared([])"),
+    "runs that are none": ("prepare", "Prepared(None)"),
     "complex": ("prepare", "{NAME: np.zeros(SHAPE, complex)}"),
     "a date": ("prepare", "{NAME: np.zeros(SHAPE, 'datetime64[s]')}"),
     "ragged": ("prepare", "{NAME: [[1], [2, 3]]}"),
@@ -104,9 +110,20 @@ def test_mistakes_are_told(new_server: StartServer, tmp_path: Path, case: str) -
         f"def prepare(body, hints):\n    return {given['prepare']}\n"
         f"def answer(outputs, options, context):\n    return {given['answer']}\n"
     )
-    failed = new_server(model_with(tmp_path, code)).call("POST", "/predictions/mine", data=b"x")
+    server = new_server(model_with(tmp_path, code))
+    failed = server.call("POST", "/predictions/mine", data=b"x")
     assert (failed.status_code, failed.json()["code"]) == (500, "INFERENCE_FAILED"), failed.text
     assert f"{name}() in task.py returned" in failed.json()["error"]
+    with server.connect() as framed:
+        assert json.loads(framed.call("POST /predictions/mine", b"x").body) == failed.json()
+
+
+def test_inputs_that_callers_send_stay_theirs(new_server: StartServer, tmp_path: Path) -> None:
+    """A file with ``answer`` alone leaves the input to the caller, and the blame for it."""
+    server = new_server(model_with(tmp_path, "def answer(outputs, options, context):\n    return []\n"))
+    for body in (b"{}", b'{"y": [1]}', b"[[[[[1]]]]]"):
+        refused = server.call("POST", "/predictions/mine", data=body)
+        assert refused.status_code == 400 and refused.json()["code"].startswith("INVALID"), refused.text
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,17 @@ class Annotator(Protocol):
 
 
 @runtime_checkable
+class OwnTensors(Protocol):
+    """A task whose input arrays are made by code in the model's folder: where they do not fit, no caller is at fault.
+
+    Attributes:
+        source: what made them, for the error; empty where they are the caller's after all.
+    """
+
+    source: str
+
+
+@runtime_checkable
 class Described(Protocol):
     """A task that can tell in words what it does with the input, for model cards."""
 

@@ -64,6 +64,9 @@ class Custom:
 
     Args:
         known: names of inputs that ``prepare`` may use.
+
+    Attributes:
+        source: see :class:`~pocketserve.tasks.base.OwnTensors`.
     """
 
     name = "custom"
@@ -81,6 +84,7 @@ class Custom:
         self._plain = plain
         self._prepare = prepare
         self._answer = answer
+        self.source = f"prepare() in {FILE_NAME}" if prepare is not None else ""
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`."""
@@ -89,6 +93,8 @@ class Custom:
         made = _call(self._prepare, bytes(body), hints)
         if not isinstance(made, Prepared):
             made = Prepared((made,))
+        if not isinstance(made.runs, list | tuple) or not made.runs:
+            raise _fault("prepare", "returned no runs: Prepared takes a list of dicts of arrays by input name")
         return Prepared(tuple(self._checked(run) for run in made.runs), made.context, made.chained)
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
