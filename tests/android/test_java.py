@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,8 +166,8 @@ GUIDE = (ROOT / "docs" / "android.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```java\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
 
-def compile_example(built: Built, folder: Path, code: str) -> str:
-    """Compile an example as an app would; returns its class path."""
+def compile_example(built: Built, folder: Path, code: str) -> None:
+    """Compile an example as an app would."""
     name = re.search(r"^(?:public )?class (\w+)", code, re.MULTILINE)
     assert name is not None
     (folder / f"{name[1]}.java").write_text(code, encoding="utf-8")
@@ -175,17 +176,25 @@ def compile_example(built: Built, folder: Path, code: str) -> str:
     # The second example is of Android, which has the classes that are only stubs here.
     path = f"{library}{os.pathsep}{tools.android_jar}" if "android.os" in code else str(library)
     subprocess.run([tools.javac, "-Werror", "-cp", path, "-d", folder, *folder.glob("*.java")], check=True, timeout=120)
-    return os.pathsep.join(map(str, (folder, library, tools.json_jar)))
 
 
 @pytest.mark.live
 def test_the_guides_first_example_runs(built: Built, live: tuple[Server, dict[str, str]], tmp_path: Path) -> None:
+    """With the commands that stand below it, in a folder like a clone."""
     where = live[1]
     code = EXAMPLES[0].replace("8470", where["pocketserve.http"]).replace("8471", where.get("pocketserve.socket", "1"))
-    path = compile_example(built, tmp_path, code if SOCKET else code.replace("Transport.SOCKET", "Transport.HTTP"))
-    command = [built.build.tools.java, "-cp", path, "Example", SAMPLES / "7.png", where["pocketserve.token"]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    lines = done.stdout.splitlines()
+    code = code if SOCKET else code.replace("Transport.SOCKET", "Transport.HTTP")
+    (tmp_path / "Example.java").write_text(code, encoding="utf-8")
+    for name in ("android_bridge", "models"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (commands,) = re.findall(r"^```sh java\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    path = [str(Path(sys.executable).parent), str(Path(built.build.tools.javac).parent), os.environ["PATH"]]
+    environment = {**os.environ, "PATH": os.pathsep.join(path), "POCKETSERVE_TOKEN_FILE": where["pocketserve.token"]}
+    done = subprocess.run(
+        ["bash", "-euc", commands], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()[1:]  # the first is the build's
     assert lines[0].startswith("7 (") and lines[1].startswith("7 0.") and lines[-1] == "10", done
 
 
