@@ -162,6 +162,8 @@ PROBLEMS = {
         "close other apps",
     ),
     "budget too large": (variable("MEMORY_BUDGET", "64Gi"), "warning", "budget is 68.7 GB", "MEMORY_BUDGET=1953Mi"),
+    "disk full": (change("free_disk", lambda folder: 10 << 20), "problem", "only 10 MB are free in", "du -sh"),
+    "disk nearly full": (change("free_disk", lambda folder: 100 << 20), "warning", "only 105 MB are free in", "du -sh"),
     "clock not set": (change("now", 1000.0), "problem", "the clock is wrong", "automatic"),
     "no wake lock tool": (
         lambda p: p.without("termux-wake-lock"),

@@ -34,7 +34,7 @@ def checks(device: Device, settings: Settings, limit: float) -> Mapping[str, Che
         "last run": lambda: last_run.check_last_run(device, settings),
         "cores": lambda: hardware.check_cores(device),
         "memory": lambda: hardware.check_memory(device, settings),
-        "disk": lambda: hardware.check_disk(settings),
+        "disk": lambda: hardware.check_disk(device, settings),
         "clock": lambda: hardware.check_clock(device),
         "wake lock": lambda: android.check_wake_lock(device, settings),
         "battery": lambda: android.check_battery(device),

@@ -5,39 +5,23 @@ Only the standard library is used, here and in all checks: the doctor works wher
 
 from __future__ import annotations
 
-import contextlib
 import os
-import selectors
 import shutil
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pocketserve.engine.cores import usable_cores
+from pocketserve.programs import Outcome, run_program
 from pocketserve.run_marker import suspended_seconds
 
-MAX_OUTPUT_BYTES = 1 << 20
 MAX_FILE_BYTES = 1 << 20
-END_GRACE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a program ended.
-
-    Attributes:
-        code: its exit code, negative for a signal; None when it was not there or had to be ended.
-        output: what it printed, even if it had to be ended.
-        timed_out: whether it had to be ended.
-    """
-
-    code: int | None
-    output: str
-    timed_out: bool = False
+def _free_disk(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
 
 
 @dataclass(frozen=True)
@@ -53,6 +37,7 @@ class Device:
         cores: those this process may use now.
         now: seconds since 1970 by the device's clock.
         suspended: seconds that the device has slept since it was started; None if the system does not tell.
+        free_disk: bytes that may still be written below a folder.
     """
 
     root: Path = Path("/")
@@ -66,6 +51,7 @@ class Device:
     cores: Sequence[int] = field(default_factory=usable_cores)
     now: float = field(default_factory=time.time)
     suspended: float | None = field(default_factory=suspended_seconds)
+    free_disk: Callable[[Path], int] = _free_disk
     python_path: Sequence[str] = field(default_factory=lambda: [os.path.abspath(entry) for entry in sys.path])
 
     @property
@@ -108,48 +94,4 @@ class Device:
         Args:
             timeout: seconds; about one more passes until a program that had to be ended is gone.
         """
-        ends = time.monotonic() + timeout
-        try:
-            process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**self.environ, **(variables or {})},
-                start_new_session=True,  # so that its own children end with it
-            )
-        except (OSError, ValueError):
-            return Outcome(None, "")
-        output = b""
-        try:
-            output = _read_until(process, ends)
-            return Outcome(process.wait(max(0.0, ends - time.monotonic())), output.decode(errors="replace"))
-        except subprocess.TimeoutExpired:
-            return Outcome(None, output.decode(errors="replace"), timed_out=True)
-        finally:
-            _end(process)
-
-
-def _read_until(process: subprocess.Popen[bytes], ends: float) -> bytes:
-    """What it prints until its end, or the time's; a program that prints without end is cut off."""
-    assert process.stdout is not None
-    output = bytearray()
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while len(output) < MAX_OUTPUT_BYTES and (left := ends - time.monotonic()) > 0:
-            if not selector.select(left):
-                break
-            chunk = os.read(process.stdout.fileno(), 65536)
-            if not chunk:
-                break
-            output += chunk
-    return bytes(output)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel is not waited for
-        process.wait(END_GRACE_S)
-    if process.stdout is not None:
-        process.stdout.close()
+        return run_program(command, timeout, {**self.environ, **(variables or {})})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -56,12 +55,12 @@ def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:
         yield ok("memory", f"{sentence}; loaded models may hold {_size(asked or available // 2)} together")
 
 
-def check_disk(settings: Settings) -> Iterator[Finding]:
+def check_disk(device: Device, settings: Settings) -> Iterator[Finding]:
     """Space where the state is kept."""
     if settings.config is None:
         return
     folder = _existing(settings.config.state_dir)
-    free = shutil.disk_usage(folder).free
+    free = device.free_disk(folder)
     if free < NO_DISK:
         yield problem("disk", f"only {_size(free)} are free in {folder}", "delete something: du -sh ~/* | sort -h")
     elif free < LITTLE_DISK:

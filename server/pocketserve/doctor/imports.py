@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from pocketserve.doctor.device import Device, Outcome
+from pocketserve.doctor.device import Device
+from pocketserve.programs import Outcome
 
 LIMIT_S = 10.0
 MARK = "pocketserve-doctor:"

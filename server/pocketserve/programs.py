@@ -1,0 +1,84 @@
+"""Other programs, run within bounds: none of them can hold up whoever asks, print without end or stay behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MAX_OUTPUT_BYTES = 1 << 20
+END_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program ended.
+
+    Attributes:
+        code: its exit code, negative for a signal; None when it was not there or had to be ended.
+        output: what it printed, even if it had to be ended.
+        timed_out: whether it had to be ended.
+    """
+
+    code: int | None
+    output: str
+    timed_out: bool = False
+
+
+def run_program(command: Sequence[str], timeout: float, environ: Mapping[str, str] | None = None) -> Outcome:
+    """Run a program and end it, with all that it started, when its time is over. Never raises, never waits longer.
+
+    Args:
+        timeout: seconds; about one more passes until a program that had to be ended is gone.
+        environ: its environment variables; None are this process's own.
+    """
+    ends = time.monotonic() + timeout
+    try:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environ,
+            start_new_session=True,  # so that its own children end with it
+        )
+    except (OSError, ValueError):
+        return Outcome(None, "")
+    output = b""
+    try:
+        output = _read_until(process, ends)
+        return Outcome(process.wait(max(0.0, ends - time.monotonic())), output.decode(errors="replace"))
+    except subprocess.TimeoutExpired:
+        return Outcome(None, output.decode(errors="replace"), timed_out=True)
+    finally:
+        _end(process)
+
+
+def _read_until(process: subprocess.Popen[bytes], ends: float) -> bytes:
+    """What it prints until its end, or the time's; a program that prints without end is cut off."""
+    assert process.stdout is not None
+    output = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(output) < MAX_OUTPUT_BYTES and (left := ends - time.monotonic()) > 0:
+            if not selector.select(left):
+                break
+            chunk = os.read(process.stdout.fileno(), 65536)
+            if not chunk:
+                break
+            output += chunk
+    return bytes(output)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel is not waited for
+        process.wait(END_GRACE_S)
+    if process.stdout is not None:
+        process.stdout.close()
