@@ -42,6 +42,9 @@ GOOD: dict[str, list[tuple[str, Any]]] = {
     "memory_budget": [("0", 0), ("512M", 512 * 10**6), ("1GiB", 2**30)],
     "keep_alive": [("0", 0.0), ("1.5", 1.5)],
     "threads": [("0", 0), ("256", 256)],
+    "low_power": [("auto", "auto"), ("on", "on"), ("off", "off")],
+    "low_battery": [("0", 0.0), ("20", 20.0), ("100", 100.0)],
+    "hot_battery": [("0", 0.0), ("39.5", 39.5)],
     "queue_limit": [("1", 1), ("1024", 1024)],
     "batching": [("true", True), ("off", False)],
     "max_batch": [("1", 1), ("1024", 1024)],
@@ -73,6 +76,8 @@ BAD: dict[str, list[str]] = {
     "memory_budget": ["", "lots", "1T", "-1", "5i", "1e9", "9" * 400],
     "keep_alive": ["", "5m"],
     "threads": ["", "two", "1.0"],
+    "low_battery": ["", "15%"],
+    "hot_battery": ["", "warm"],
     "queue_limit": ["", "many"],
     "batching": ["", "maybe"],
     "max_batch": ["", "few"],
@@ -95,6 +100,9 @@ OUT_OF_RANGE: dict[str, list[str]] = {
     "trial_memory": ["2000000GiB"],
     "keep_alive": ["-1", "nan", "inf", "1e10"],
     "threads": ["-1", "257"],
+    "low_power": ["true", "AUTO", ""],
+    "low_battery": ["-1", "101", "nan"],
+    "hot_battery": ["-1", "101", "nan"],
     "queue_limit": ["0", "1025", "-5"],
     "max_batch": ["0", "1025"],
     "request_timeout": ["0", "0.0001", "86401", "nan"],
@@ -105,7 +113,7 @@ OUT_OF_RANGE: dict[str, list[str]] = {
     "max_image_pixels": ["0", "2147483648"],
     "log_level": ["INFO", "trace", ""],
 }
-UNCHECKED = {"host", "allowed_hosts", "load", "server_name", "log_level"}
+UNCHECKED = {"low_power", "host", "allowed_hosts", "load", "server_name", "log_level"}
 
 
 def cases(table: dict[str, list[Any]]) -> list[tuple[str, Any]]:

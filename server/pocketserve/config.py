@@ -76,6 +76,12 @@ class Config:
     )
     keep_alive: float = _setting(300.0, "Idle time after which a model is unloaded; 0 keeps it for good.", "seconds")
     threads: int = _setting(0, "Threads one inference may use; 0 takes the fast cores this process may use.")
+    low_power: str = _setting(
+        "auto",
+        "Half the threads, no background requests (priority from 6): auto, while the battery is low or hot; on; off.",
+    )
+    low_battery: float = _setting(15.0, "Charge below which the battery is low while nothing charges it; 0 never.", "%")
+    hot_battery: float = _setting(42.0, "Temperature from which the battery is hot; 0 never.", "°C")
     queue_limit: int = _setting(64, "Requests that may wait for one busy model; the next one is answered 429.")
     batching: bool = _setting(True, "Run waiting requests together where the model allows it and it pays.")
     max_batch: int = _setting(8, "Rows of one such batch at most.", "rows")
@@ -194,6 +200,8 @@ def _check(config: Config) -> None:
         "trial_timeout": (0.1, 86400),
         "keep_alive": (0, 10**9),
         "threads": (0, 256),
+        "low_battery": (0, 100),
+        "hot_battery": (0, 100),
         "queue_limit": (1, 1024),
         "max_batch": (1, 1024),
         "request_timeout": (0.001, 86400),
@@ -209,5 +217,7 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{name} must lie between {low} and {high}, not {value}")
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log_level must be debug, info, warning or error, not {config.log_level!r}")
+    if config.low_power not in ("auto", "on", "off"):
+        raise ConfigError(f"low_power must be auto, on or off, not {config.low_power!r}")
     if not config.auth and config.host not in ("127.0.0.1", "::1", "localhost"):
         raise ConfigError(f"--no-auth works on loopback only; {config.host} can be reached from the network")

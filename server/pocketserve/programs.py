@@ -30,12 +30,15 @@ class Outcome:
     timed_out: bool = False
 
 
-def run_program(command: Sequence[str], timeout: float, environ: Mapping[str, str] | None = None) -> Outcome:
+def run_program(
+    command: Sequence[str], timeout: float, environ: Mapping[str, str] | None = None, stop: int | None = None
+) -> Outcome:
     """Run a program and end it, with all that it started, when its time is over. Never raises, never waits longer.
 
     Args:
         timeout: seconds; about one more passes until a program that had to be ended is gone.
         environ: its environment variables; None are this process's own.
+        stop: a descriptor that becomes readable when the program is to be ended at once.
     """
     ends = time.monotonic() + timeout
     try:
@@ -51,7 +54,7 @@ def run_program(command: Sequence[str], timeout: float, environ: Mapping[str, st
         return Outcome(None, "")
     output = b""
     try:
-        output = _read_until(process, ends)
+        output = _read_until(process, ends, stop)
         return Outcome(process.wait(max(0.0, ends - time.monotonic())), output.decode(errors="replace"))
     except subprocess.TimeoutExpired:
         return Outcome(None, output.decode(errors="replace"), timed_out=True)
@@ -59,14 +62,23 @@ def run_program(command: Sequence[str], timeout: float, environ: Mapping[str, st
         _end(process)
 
 
-def _read_until(process: subprocess.Popen[bytes], ends: float) -> bytes:
-    """What it prints until its end, or the time's; a program that prints without end is cut off."""
+def _read_until(process: subprocess.Popen[bytes], ends: float, stop: int | None) -> bytes:
+    """What it prints until its end, or the time's; a program that prints without end is cut off.
+
+    Raises:
+        TimeoutExpired: it is to be stopped.
+    """
     assert process.stdout is not None
     output = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
+        if stop is not None:
+            selector.register(stop, selectors.EVENT_READ)
         while len(output) < MAX_OUTPUT_BYTES and (left := ends - time.monotonic()) > 0:
-            if not selector.select(left):
+            ready = [key.fd for key, _ in selector.select(left)]
+            if stop in ready:
+                raise subprocess.TimeoutExpired(process.args, 0.0)
+            if not ready:
                 break
             chunk = os.read(process.stdout.fileno(), 65536)
             if not chunk:

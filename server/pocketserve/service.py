@@ -16,9 +16,10 @@ from pocketserve import __version__
 from pocketserve.config import Config
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.engine import Engine, State
+from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.statistics import Timing
-from pocketserve.engine.terms import Terms, read_terms
+from pocketserve.engine.terms import DEFAULT_RANK, Terms, read_terms
 from pocketserve.inference import Prediction, run_raw_input, run_tensors
 from pocketserve.pairing import PairingDesk
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
@@ -67,6 +68,7 @@ class Service:
         self.pairing = PairingDesk(token)
         self.repository = Repository(config.models_dir)
         self.quarantine = _open_quarantine(config)
+        self.power = PowerWatch(config.low_power, config.low_battery, config.hot_battery)
         self.engine = Engine(
             EngineOptions(
                 memory_budget=config.memory_budget,
@@ -78,6 +80,7 @@ class Service:
                 max_batch=config.max_batch,
             ),
             quarantine=self.quarantine,
+            power=self.power,
         )
         self._in_flight = 0
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
@@ -131,16 +134,18 @@ class Service:
             return self._idle.wait_for(lambda: self._in_flight == 0, timeout)
 
     def close(self) -> None:
-        """End a trial that is under way, and unload every model."""
+        """End a trial or a question that is under way, and unload every model."""
         if self.quarantine is not None:
             self.quarantine.close()
+        self.power.close()
         self.engine.close()
 
     # Descriptions
 
     def server_metadata(self) -> dict[str, Any]:
-        """Name, version and protocol extensions."""
-        return {"name": self.config.server_name, "version": __version__, "extensions": list(EXTENSIONS)}
+        """Name, version and protocol extensions; and why power is low, as long as it is."""
+        known = {"name": self.config.server_name, "version": __version__, "extensions": list(EXTENSIONS)}
+        return known | ({"low_power": self.power.describe()} if self.power.low else {})
 
     def model_names(self) -> list[str]:
         """Every model of the folder."""
@@ -324,6 +329,9 @@ class Service:
         statistics = self.engine.statistics(entry.name, found.name)
         started = time.perf_counter_ns()
         try:
+            if terms.rank > DEFAULT_RANK and self.power.low:
+                self.engine.notice()
+                self.power.refuse_background()
             self._begin()
             try:
                 running = self.engine.acquire(entry, found, terms.deadline, terms.cancellation)

@@ -41,6 +41,7 @@ class ErrorCode(enum.Enum):
     RUNTIME_MISSING = (503, False)
     MODEL_NOT_READY = (503, True)
     MEMORY_BUDGET = (503, True)
+    LOW_POWER = (503, True)
     SHUTTING_DOWN = (503, True)
     DEADLINE_EXCEEDED = (504, True)
 

@@ -485,6 +485,16 @@ def test_what_is_in_use_is_never_evicted(small):
     small.ask("petals")  # the refusal was about that moment only
 
 
+def test_the_budget_is_half_of_what_is_available_unless_it_is_set(models_copy):
+    options = {"keep_alive": 0.0, "threads": 1, "queue_limit": 4, "max_image_pixels": 10**6}
+    derived = Engine(EngineOptions(memory_budget=0, **options), available_memory=lambda: 2002)
+    entry = scan(models_copy)["petals"]
+    assert derived.memory_budget == 1001
+    refused = refusal(lambda: derived.load(entry, entry.versions["tflite"], monotonic() + 0.05))
+    assert refused.code is ErrorCode.MEMORY_BUDGET and "the memory budget is 1001" in refused.message
+    assert Engine(EngineOptions(memory_budget=7, **options), available_memory=lambda: 2002).memory_budget == 7
+
+
 def test_a_model_larger_than_the_budget_is_refused_and_evicts_nothing(small):
     small.ask("diabetes")
     small.ask("petals")

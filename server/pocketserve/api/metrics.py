@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pocketserve import __version__
 from pocketserve.api.describe import device_of
 from pocketserve.api.messages import ApiRequest, ApiResponse
+from pocketserve.engine.power import REASONS, PowerWatch
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.service import Service
 
@@ -44,6 +45,14 @@ class _Collector:
             "Memory that loaded models hold, estimated",
             value=engine.memory_held(),
         )
+        yield GaugeMetricFamily(
+            "pocketserve_memory_budget_bytes", "Memory that they may hold together", value=engine.memory_budget
+        )
+        yield from _power(self._service.power)
+        yield GaugeMetricFamily("pocketserve_usable_cores", "Cores that it may use now", value=engine.usable_cores)
+        threads = GaugeMetricFamily(
+            "pocketserve_model_threads", "Threads that one run of a version may use", labels=["model", "version"]
+        )
         loaded = GaugeMetricFamily(
             "pocketserve_model_loaded", "Whether a version is in memory", labels=["model", "version"]
         )
@@ -60,11 +69,13 @@ class _Collector:
             waiting.add_metric([name, version], float(running.lane.waiting if running is not None else 0))
             # A model that is closed at this moment has none.
             sessions = running.model.sessions if running is not None else ()
-            if sessions:
+            if running is not None and sessions:
+                threads.add_metric([name, version], running.model.threads)
                 devices.add_metric([name, version, device_of(sessions), sessions[0].runtime], 1)
         yield loaded
         yield waiting
         yield devices
+        yield threads
         yield from _counters(used)
 
     def _used(self) -> Iterator[tuple[str, str, VersionStatistics]]:
@@ -78,6 +89,25 @@ class _Collector:
                 or self._service.engine.running(status.model, status.version)
             ):
                 yield status.model, status.version, found
+
+
+def _power(power: PowerWatch) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    low = GaugeMetricFamily(
+        "pocketserve_low_power",
+        "Whether there are fewer threads and no background requests, by reason",
+        labels=["reason"],
+    )
+    for reason in REASONS:
+        low.add_metric([reason], float(reason in power.reasons))
+    yield low
+    if power.reading.charge is not None:
+        yield GaugeMetricFamily(
+            "pocketserve_battery_charge_ratio", "Charge, last read", value=power.reading.charge / 100
+        )
+    if power.reading.heat is not None:
+        yield GaugeMetricFamily("pocketserve_battery_celsius", "Temperature, last read", value=power.reading.heat)
 
 
 def _counters(used: list[tuple[str, str, VersionStatistics]]) -> Iterator[Metric]:

@@ -173,7 +173,7 @@ ANSWERS: dict[str, tuple[str, Schema]] = {
     "health": ("application/json", _object(("live",), live=FLAG, ready=FLAG)),
     "server_metadata": (
         "application/json",
-        _object(("name", "version", "extensions"), name=TEXT, version=TEXT, extensions=_array(TEXT)),
+        _object(("name", "version", "extensions"), name=TEXT, version=TEXT, extensions=_array(TEXT), low_power=TEXT),
     ),
     "model_list": ("application/json", _object(("models",), models=_array(TEXT))),
     "model_metadata": ("application/json", {"$ref": "#/components/schemas/ModelMetadata"}),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
 from pocketserve.doctor.surroundings import Settings
+from pocketserve.engine.battery import PROGRAM, read_status
+from pocketserve.engine.power import BATTERY, HEAT, Reading, reasons_for
 from pocketserve.run_marker import running
+
+if TYPE_CHECKING:
+    from pocketserve.config import Config
 
 BATTERY_TIMEOUT_S = 4.0  # it hangs for good where the Termux:API app is missing
 QUICK_TIMEOUT_S = 3.0
@@ -47,41 +51,39 @@ def _slept(device: Device, before: float | None) -> float:
     return 0.0 if before is None or device.suspended is None else device.suspended - before
 
 
-def check_battery(device: Device) -> Iterator[Finding]:
-    """Heat slows every core; Android stops background work when the battery is low."""
+def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
+    """Heat slows every core; Android stops background work when the battery is low. The server follows both."""
     if not device.termux:
         return
-    if device.which("termux-battery-status") is None:
+    if device.which(PROGRAM) is None:
         fix = "pkg install termux-api, and the Termux:API app from where Termux came from"
         yield ok("battery", "heat and charge are not known: Termux:API is not installed", fix)
         return
-    outcome = device.run(["termux-battery-status"], BATTERY_TIMEOUT_S)
-    status = _status(outcome.output)
-    if status is None:
+    outcome = device.run([PROGRAM], BATTERY_TIMEOUT_S)
+    reading = read_status(outcome.output)
+    if reading is None:
         what = "does not answer" if outcome.timed_out else "says nothing of use"
         fix = "install the Termux:API app from where Termux came from, and open it once"
-        yield warning("battery", f"termux-battery-status {what}", fix)
+        yield warning("battery", f"{PROGRAM} {what}", fix)
         return
-    heat, charge = _number(status.get("temperature")), _number(status.get("percentage"))
-    if heat >= HOT_C:
+    yield from _judge(reading, settings.config)
+
+
+def _judge(reading: Reading, config: Config | None) -> Iterator[Finding]:
+    """The limits are those of the server's low-power mode."""
+    low, hot = (config.low_battery, config.hot_battery) if config is not None else (LOW_PERCENT, HOT_C)
+    follows = config is None or config.low_power == "auto"
+    then = "; the server uses fewer threads and refuses background requests" if follows else ""
+    reasons = reasons_for(reading, frozenset(), low, hot)
+    if HEAT in reasons:
         fix = "let the phone cool down, out of its case and off the charger"
-        yield warning("battery", f"the battery is hot ({heat:.0f} °C): the cores are slowed down", fix)
-    if charge < LOW_PERCENT and status.get("plugged") == "UNPLUGGED":
-        yield warning("battery", f"the battery is low ({charge:.0f} %): Android stops background work", "plug it in")
-    elif not heat >= HOT_C:
-        yield ok("battery", f"the battery has {charge:.0f} % and {heat:.0f} °C")
-
-
-def _status(text: str) -> dict[str, object] | None:
-    try:
-        status = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return status if isinstance(status, dict) and "percentage" in status else None
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+        yield warning("battery", f"the battery is hot ({reading.heat:.0f} °C): the cores are slowed down{then}", fix)
+    if BATTERY in reasons:
+        sentence = f"the battery is low ({reading.charge:.0f} %): Android stops background work{then}"
+        yield warning("battery", sentence, "plug it in")
+    if not reasons:
+        charge = "?" if reading.charge is None else f"{reading.charge:.0f}"
+        yield ok("battery", f"the battery has {charge} %" + (f" and {reading.heat:.0f} °C" if reading.heat else ""))
 
 
 def check_phantom_processes(device: Device) -> Iterator[Finding]:

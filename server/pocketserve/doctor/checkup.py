@@ -37,7 +37,7 @@ def checks(device: Device, settings: Settings, limit: float) -> Mapping[str, Che
         "disk": lambda: hardware.check_disk(device, settings),
         "clock": lambda: hardware.check_clock(device),
         "wake lock": lambda: android.check_wake_lock(device, settings),
-        "battery": lambda: android.check_battery(device),
+        "battery": lambda: android.check_battery(device, settings),
         "processes": lambda: android.check_phantom_processes(device),
     }
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from pocketserve.engine import cores, memory
 from pocketserve.engine.cancellation import Cancellation, waking
 from pocketserve.engine.lane import Scheduler
+from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running, start_running
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.repository.files import file_bytes, stamp, version_files
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CORES_LOOK_S = 1.0
-"""How often requests look whether the cores have changed; an idle server does not look."""
+LOOK_S = 1.0
+"""How often requests look whether cores or power have changed; an idle server does not look."""
 
 
 class State(Enum):
@@ -84,6 +85,8 @@ class Engine:
         clock: seconds, monotonic; a test may inject its own.
         quarantine: tries unseen files before they are opened; None trusts every file.
         usable_cores: the cores that this process may use now; a test may inject its own.
+        power: whether the battery is low or hot; None takes it for neither.
+        available_memory: bytes that can be had now; half of them are the budget where the settings name none.
     """
 
     def __init__(
@@ -92,16 +95,20 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         quarantine: Quarantine | None = None,
         usable_cores: Callable[[], list[int]] = cores.usable_cores,
+        power: PowerWatch | None = None,
+        available_memory: Callable[[], int] = cores.available_memory,
     ) -> None:
         self._options = options
         self._quarantine = quarantine
         self._clock = clock
-        self._budget = options.memory_budget or cores.available_memory() // 2
+        self._budget = options.memory_budget or available_memory() // 2
         self._slots: dict[Key, Slot] = {}
         self._usable_cores = usable_cores
-        self._cores = usable_cores()
-        self._look_at_cores_at = 0.0
-        self._scheduler = Scheduler(len(self._cores) + 1, clock)
+        self._power = power or PowerWatch()
+        self._power.on_change = self._wake
+        self._fitted = usable_cores(), self._power.low
+        self._look_at = 0.0
+        self._scheduler = Scheduler(_slots(*self._fitted), clock)
         self._janitor_wakes: float | None = None
         self._changed = threading.Condition()
         self._janitor: threading.Thread | None = None
@@ -179,18 +186,23 @@ class Engine:
         slot = self._slots.get((name, version))
         return slot.running if slot is not None else None
 
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that all loaded versions may hold."""
+        return self._budget
+
     def memory_held(self) -> int:
         """Bytes that all loaded versions are thought to hold."""
         with self._changed:
             return sum(resident.size for resident in self._residents())
 
     def sweep(self) -> float | None:
-        """Unload what has been idle for its keep-alive time, give up idle sequences, follow a change of the cores.
+        """Unload what has been idle for its keep-alive time, give up idle sequences, follow the cores and the battery.
 
         Returns:
             The clock's time of the next expiry; None when nothing can expire.
         """
-        self._look_at_cores()
+        self._look_around()
         self._fit_threads()
         with self._changed:
             closing = [self._evict(key) for key in memory.expired(self._residents(), self._clock())]
@@ -208,22 +220,43 @@ class Engine:
         times.append(memory.next_expiry(self._residents(), self._clock()))
         return min((time for time in times if time is not None), default=None)
 
-    # Cores
+    # Cores and power
 
-    def _look_at_cores(self) -> int:
-        """Follow a change of the cores that this process may use; returns the threads that one run is to use.
+    @property
+    def usable_cores(self) -> int:
+        """Cores that this process may use now."""
+        return len(self._usable_cores())
+
+    def notice(self) -> None:
+        """Have the janitor look at the battery if it is time, for a request that gets no further than here."""
+        if self._power.due(self._clock()):
+            self._wake()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _look_around(self) -> None:
+        """Follow a change of the cores that this process may use, or of the battery.
 
         Android takes cores away from an app in the background and gives them back later.
         """
+        self._power.look()
         with self._changed:  # asked under the lock, or a thread that was held up would bring an old answer back
-            found = self._usable_cores()
-            if found != self._cores:
-                self._cores = found
-                self._scheduler.resize(len(found) + 1)
-        return self._threads()
+            found = self._usable_cores(), self._power.low
+            if found != self._fitted:
+                self._fitted = found
+                self._scheduler.resize(_slots(*found))
 
-    def _threads(self) -> int:
-        return self._options.threads or cores.count_fast(self._cores)
+    def _has_changed(self, now: float) -> bool:
+        """Whether there is something to look at that was not looked at yet."""
+        return self._power.due(now) or (self._usable_cores(), self._power.low) != self._fitted
+
+    def _threads(self, entry: ModelEntry) -> int:
+        """Threads that one run of a model is to use: half of them while power is low."""
+        usable, low = self._fitted
+        wanted = entry.manifest.threads or self._options.threads or cores.count_fast(usable)
+        return max(1, wanted // 2) if low else wanted
 
     def _fit_threads(self) -> None:
         """Open loaded models again whose sessions were made for another number of cores. The old ones serve on."""
@@ -231,8 +264,11 @@ class Engine:
             listed = [(key, slot) for key, slot in self._slots.items() if slot.running is not None]
         for key, slot in listed:
             with self._changed:
-                running, threads = slot.running, self._threads()
-                if running is None or slot.state is not State.READY or not running.model.misfits(threads):
+                running = slot.running
+                if running is None or slot.state is not State.READY:
+                    continue
+                threads = self._threads(running.model.entry)
+                if running.model.threads == threads:
                     continue
                 if running.open_sequences:
                     continue  # their state would be lost; the next sweep looks again
@@ -305,18 +341,18 @@ class Engine:
             running.users -= 1
             now = running.last_used = self._clock()
             last = running.retired and running.users == 0
-            if running.open_sequences or now >= self._look_at_cores_at:
+            if running.open_sequences or now >= self._look_at:
                 self._wake_janitor(running, now)
         if last:
             self._close(running)
 
     def _wake_janitor(self, running: Running, now: float) -> None:
-        """Wake it if a sequence expires before it would wake, or the cores have changed; looked at once a second."""
+        """Wake it if a sequence expires before it would wake, or cores or power changed; looked at once a second."""
         upcoming = running.sequences.next_expiry() if running.sequences is not None else None
         early = upcoming is not None and (self._janitor_wakes is None or upcoming < self._janitor_wakes)
-        if now >= self._look_at_cores_at:
-            self._look_at_cores_at = now + CORES_LOOK_S
-            early = early or self._usable_cores() != self._cores
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            early = early or self._has_changed(now)
         if early:
             self._changed.notify_all()
 
@@ -336,10 +372,11 @@ class Engine:
         try:
             self._make_room(entry, file_bytes(version) * entry.manifest.instances, key, deadline)
             started = self._clock()
+            self._look_around()
             model = load_model(
                 entry,
                 version,
-                self._look_at_cores(),
+                self._threads(entry),
                 self._options.max_image_pixels,
                 self._quarantine,
                 deadline,
@@ -485,11 +522,18 @@ class Engine:
             with self._changed:
                 if self._closed:
                     return
+                if self._has_changed(self._clock()):
+                    continue  # it was not asleep yet when it was told
                 # Computed under the lock that the wait gives up: a model that is loaded meanwhile wakes it.
                 upcoming = self._janitor_wakes = self._next_expiry()
                 self._changed.wait(None if upcoming is None else _bounded(upcoming - self._clock()))
                 if self._closed:
                     return
+
+
+def _slots(usable: list[int], low: bool) -> int:
+    """Runs at a time, over all models."""
+    return (max(1, len(usable) // 2) if low else len(usable)) + 1
 
 
 def _bounded(seconds: float) -> float:

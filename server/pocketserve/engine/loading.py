@@ -78,10 +78,6 @@ class LoadedModel:
         """The callers' names of inputs that the server fills in: the state of a model with a memory."""
         return frozenset(spec.name for spec in self.inputs.specs if self.inputs.by_name[spec.name][1] in self.feedback)
 
-    def misfits(self, threads: int) -> bool:
-        """Whether it should be opened again for another number of threads; the manifest's own number stays."""
-        return self.entry.manifest.threads is None and self.threads != threads
-
     def reopen(self, threads: int) -> LoadedModel:
         """The same files with sessions for another number of threads.
 
@@ -118,6 +114,7 @@ def load_model(
     """Open a version's sessions and choose its task.
 
     Args:
+        threads: what one run may use.
         quarantine: asked before the file is opened; None trusts every file.
         deadline: monotonic time by which a trial must have begun.
 
@@ -155,7 +152,7 @@ def _load(
     manifest = entry.manifest
     source = ModelSource(
         path=_contained(version.path, entry.folder),
-        threads=manifest.threads or threads,
+        threads=threads,
         options=version.options,
         inputs=manifest.inputs,
         outputs=manifest.outputs,

@@ -20,6 +20,7 @@ UNANSWERED = {
     ErrorCode.CANCELLED: "cancelled",
     ErrorCode.DEADLINE_EXCEEDED: "expired",
     ErrorCode.QUEUE_FULL: "refused",
+    ErrorCode.LOW_POWER: "refused",
 }
 """Ends of requests that say nothing against the model; they count as failures too, as in Triton."""
 

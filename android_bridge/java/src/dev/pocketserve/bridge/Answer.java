@@ -12,7 +12,7 @@ import org.json.JSONTokener;
 /** One answer as both transports give it. */
 final class Answer {
     private static final Set<String> RETRYABLE = new HashSet<>(Arrays.asList(
-            "QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"));
+            "QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "LOW_POWER", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"));
     private static final int MAX_MESSAGE = 2000;
 
     final int status;

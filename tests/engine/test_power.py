@@ -1,0 +1,399 @@
+"""When power counts as low, how the battery is read, and what the engine does then."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import MODELS
+from pocketserve.engine import battery as battery_module
+from pocketserve.engine.battery import PROGRAM, Battery, read_status
+from pocketserve.engine.engine import Engine
+from pocketserve.engine.power import (
+    ASK_RARELY_S,
+    ASK_S,
+    ASKED,
+    BATTERY,
+    HEAT,
+    LOOK_S,
+    STALE_S,
+    PowerWatch,
+    Reading,
+    reasons_for,
+)
+from pocketserve.engine.running import EngineOptions
+from pocketserve.repository.scan import scan
+from pocketserve_wire import ApiError, ErrorCode
+
+LOW, HOT = 15.0, 42.0
+TIMEOUT_S = 20.0
+
+
+# --- The policy
+
+
+@pytest.mark.parametrize(
+    ("reading", "before", "reasons"),
+    [
+        (Reading(), {BATTERY, HEAT}, set()),  # nothing known, nothing done
+        (Reading(80, False, 30), set(), set()),
+        (Reading(14.9, False, 30), set(), {BATTERY}),
+        (Reading(15, False, 30), set(), set()),
+        (Reading(5, True, 30), {BATTERY}, set()),  # a charger ends it at once
+        (Reading(5, None, None), set(), {BATTERY}),  # not known whether it is charged
+        (Reading(19, False), {BATTERY}, {BATTERY}),
+        (Reading(20, False), {BATTERY}, set()),
+        (Reading(19, False), {HEAT}, set()),
+        (Reading(80, True, 42), set(), {HEAT}),
+        (Reading(80, True, 41.9), set(), set()),
+        (Reading(80, True, 39), {HEAT}, {HEAT}),
+        (Reading(80, True, 38.9), {HEAT}, set()),
+        (Reading(3, False, 50), set(), {BATTERY, HEAT}),
+    ],
+)
+def test_reasons(reading, before, reasons):
+    assert reasons_for(reading, frozenset(before), LOW, HOT) == reasons
+
+
+def test_limits_of_zero_are_never_reached():
+    assert reasons_for(Reading(0.0, False, 99.0), frozenset(), 0.0, 0.0) == set()
+
+
+READINGS = st.builds(Reading, st.none() | st.floats(0, 100), st.none() | st.booleans(), st.none() | st.floats(-40, 120))
+
+
+@given(READINGS, st.frozensets(st.sampled_from([BATTERY, HEAT])))
+def test_the_same_reading_again_changes_nothing(reading, before):
+    once = reasons_for(reading, before, LOW, HOT)
+    assert reasons_for(reading, once, LOW, HOT) == once
+
+
+@given(st.lists(st.floats(LOW, LOW + 4.9), min_size=1), st.lists(st.floats(HOT - 2.9, HOT - 0.1), min_size=1))
+def test_readings_about_a_limit_do_not_make_it_come_and_go(charges, heats):
+    for reasons in (frozenset(), frozenset([BATTERY, HEAT])):
+        now = reasons
+        for charge, heat in zip(charges, heats, strict=False):
+            now = reasons_for(Reading(charge, False, heat), now, LOW, HOT)
+            assert now == reasons
+
+
+# --- Reading
+
+
+def supply(root: Path, name: str = "battery", **files: str) -> None:
+    folder = root / "sys/class/power_supply" / name
+    folder.mkdir(parents=True)
+    for file, text in files.items():
+        (folder / file).write_text(text + "\n")
+
+
+def zone(root: Path, number: int, kind: str, temp: str) -> None:
+    folder = root / f"sys/class/thermal/thermal_zone{number}"
+    folder.mkdir(parents=True)
+    (folder / "type").write_text(kind + "\n")
+    (folder / "temp").write_text(temp + "\n")
+
+
+def nowhere(name: str) -> None:
+    return None
+
+
+def test_the_kernels_files(tmp_path):
+    supply(tmp_path, type="Battery", capacity="14", status="Discharging", temp="431")
+    supply(tmp_path, "usb", type="USB", online="0")
+    supply(tmp_path, "mouse", type="Battery", scope="Device", capacity="100", status="Charging")
+    zone(tmp_path, 0, "cpu-0-0", "95000")
+    found = Battery(tmp_path, nowhere)
+    assert found.read_files() == Reading(14.0, False, 43.1) and not found.tells_nothing
+    (tmp_path / "sys/class/power_supply/battery/capacity").write_text("50\n")
+    assert found.read_files().charge == 50.0
+
+
+def test_the_thermal_zone_of_the_battery(tmp_path):
+    zone(tmp_path, 7, "battery", "44500")
+    assert Battery(tmp_path, nowhere).read_files() == Reading(None, None, 44.5)
+
+
+@pytest.mark.parametrize(
+    ("files", "reading"),
+    [
+        ({}, Reading()),
+        ({"capacity": "much", "status": "Unknown", "temp": "hot"}, Reading()),
+        ({"capacity": "", "status": "", "temp": "0"}, Reading()),  # 0 is what a missing sensor says
+        ({"temp": "44500"}, Reading()),  # some other unit: not guessed at
+        ({"temp": "--5", "capacity": "5e1"}, Reading()),
+        ({"status": "Not charging"}, Reading(None, True, None)),  # a charger that rests at a limit
+        ({"status": "Full", "capacity": "100"}, Reading(100.0, True, None)),
+    ],
+)
+def test_odd_files(tmp_path, files, reading):
+    supply(tmp_path, type="Battery", **files)
+    assert Battery(tmp_path, nowhere).read_files() == reading
+
+
+def test_a_device_without_a_battery_tells_nothing(tmp_path):
+    assert Battery(tmp_path, nowhere).tells_nothing
+    zone(tmp_path, 0, "x86_pkg_temp", "60000")
+    assert Battery(tmp_path, nowhere).tells_nothing
+
+
+@pytest.mark.parametrize(
+    ("text", "reading"),
+    [
+        ('{"percentage": 9, "plugged": "UNPLUGGED", "temperature": 31.5}', Reading(9.0, False, 31.5)),
+        ('{"percentage": 9, "plugged": "PLUGGED_AC"}', Reading(9.0, True, None)),
+        ('{"percentage": "9", "plugged": 3, "temperature": NaN}', Reading()),
+        ("", None),
+        ("[]", None),
+        ("{}", None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_what_termux_says(text, reading):
+    assert read_status(text) == reading
+
+
+def program(folder: Path, script: str) -> str:
+    path = folder / PROGRAM
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(battery_module, "PROGRAM_TIMEOUT_S", 0.3)
+    path = program(tmp_path, f"sleep 300 & echo $! > {tmp_path}/child; sleep 300")
+    assert Battery(tmp_path, lambda name: path).ask_program() is None
+    await_end(int((tmp_path / "child").read_text()))
+
+
+def test_a_program_that_hangs_does_not_outlive_the_server(tmp_path):
+    os.mkfifo(tmp_path / "begun")
+    path = program(tmp_path, f"echo $$ > {tmp_path}/begun; sleep 300")
+    watch = PowerWatch("auto", LOW, HOT, open_battery=lambda: Battery(tmp_path, lambda name: path))
+    watch.look()
+    pid = int((tmp_path / "begun").read_text())  # waits until it has begun
+    watch.close()
+    await_end(pid)
+    assert not watch.due(1e12)
+
+
+def await_end(pid: int) -> None:
+    """A process that was killed is gone, or only its entry is left, as of one whose new parent has not looked yet."""
+    ends = os.times().elapsed + TIMEOUT_S
+    while os.times().elapsed < ends:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state == "Z":
+            return
+    raise AssertionError(f"process {pid} still runs")
+
+
+# --- The watch
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Planted(Battery):
+    """A battery of the test, whose program answers at once. A reading of None is no answer."""
+
+    def __init__(self, files: Reading, answer: Reading | None = None, program: str | None = None) -> None:
+        super().__init__(Path("/nowhere"), lambda name: program)
+        self._supplies = [Path("/nowhere")]
+        self.files, self.answer = files, answer
+        self.asked = 0
+
+    def read_files(self) -> Reading:
+        return self.files
+
+    def ask_program(self) -> Reading | None:
+        self.asked += 1
+        return self.answer
+
+
+def watch_of(battery: Battery, clock: Clock) -> PowerWatch:
+    return PowerWatch("auto", LOW, HOT, clock, lambda: battery)
+
+
+def look(watch: PowerWatch) -> None:
+    """Look, and wait for the answer of a program."""
+    watch.look()
+    if watch._asker is not None:
+        watch._asker.join(TIMEOUT_S)
+        assert not watch._asker.is_alive()
+
+
+def test_files_are_read_once_a_minute(caplog):
+    caplog.set_level("INFO")
+    clock, battery = Clock(), Planted(Reading(10, False, 30))
+    watch = watch_of(battery, clock)
+    changes: list[frozenset[str]] = []
+    watch.on_change = lambda: changes.append(watch.reasons)
+    assert watch.due(clock.now) and not watch.low
+    look(watch)
+    assert watch.low and watch.describe() == "the battery is at 10 %" and not watch.due(clock.now)
+    battery.files = Reading(10, True, 30)
+    look(watch)
+    assert watch.low  # not looked yet
+    clock.now += LOOK_S
+    look(watch)
+    assert not watch.low and changes == [{BATTERY}, frozenset()]
+    assert [record.getMessage() for record in caplog.records] == [
+        "low power (the battery is at 10 %): fewer threads, and background requests are refused",
+        "power is no longer low",
+    ]
+    clock.now += LOOK_S
+    look(watch)
+    assert len(caplog.records) == 2
+
+
+def test_a_program_is_asked_rarely_and_ever_more_rarely_when_it_fails():
+    clock, battery = Clock(), Planted(Reading(), Reading(50, False, 45), program="x")
+    watch = watch_of(battery, clock)
+    look(watch)
+    assert battery.asked == 1 and watch.reasons == {HEAT}
+    clock.now += ASK_S - 1
+    look(watch)
+    assert battery.asked == 1
+    battery.answer = None
+    waits = []
+    for _ in range(6):
+        before = clock.now
+        while not watch.due(clock.now):
+            clock.now += 1
+        waits.append(clock.now - before)
+        look(watch)
+    assert waits == [1, 2 * ASK_S, 4 * ASK_S, 8 * ASK_S, ASK_RARELY_S, ASK_RARELY_S]
+    assert not watch.low  # what it said at first is old by now
+
+
+def test_one_failure_of_the_program_keeps_what_it_said_before():
+    clock, battery = Clock(), Planted(Reading(), Reading(5, False, 30), program="x")
+    watch = watch_of(battery, clock)
+    look(watch)
+    battery.answer = None
+    clock.now += ASK_S
+    look(watch)
+    assert watch.low and battery.asked == 2
+
+
+def test_a_desktop_is_looked_at_once():
+    clock = Clock()
+    watch = watch_of(Battery(Path("/nowhere"), nowhere), clock)
+    watch.look()
+    assert not watch.low and not watch.due(1e12)
+
+
+@pytest.mark.parametrize(("mode", "low"), [("on", True), ("off", False)])
+def test_a_setting_that_says_it_looks_at_nothing(mode, low):
+    def never() -> Battery:
+        raise AssertionError("the battery was looked for")
+
+    watch = PowerWatch(mode, LOW, HOT, open_battery=never)
+    watch.look()
+    assert watch.low is low and not watch.due(1e12)
+    assert watch.reasons == ({ASKED} if low else set())
+
+
+def refusal(watch: PowerWatch) -> ApiError | None:
+    try:
+        watch.refuse_background()
+    except ApiError as error:
+        return error
+    return None
+
+
+def test_the_refusal_says_when_to_come_back():
+    clock, battery = Clock(), Planted(Reading(10, False, 43))
+    watch = watch_of(battery, clock)
+    assert refusal(watch) is None
+    look(watch)
+    clock.now += 20
+    refused = refusal(watch)
+    assert refused is not None and refused.code is ErrorCode.LOW_POWER and refused.retry_after_s == LOOK_S - 20
+    assert "the battery is at 10 % and the battery has 43 °C" in refused.message
+    clock.now += STALE_S
+    assert refusal(watch) is None  # nobody knows any more
+    asked = refusal(PowerWatch("on"))
+    assert asked is not None and asked.retry_after_s and "setting low_power" in asked.message
+
+
+# --- The engine
+
+
+@pytest.fixture
+def opened():
+    engines: list[Engine] = []
+
+    def start(watch: PowerWatch, **options: int) -> Engine:
+        settings = {
+            "memory_budget": 10**9,
+            "keep_alive": 0.0,
+            "threads": 4,
+            "queue_limit": 4,
+            "max_image_pixels": 10**6,
+        }
+        engines.append(Engine(EngineOptions(**settings | options), watch._clock, power=watch))
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        engine.close()
+
+
+def threads_of(engine: Engine, models: Path = MODELS) -> int:
+    entry = scan(models)["petals"]
+    with engine.use(entry, entry.versions["tflite"], 1e9) as running:
+        return running.model.threads
+
+
+def until(condition) -> None:
+    done = threading.Event()
+    ends = os.times().elapsed + TIMEOUT_S
+    while not condition():
+        assert os.times().elapsed < ends
+        done.wait(0.005)
+
+
+def test_a_model_is_loaded_with_half_the_threads_and_followed(opened):
+    clock, battery = Clock(), Planted(Reading(10, False, 30))
+    engine = opened(watch_of(battery, clock))
+    assert threads_of(engine) == 2
+    slots = engine._scheduler.sharing.slots
+    battery.files = Reading(10, True, 30)
+    clock.now += LOOK_S
+    until(lambda: threads_of(engine) == 4)  # a request notices, the janitor acts
+    assert engine._scheduler.sharing.slots >= slots
+    battery.files = Reading(90, False, 50)
+    clock.now += LOOK_S
+    until(lambda: threads_of(engine) == 2)
+
+
+def test_the_manifests_own_number_is_halved_too(opened, models_copy):
+    manifest = models_copy / "petals" / "model.toml"
+    manifest.write_text("threads = 3\n" + manifest.read_text())
+    clock, battery = Clock(), Planted(Reading(90, False, 30))
+    engine = opened(watch_of(battery, clock))
+    assert threads_of(engine, models_copy) == 3
+    battery.files = Reading(10, False, 30)
+    clock.now += LOOK_S
+    until(lambda: threads_of(engine, models_copy) == 1)
+
+
+def test_one_thread_is_the_least(opened):
+    assert threads_of(opened(PowerWatch("on"), threads=1)) == 1

@@ -1,0 +1,166 @@
+"""A server among others on one small device: it follows the battery and the cores that it is left, and says so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, Server
+from framed import Framed
+from pocketserve_wire.frames import retry_after_ms
+
+pytestmark = pytest.mark.live
+
+TIMEOUT_S = 30.0
+ROW = [5.8, 3.0, 4.3]
+TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": ROW}
+
+
+def metrics(server: Server) -> dict[str, float]:
+    """Samples of ``/metrics`` by name and labels."""
+    text = server.call("GET", "/metrics").text
+    return {key: float(value) for key, value in re.findall(r"^(pocketserve_\S+) (\S+)$", text, re.MULTILINE)}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < ends
+
+
+def low(reason: str) -> str:
+    return f'pocketserve_low_power{{reason="{reason}"}}'
+
+
+def threads(version: str = "tflite") -> str:
+    return f'pocketserve_model_threads{{model="petals",version="{version}"}}'
+
+
+BACKGROUND = {
+    "/v2/models/petals/infer": {"inputs": [TENSOR], "parameters": {"priority": 6}},
+    "/predictions/petals?priority=6": ROW,
+    "/v1/models/petals:predict?priority=4294967295": {"instances": [ROW]},
+}
+URGENT = {
+    "/v2/models/petals/infer": {"inputs": [TENSOR]},
+    "/predictions/petals?priority=5": ROW,
+    "/v1/models/petals:predict": {"instances": [ROW]},
+}
+
+
+def test_low_power_over_both_transports(new_server):
+    """Asked for by the setting: half the threads, and background requests are refused with a time to come back."""
+    server = new_server(MODELS, "--low-power", "on", "--threads", "4")
+    with server.connect() as peer:
+        for path, document in BACKGROUND.items():
+            refused = server.call("POST", path, json=document)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "60"), refused.text
+            assert refused.json()["code"] == "LOW_POWER" and "--low-power off" in refused.json()["error"]
+            answer = peer.call(f"POST {path}", json.dumps(document).encode())
+            assert (answer.status, answer.document) == (503, refused.json())
+            assert retry_after_ms(answer.ext) == 60_000
+        assert server.call("POST", "/v2/models/petals/infer", json=URGENT["/v2/models/petals/infer"]).ok
+        for path, document in URGENT.items():
+            assert server.call("POST", path, json=document).status_code == 200
+            assert peer.call(f"POST {path}", json.dumps(document).encode()).status == 200
+    found = metrics(server)
+    assert found[threads()] == 2 and found[low("asked")] == 1 and found[low("battery")] == found[low("heat")] == 0
+    refused_requests = 'pocketserve_requests_total{model="petals",outcome="refused",version="tflite"}'
+    assert found[refused_requests] == 2 * len(BACKGROUND)
+    assert server.call("GET", "/v2").json()["low_power"] == "the setting low_power is on"
+    assert server.call("GET", "/v2/health/ready").json() == {"live": True, "ready": True}
+    assert server.stop() == 0
+
+
+def program(folder: Path, script: str) -> dict[str, str]:
+    """A ``termux-battery-status`` of the test; returns the environment of a server that finds it."""
+    folder.mkdir()
+    path = folder / "termux-battery-status"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_a_battery_that_is_low(new_server, tmp_path):
+    """What Termux's program says counts, soon after the first request; nothing of it is asked before."""
+    asked = tmp_path / "asked"
+    says = f"""echo >> {asked}; echo '{{"percentage": 9, "plugged": "UNPLUGGED", "temperature": 30.1}}'"""
+    server = new_server(MODELS, "--threads", "2", environment=program(tmp_path / "bin", says))
+    assert metrics(server)[low("battery")] == 0 and not asked.exists()
+    path = "/predictions/petals"
+    assert server.call("POST", path, json=ROW).status_code == 200
+    until(lambda: metrics(server)[low("battery")] == 1)
+    until(lambda: metrics(server)[threads()] == 1)
+    found = metrics(server)
+    assert found["pocketserve_memory_budget_bytes"] > 0
+    assert (found["pocketserve_battery_charge_ratio"], found["pocketserve_battery_celsius"]) == (0.09, 30.1)
+    refused = server.call("POST", f"{path}?priority=9", json=ROW)
+    assert (refused.status_code, refused.json()["code"]) == (503, "LOW_POWER")
+    assert 1 <= int(refused.headers["Retry-After"]) <= 300
+    assert server.call("POST", path, json=ROW).status_code == 200
+    log = server.log.read_text()
+    assert log.count("low power (the battery is at 9 %)") == 1 and "runs with 1 threads now" in log
+    assert len(asked.read_text()) == 1
+    assert server.stop() == 0
+
+
+def test_a_battery_program_that_hangs_delays_nobody_and_does_not_stay(new_server, tmp_path):
+    os.mkfifo(tmp_path / "begun")
+    environment = program(tmp_path / "bin", f"echo $$ > {tmp_path}/begun; sleep 300")
+    server = new_server(MODELS, environment=environment)
+    assert server.call("POST", "/predictions/petals", json=ROW).status_code == 200
+    pid = int((tmp_path / "begun").read_text())  # it runs now, and says nothing
+    with server.connect() as peer:
+        assert peer.call("POST /predictions/petals?priority=6", json.dumps(ROW).encode()).status == 200
+    assert Path(f"/proc/{pid}").exists() and server.stop() == 0
+    until(lambda: not runs(pid))
+
+
+def runs(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda pid: ())(0)) < 2, reason="there is one core only")
+@pytest.mark.parametrize("version", ["tflite", pytest.param("onnx", marks=pytest.mark.onnx)])
+def test_cores_that_are_taken_away_and_given_back(new_server, version):
+    """As Android does to an app that goes to the background: to every thread of it, and back."""
+    server = new_server(MODELS)
+    path = f"/predictions/petals?version={version}"
+    before = value(server, path)
+    cores = sorted(os.sched_getaffinity(server.process.pid))
+    many = metrics(server)[threads(version)]
+    with server.connect() as peer:
+        for usable, wanted in ((cores[:1], 1.0), (cores, many)):
+            bind(server.process.pid, usable)
+            until(lambda wanted=wanted: serves_with(server, peer, version, wanted))
+            assert metrics(server)["pocketserve_usable_cores"] == len(usable)
+            assert value(server, path) == pytest.approx(before)
+    assert server.stop() == 0
+
+
+def value(server: Server, path: str) -> float:
+    answer: float = server.call("POST", path, json=ROW).json()["predictions"][0]["value"]
+    return answer
+
+
+def bind(pid: int, usable: list[int]) -> None:
+    """Every thread of a process."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # one that ended meanwhile
+            os.sched_setaffinity(int(task.name), usable)
+
+
+def serves_with(server: Server, peer: Framed, version: str, wanted: float) -> bool:
+    """Ask once, which is when the server looks about; whether the model runs with so many threads by now."""
+    answer = peer.call(f"POST /predictions/petals?version={version}", json.dumps(ROW).encode())
+    assert answer.status == 200
+    return metrics(server)[threads(version)] == wanted
