@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odd_pictures import CLAIMED, bombs, gif_of, png, saved
 from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks import pictures
 from pocketserve.tasks.picture_headers import size_to_hold
@@ -27,13 +28,6 @@ SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples
 MAX_PIXELS = 1_000_000
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
 DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits" / "samples"
-
-
-def saved(image: Any, kind: str = "PNG", **options: Any) -> bytes:
-    """The bytes of a picture file."""
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def read(
@@ -147,13 +141,6 @@ def test_a_jpeg_in_several_scans_counts_whole(noise: bytes) -> None:
     assert size_to_hold(saved(two_halves(), "JPEG")) is None
 
 
-def gif_of(screen: tuple[int, int], frame: tuple[int, int], before: bytes = b"") -> bytes:
-    """A GIF whose frame is restored to the background, which takes memory when it is opened."""
-    start = b"GIF89a" + struct.pack("<HHBBB", *screen, 0x80, 0, 0) + bytes(6) + before
-    disposal = b"!\xf9\x04" + bytes([2 << 2, 0, 0, 0, 0])
-    return start + disposal + b"," + struct.pack("<HHHHB", 0, 0, *frame, 0) + b"\x02\x02\x4c\x01\0;"
-
-
 BEFORE: dict[str, bytes] = {
     "nothing": b"",
     "a comment": b"!\xfe\x02ab\x01,\0",
@@ -184,7 +171,10 @@ def test_endless_blocks(body: bytes) -> None:
 
 
 @SETTINGS
-@given(st.sampled_from([b"GIF89a", b"\xff\xd8\xff"]), st.binary(max_size=200))
+@given(
+    st.sampled_from([b"GIF89a", b"\xff\xd8\xff", *(b"RIFF....WEBP" + kind for kind in (b"VP8 ", b"VP8L", b"VP8X"))]),
+    st.binary(max_size=200),
+)
 def test_headers_of_any_bytes(start: bytes, rest: bytes) -> None:
     """No bytes break the walk."""
     assert size_to_hold(start + rest) is None or len(rest) > 6
@@ -331,22 +321,72 @@ def test_inverting(when: str, ground: int, ink: int) -> None:
 # What is no picture
 
 
-def png(width: int, height: int, rows: bytes = b"") -> bytes:
-    """A 1-bit PNG by hand, which may announce more than it holds."""
-    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)), (b"IDAT", zlib.compress(rows))]
-    parts = [
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in [*chunks, (b"IEND", b"")]
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-
-
 @pytest.mark.parametrize("size", [(30_000, 30_000), (2**31 - 1, 2**31 - 1), (1_000_001, 1)])
 def test_huge_pictures_are_refused_undecoded(size: tuple[int, int]) -> None:
     """The announced size is compared with the limit before any pixel is decoded: these files hold none."""
     with pytest.raises(ApiError, match="limit is 1000000") as caught:
         read(png(*size))
     assert caught.value.code is ErrorCode.INVALID_INPUT
+
+
+@pytest.mark.parametrize("case", bombs())
+def test_bombs_of_every_format(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes that claim a quarter of a thousand megapixels are refused by what they claim, not decoded."""
+    if case.startswith(("GIF", "WEBP", "JPEG")):
+        monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened, which allocates"))
+    body = bombs()[case]
+    assert len(body) < 2000
+    with pytest.raises(ApiError, match=f"{CLAIMED}x{CLAIMED} pixels; the limit is 64000000") as caught:
+        read(body, max_pixels=64_000_000)
+    assert caught.value.code is ErrorCode.INVALID_INPUT
+
+
+MEASURE = """
+import sys
+sys.path[:0] = {paths!r}
+import PIL.Image
+from odd_pictures import bombs
+from pocketserve.repository.sections import ImageOptions
+from pocketserve.tasks.pictures import PictureShape, read_picture
+from pocketserve_wire import ApiError
+
+def most():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmPeak"))
+
+files = bombs()
+PIL.Image.init()
+before = most()
+for body in files.values():
+    try:
+        read_picture(memoryview(body), PictureShape(64, 64, 3), ImageOptions(), 64_000_000)
+    except ApiError:
+        continue
+    raise SystemExit("a bomb was decoded")
+print(most() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_bombs_take_no_memory() -> None:
+    """The process never even reserves what they claim: the smallest of them would be 245 MiB."""
+    code = MEASURE.format(paths=[str(Path(__file__).resolve().parents[1])])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 64 * 1024  # KiB
+
+
+@pytest.mark.parametrize("size", [(1, 1), (37, 1000), (1000, 37)])
+@pytest.mark.parametrize(
+    "options", [{}, {"lossless": True}, {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0"}, {"save_all": True}], ids=str
+)
+def test_the_canvas_of_a_webp(size: tuple[int, int], options: dict[str, Any]) -> None:
+    """What the header tells is what Pillow would allocate."""
+    if "save_all" in options:
+        options = {**options, "append_images": [Image.new("RGB", size, WHITE)]}
+    body = saved(Image.new("RGB", size, RED), "WEBP", **options)
+    assert size_to_hold(body) == Image.open(io.BytesIO(body)).size == size
+    assert [size_to_hold(body[:length]) for length in (12, 16, 29)] == [None] * 3
 
 
 def test_the_limit_itself_is_allowed() -> None:

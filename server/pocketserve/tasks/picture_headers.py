@@ -1,4 +1,9 @@
-"""What a GIF's or JPEG's header says of its cost, read from the bytes before a decoder allocates anything for it."""
+"""What a file's header says of its cost, read from the bytes before a decoder allocates anything for it.
+
+This is for GIF, WebP and JPEG. Of PNG and BMP, Pillow reads the header alone until somebody asks for more, and so does
+pillow-heif of HEIC: there the size that the opened picture tells is early enough. libheif refuses pixels beyond what
+the header announced.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +24,17 @@ _BARE = frozenset((0x00, 0x01, *range(0xD0, 0xD8)))
 def size_to_hold(body: bytes) -> tuple[int, int] | None:
     """Width and height of what the decoder must hold whole, however small the result; None where this cannot tell.
 
-    A GIF's first frame may be larger than its screen, and Pillow allocates both on opening. A JPEG counts where the
-    decoder needs several scans for a picture: then it holds all coefficients, whatever scale it is asked for.
+    A GIF's first frame may be larger than its screen, and Pillow allocates both on opening. Of a WebP it allocates the
+    canvas twice, in four bytes a pixel: 34 bytes of a file can ask for 2 GiB. A JPEG counts where the decoder needs
+    several scans for a picture: then it holds all coefficients, whatever scale it is asked for.
 
     Raises:
         ApiError: INVALID_INPUT, too much stands in front of the picture.
     """
     if body.startswith((b"GIF87a", b"GIF89a")) and len(body) >= 13:
         return _Gif(body).size()
+    if body.startswith(b"RIFF") and body[8:12] == b"WEBP":
+        return _webp_canvas(body)
     if body.startswith(b"\xff\xd8\xff"):
         return _jpeg_in_scans(body)
     return None
@@ -78,6 +86,22 @@ class _Gif:
         part = self._body[self._at : self._at + count]
         self._at += len(part)
         return part
+
+
+def _webp_canvas(body: bytes) -> tuple[int, int] | None:
+    """The canvas, which the first chunk tells, whatever its kind; libwebp refuses frames that are larger."""
+    kind, start = body[12:16], body[20:30]
+    if len(start) < 10:
+        return None  # a file that ends here has no picture
+    if kind == b"VP8X":
+        return int.from_bytes(start[4:7], "little") + 1, int.from_bytes(start[7:10], "little") + 1
+    if kind == b"VP8L":
+        bits = int.from_bytes(start[1:5], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 ":  # the two highest bits of each side are about scaling
+        width, height = unpack_from("<HH", start, 6)
+        return width & 0x3FFF, height & 0x3FFF
+    return None
 
 
 def _jpeg_in_scans(body: bytes) -> tuple[int, int] | None:

@@ -134,7 +134,7 @@ def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
         return PIL.Image.fromarray(read_frame(body, hints, max_pixels, halved=halved))
     file = bytes(body)
     held = size_to_hold(file)
-    if held is not None:  # opening a GIF already allocates
+    if held is not None:  # opening a GIF or WebP already allocates
         _check_size(held, max_pixels)
     PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
     formats = [*FORMATS, "HEIF"] if _is_heif(body) and _heif_is_installed() else FORMATS
