@@ -356,12 +356,13 @@ $quality
 
 $limits
 
-Trained on data that `models/recipes/words.py` makes up, seed 0; Apache-2.0. The same recipe writes this folder.
+Trained on data that `models/recipes/$recipe.py` makes up, seed 0; Apache-2.0. The same recipe writes this folder.
 """)
 
 
-def card(folder: Path, title: str, quality: str, limits: str) -> None:
-    (folder / "README.md").write_text(CARD.substitute(title=title, quality=quality, limits=limits), encoding="utf-8")
+def card(folder: Path, title: str, quality: str, limits: str, recipe: str = "words") -> None:
+    text = CARD.substitute(title=title, quality=quality, limits=limits, recipe=recipe)
+    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

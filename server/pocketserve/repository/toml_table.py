@@ -51,12 +51,12 @@ class Table:
         value: float | None = self.take(key, check, f"a number from {low:g} to {high:g}")
         return value
 
-    def numbers(self, key: str, *, nonzero: bool = False) -> tuple[float, ...] | None:
+    def numbers(self, key: str, *, nonzero: bool = False, each: str = "colour channel") -> tuple[float, ...] | None:
         def check(value: Any) -> bool:
             items = value if isinstance(value, list) else [value]
             return bool(items) and all(_is_number(item) and (item or not nonzero) for item in items)
 
-        value = self.take(key, check, "numbers, one per colour channel" + (" and none of them 0" if nonzero else ""))
+        value = self.take(key, check, f"numbers, one per {each}" + (" and none of them 0" if nonzero else ""))
         if value is None:
             return None
         return tuple(float(item) for item in (value if isinstance(value, list) else [value]))

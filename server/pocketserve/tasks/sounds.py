@@ -12,6 +12,7 @@ from pocketserve.runtimes.tflite_metadata import AudioProperties
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.features import Features, features_of
 from pocketserve.tasks.resampling import resample
 from pocketserve.tasks.wav import FLOAT, MAX_FRAMES, PCM, SampleFormat, Sound, check_rate, decode, is_wav, read_wav
 from pocketserve.tensors import Array, TensorSpec
@@ -25,6 +26,9 @@ FOREIGN = {b"ID3": "MP3", b"fLaC": "FLAC", b"OggS": "Ogg", b"FORM": "AIFF", b".s
 MAX_WINDOWS = 100_000
 MAX_PREPARED = 1 << 26
 """Samples in all windows of a request together: 256 MiB. Windows that overlap much fill it sooner."""
+
+MAX_FEATURES = 1 << 24
+"""Numbers of one spectrogram: an hour of 40 bins, 100 times a second. Working on it takes 8 times 8 bytes for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +54,25 @@ class SoundInput:
         rate: the model's samples per second.
         window: samples at a time; None gives the model the whole sound.
         channels: that the model hears.
+        features: what the model takes instead of samples.
     """
 
-    def __init__(self, spec: TensorSpec, rate: int, window: int | None, channels: int, options: AudioOptions) -> None:
+    def __init__(
+        self,
+        spec: TensorSpec,
+        rate: int,
+        window: int | None,
+        channels: int,
+        options: AudioOptions,
+        features: Features | None = None,
+    ) -> None:
         self.spec = spec
         self.rate = rate
         self.window = window
         self._channels = channels
         self._options = options
         self._hop = options.hop or window or 0
+        self._features = features
 
     def read(self, body: memoryview, hints: Hints) -> Sound:
         """A request's sound at the model's rate and with its channels.
@@ -83,11 +97,13 @@ class SoundInput:
         """
         samples = sound.samples
         if self.window is None:
+            if self._features is not None and self._features.size(len(samples)) > MAX_FEATURES:
+                raise invalid_input("the sound is too long for this model's spectrogram; send it in parts")
             return [Window(samples, 0.0, sound.seconds)]
         count = max(1, 1 + -(-(len(samples) - self.window) // self._hop))
         if self._options.pad == "drop" and count > 1 and (count - 1) * self._hop + self.window > len(samples):
             count -= 1
-        most = min(MAX_WINDOWS, MAX_PREPARED // ((self.window + self._options.context) * self._channels))
+        most = min(MAX_WINDOWS, MAX_PREPARED // self._size(self.window + self._options.context))
         if count > most:
             raise invalid_input(f"the sound has {count} windows, the limit is {most}; send it in parts")
         return [self._cut(samples, number * self._hop) for number in range(count)]
@@ -97,21 +113,31 @@ class SoundInput:
         values = window.samples
         kind = np.dtype(DATATYPES[self.spec.datatype].typestr)
         integers = kind.kind in "iu" and self.spec.quantization is None
-        if self._options.scale == "int16" or integers:
+        if self._options.scale == "int16" or (integers and self._features is None):
             values = np.clip(np.rint(values * 32768), -32768, 32767)
-        wanted = kind if integers or kind.kind == "f" else np.dtype(np.float32)
-        return np.ascontiguousarray(values.reshape(self._shape(values.shape)), dtype=wanted)
+        if self._features is not None:
+            values = self._features.array(values[:, 0])
+            if integers:
+                values = np.clip(np.rint(values), np.iinfo(kind).min, np.iinfo(kind).max)
+        else:
+            values = values.reshape(self._shape(values.shape))
+        return np.ascontiguousarray(values, dtype=kind if integers or kind.kind == "f" else np.float32)
 
     def describe(self) -> dict[str, str]:
         """For model cards."""
         length = "any length" if self.window is None else f"windows of {self.window} samples"
         heard = "mono" if self._channels == 1 else f"{self._channels} channels"
+        made = "" if self._features is None else f"; {self._features.describe()}"
         return {
             "input": "a sound: WAV, or raw samples with ?format=pcm16&rate=&channels=",
-            "preprocessing": f"resampled to {self.rate} Hz, {heard}, {length}",
+            "preprocessing": f"resampled to {self.rate} Hz, {heard}, {length}{made}",
             "content_type": "audio/wav",
             "example": "sound.wav",
         }
+
+    def _size(self, samples: int) -> int:
+        """Numbers that go into the model for so many samples, or that are worked on if these are more."""
+        return samples * self._channels if self._features is None else max(samples, self._features.size(samples))
 
     def _shape(self, samples: tuple[int, ...]) -> tuple[int, ...]:
         """The input's shape with the window's length in it: [n], [1, n], [1, n, channels] or [1, channels, n]."""
@@ -188,8 +214,12 @@ def sound_input(facts: ModelFacts, options: AudioOptions, task: str) -> SoundInp
     if type(rate) is not int or not 1000 <= rate <= 768_000:
         raise ModelLoadError(f"model.toml: task {task} needs audio.sample_rate; the model's file does not say it")
     channels = options.channels or (said.channels if said else 0) or 1
-    window = options.window or _fixed_window(spec, channels, options.context)
-    return SoundInput(spec, rate, window, channels, options)
+    features = features_of(facts, spec, rate, channels)
+    if features is None:
+        window = options.window or _fixed_window(spec, channels, options.context)
+    else:
+        window = features.window(options.window, options.context)
+    return SoundInput(spec, rate, window, channels, options, features)
 
 
 def rate_input(facts: ModelFacts, options: AudioOptions) -> TensorSpec | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pocketserve.repository.sections import vision, words
+from pocketserve.repository.sections import spectrogram, vision, words
 from pocketserve.repository.sections.base import Section
 from pocketserve.repository.sections.vision import ImageOptions
 
@@ -18,5 +18,5 @@ __all__ = ["SECTIONS", "TASKS", "ImageOptions"]
 TASKS = (*vision.TASKS, *words.TASKS, "tensors", "custom")
 """What a manifest's ``task`` may be."""
 
-SECTIONS: Mapping[str, Section] = {**vision.SECTIONS, **words.SECTIONS}
+SECTIONS: Mapping[str, Section] = {**vision.SECTIONS, **words.SECTIONS, **spectrogram.SECTIONS}
 """The tables, by their names in a manifest."""
