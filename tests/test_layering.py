@@ -110,6 +110,8 @@ FORBIDDEN = {
     "pocketserve.engine": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.quarantine": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.doctor": [*HTTP, *API, "pocketserve_client", "requests"],
+    "pocketserve.system": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
+    "pocketserve.simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.serving"],
     "pocketserve.run_marker": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],

@@ -1,0 +1,172 @@
+"""The Android look of a phone: environment, programs of Termux, and the files in which a system tells of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import site
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pocketserve.simulate.device import CoreMap, PhoneModel
+from pocketserve.system import VARIABLE
+
+APP = "data/data/com.termux/files"
+TERMUX_VERSION = "0.118.3"
+DESKTOP_ONLY = ("TMP", "TEMP", "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
+CLOCK_BYTES = struct.calcsize("d")
+COOL_C = 31.0
+BATTERY = {
+    "present": True,
+    "technology": "Li-ion",
+    "health": "GOOD",
+    "plugged": "UNPLUGGED",
+    "status": "DISCHARGING",
+    "temperature": COOL_C,
+    "voltage": 3850,
+    "current": -310_000,
+    "percentage": 76,
+    "level": 76,
+    "scale": 100,
+}
+"""What ``termux-battery-status`` prints; the fields of Termux:API's BatteryStatusAPI."""
+
+SITE = """\
+import os, sys
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+own = sys.modules.pop("sitecustomize")
+try:
+    import sitecustomize  # the one that this shadows
+except ImportError:
+    sys.modules["sitecustomize"] = own
+from pocketserve.simulate.clock import install
+install()
+"""
+
+
+class Look:
+    """The files of one phone.
+
+    Args:
+        folder: where they are made; it may be there already, from an earlier run of the same phone.
+    """
+
+    def __init__(self, folder: Path, model: PhoneModel, cores: CoreMap) -> None:
+        self.folder = folder.absolute()
+        self.prefix = self.folder / APP / "usr"
+        self.home = self.folder / APP / "home"
+        self.root = self.folder / "root"
+        self._model = model
+        for path in (self.prefix / "bin", self.prefix / "tmp", self.prefix / "etc", self.home, self._site):
+            path.mkdir(parents=True, exist_ok=True)
+        self._make_system_files(cores)
+        self._make_programs()
+        (self._site / "sitecustomize.py").write_text(SITE)
+        self.set_clock(0.0)
+        self.set_battery({})
+        self.set_heat(COOL_C)
+        self.set_memory(model.memory_mb * 10**6)
+
+    @property
+    def _site(self) -> Path:
+        return self.folder / "site"
+
+    def environment(self, desktop: Mapping[str, str]) -> dict[str, str]:
+        """The variables of a process on the phone.
+
+        Args:
+            desktop: the desktop's own. Those that say where Python and its packages are stay in force.
+        """
+        kept = {name: value for name, value in desktop.items() if name not in DESKTOP_ONLY and name[:4] != "XDG_"}
+        path = [str(self._site), *filter(None, [desktop.get("PYTHONPATH")])]
+        return {
+            **kept,
+            VARIABLE: str(self.folder),
+            "ANDROID_DATA": "/data",
+            "ANDROID_ROOT": "/system",
+            "HOME": str(self.home),
+            "PATH": os.pathsep.join([str(self.prefix / "bin"), desktop.get("PATH", os.defpath)]),
+            "PREFIX": str(self.prefix),
+            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONUSERBASE": site.getuserbase(),  # HOME would lead elsewhere
+            "TERMUX_VERSION": TERMUX_VERSION,
+            "TMPDIR": str(self.prefix / "tmp"),
+        }
+
+    def set_memory(self, available: int) -> None:
+        """What ``/proc/meminfo`` tells, in bytes."""
+        total = max(self._model.total_mb * 10**6, available)
+        lines = f"MemTotal: {total // 1024} kB\nMemFree: {available // 2048} kB\nMemAvailable: {available // 1024} kB\n"
+        self._replace(self.root / "proc/meminfo", lines)
+
+    def set_battery(self, changed: Mapping[str, object], answers: bool = True) -> None:
+        """What ``termux-battery-status`` prints.
+
+        Args:
+            answers: False lets it hang, as it does where the Termux:API app is missing.
+        """
+        path = self.folder / "battery.json"
+        self._replace(path, json.dumps({**BATTERY, **changed}, indent=2) + "\n")
+        hangs = self.folder / "battery-hangs"
+        hangs.unlink(missing_ok=True) if answers else hangs.touch()
+
+    def set_heat(self, degrees: float) -> None:
+        """What the thermal zones tell, in degrees Celsius."""
+        self._replace(self.root / "sys/class/thermal/thermal_zone0/temp", f"{round(degrees * 1000)}\n")
+
+    def set_clock(self, offset: float) -> None:
+        """By how many seconds the wall clock is wrong. It is read through a mapping: written in place, in one go."""
+        path = self.folder / "clock"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, struct.pack("d", offset), 0)
+        finally:
+            os.close(descriptor)
+
+    def list_processes(self, pids: Sequence[int]) -> None:
+        """Show these processes in ``/proc``; Android shows an app its own only."""
+        shown = {path.name for path in (self.root / "proc").iterdir() if path.name.isdigit()}
+        for name in shown - {str(pid) for pid in pids}:
+            (self.root / "proc" / name).unlink(missing_ok=True)
+        for pid in pids:
+            if str(pid) not in shown:
+                (self.root / "proc" / str(pid)).symlink_to(f"/proc/{pid}")
+
+    def _make_system_files(self, cores: CoreMap) -> None:
+        """``/proc`` and ``/sys`` as far as Android lets an app read them: no ``/proc/stat``, no ``/proc/net``."""
+        proc = self.root / "proc"
+        proc.mkdir(parents=True, exist_ok=True)
+        for name in ("self", "sys"):
+            if not (proc / name).is_symlink():
+                (proc / name).symlink_to(f"/proc/{name}")
+        for core in cores.all:
+            khz = self._model.fast_khz if core in cores.fast else self._model.slow_khz
+            self._replace(self.root / f"sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq", f"{khz}\n")
+        self._replace(self.root / "sys/class/thermal/thermal_zone0/type", "cpu\n")
+        self.list_processes([])
+
+    def _make_programs(self) -> None:
+        """Stand-ins for the programs of Termux and Android that something here runs."""
+        folder = shlex.quote(str(self.folder))
+        programs = {
+            "termux-battery-status": f"[ -e {folder}/battery-hangs ] && exec sleep 600\ncat {folder}/battery.json",
+            "termux-wake-lock": f": > {folder}/wake-lock",
+            "termux-wake-unlock": f"rm -f {folder}/wake-lock",
+            "getprop": f'case "$1" in ro.build.version.sdk) echo {self._model.api};; '
+            f"ro.product.model) echo {shlex.quote(f'simulated ({self._model.name})')};; *) echo;; esac",
+            "settings": "echo null",
+        }
+        for name, line in programs.items():
+            path = self.prefix / "bin" / name
+            self._replace(path, f"#!/bin/sh\n{line}\n")
+            path.chmod(0o755)
+
+    def _replace(self, path: Path, content: str) -> None:
+        """Write a file that others may be reading: it is the old one or the new one, never a part."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden = path.with_name(f".{path.name}.new")
+        hidden.write_text(content)
+        hidden.replace(path)

@@ -1,0 +1,104 @@
+"""A simulated phone with a real server on it, and real clients."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import MODELS
+from pocketserve.simulate.device import DEVICES, PhoneModel
+from pocketserve.simulate.phone import Phone
+from pocketserve_client import Client
+
+LIMIT_S = 60.0
+FLOWER, WIDTH = [5.1, 3.5, 1.4], 0.2266
+QUICK = dataclasses.replace(DEVICES["mid"], speed=1.0)
+"""A phone at the desktop's speed, where a test is not about speed."""
+
+
+def eventually(what: Callable[[], Any], limit: float = LIMIT_S) -> Any:
+    """Ask again and again until the answer is true; returns it."""
+    ends, never = time.monotonic() + limit, threading.Event()
+    while not (answer := what()):
+        assert time.monotonic() < ends, "it did not happen in time"
+        never.wait(0.02)  # another process gives no sign that could be waited for
+    return answer
+
+
+def free_ports() -> tuple[int, int]:
+    """Two ports that nobody has, for a server that has the same ones after it was killed."""
+    with socket.socket() as one, socket.socket() as other:
+        for each in (one, other):
+            each.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+@dataclasses.dataclass
+class Served:
+    """A phone that runs a server.
+
+    Attributes:
+        ports: HTTP, socket protocol.
+    """
+
+    phone: Phone
+    ports: tuple[int, int]
+    folder: Path
+
+    @property
+    def log(self) -> str:
+        """What the server has printed."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    @property
+    def token_file(self) -> Path:
+        return self.phone.look.home / ".local/state/pocketserve/token"
+
+    def await_ready(self) -> dict[str, Any]:
+        """Wait until the process that runs now has said that it is ready."""
+        return eventually(self._ready)
+
+    def _ready(self) -> dict[str, Any] | None:
+        try:
+            content = json.loads((self.folder / "ready.json").read_text())
+        except OSError:
+            return None
+        return content if content["pid"] == self.phone.pid else None
+
+    def client(self, transport: str, **options: Any) -> Client:
+        """A client of one transport, ``http`` or ``socket``."""
+        port = self.ports[0 if transport == "http" else 1]
+        return Client(f"{transport}://127.0.0.1:{port}", token_file=self.token_file, **options)
+
+
+def width(client: Client, **options: Any) -> float:
+    """Ask for the petal that every test knows."""
+    return client.predict("petals", FLOWER, **options)["predictions"][0]["value"]
+
+
+@pytest.fixture
+def serve_on(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Starts a server on a phone: ``serve_on(model, *options)``."""
+    phones: list[Phone] = []
+
+    def start(model: PhoneModel = QUICK, *options: str) -> Served:
+        phone = Phone(model, tmp_path / "phone", output=tmp_path / "log")
+        phones.append(phone)
+        ports = free_ports()
+        named = [f"--http-port={ports[0]}", f"--socket-port={ports[1]}", f"--ready-file={tmp_path / 'ready.json'}"]
+        phone.start(["serve", str(MODELS), *named, *options])
+        served = Served(phone, ports, tmp_path)
+        served.await_ready()
+        return served
+
+    yield start
+    for phone in phones:
+        phone.close()
