@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pocketserve import system
 from pocketserve.engine.cores import usable_cores
 from pocketserve.programs import Outcome, run_program
 from pocketserve.run_marker import suspended_seconds
@@ -40,9 +41,9 @@ class Device:
         free_disk: bytes that may still be written below a folder.
     """
 
-    root: Path = Path("/")
+    root: Path = field(default_factory=system.root)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    platform: str = sys.platform
+    platform: str = field(default_factory=system.platform)
     machine: str = field(default_factory=lambda: os.uname().machine)
     release: str = field(default_factory=lambda: os.uname().release)
     prefix: Path = Path(sys.prefix)

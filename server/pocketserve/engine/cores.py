@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from pocketserve import system
+
 FAST_SHARE = 0.7
 """A core counts as fast from this share of the fastest core's top speed: big and middle cores, not little ones."""
 
@@ -21,13 +23,17 @@ def usable_cores() -> list[int]:
     return sorted(getter(os.getpid()))
 
 
-def top_speed_khz(core: int, root: Path = Path("/sys/devices/system/cpu")) -> int | None:
+def top_speed_khz(core: int, root: Path | None = None) -> int | None:
     """A core's highest clock in kHz; None where the system does not tell.
 
     ``scaling_max_freq`` is not used: some devices forbid reading it.
+
+    Args:
+        root: where the folders of the cores are; the system's by default.
     """
+    folder = root or system.root() / "sys/devices/system/cpu"
     try:
-        return int((root / f"cpu{core}" / "cpufreq" / "cpuinfo_max_freq").read_text())
+        return int((folder / f"cpu{core}" / "cpufreq" / "cpuinfo_max_freq").read_text())
     except (OSError, ValueError):
         return None
 
@@ -46,13 +52,17 @@ def available_memory() -> int:
     return readable_memory() or 2**30
 
 
-def readable_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+def readable_memory(meminfo: Path | None = None) -> int | None:
     """Bytes of memory that can be had without swapping; None where the system does not tell.
 
     Android lets apps read this file of ``/proc``, unlike ``/proc/stat``.
+
+    Args:
+        meminfo: the file; the system's by default.
     """
+    file = meminfo or system.root() / "proc/meminfo"
     try:
-        for line in meminfo.read_text().splitlines():
+        for line in file.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
