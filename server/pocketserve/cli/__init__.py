@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pocketserve import __version__
 
-COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "demo")
+COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "simulate", "demo")
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 

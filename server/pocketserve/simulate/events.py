@@ -12,9 +12,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pocketserve.simulate.conditions import Condition
+from pocketserve.simulate.squatter import Squatter
 
 if TYPE_CHECKING:
     from pocketserve.simulate.phone import Phone
+
+Options = Mapping[str, Any]
+CORES_ABOVE_BATTERY_C = 35.0
+"""A round number: a busy chip is that much hotter than the battery beside it."""
 
 
 class EventError(ValueError):
@@ -35,7 +40,7 @@ class Event:
     kind: str
     at: float = 0.0
     seconds: float = 0.0
-    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    options: Options = field(default_factory=lambda: MappingProxyType({}))
 
 
 class Happening(Protocol):
@@ -64,15 +69,72 @@ class _Lasting:
 class Freeze(_Lasting):
     """Android's freezer: no thread runs, the kernel goes on to take connections and bytes. Its end is the thaw."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         _take(options)
         super().__init__(Condition(frozen=True))
+
+
+class Background(_Lasting):
+    """The app goes to the background: Android leaves it few little cores. Its end brings it to the front."""
+
+    def __init__(self, options: Options) -> None:
+        _take(options)
+        super().__init__(Condition(background=True))
+
+
+class Thermal(_Lasting):
+    """A hot phone slows its cores down. ``speed``: what is left of it; ``degrees``: of the battery, in Celsius."""
+
+    def __init__(self, options: Options) -> None:
+        taken = _take(options, speed=(0.5, 0.05, 1.0), degrees=(45.0, 0.0, 100.0))
+        battery = {"temperature": taken["degrees"], "health": "OVERHEAT"}
+        heat = taken["degrees"] + CORES_ABOVE_BATTERY_C
+        super().__init__(Condition(speed=taken["speed"], heat=heat, battery=battery))
+
+
+class Battery(_Lasting):
+    """An empty battery. ``percent``; ``plugged`` is 1 at the charger; with ``answers`` 0, Termux:API hangs."""
+
+    def __init__(self, options: Options) -> None:
+        taken = _take(options, percent=(8, 0, 100), plugged=(0, 0, 1), answers=(1, 0, 1))
+        states = {"plugged": "PLUGGED_AC", "status": "CHARGING"} if taken["plugged"] else {}
+        percent = round(taken["percent"])
+        super().__init__(
+            Condition(battery={"percentage": percent, "level": percent, **states}, api_answers=bool(taken["answers"]))
+        )
+
+
+class MemoryPressure:
+    """Other apps need memory: ``mb`` are left, by default a quarter of what the phone has for its processes.
+
+    The server sees it where it looks, in ``MemAvailable``. If it holds more than is left, it is killed, as Android's
+    low memory killer would; then the event's end starts it again. The kernel's taking of pages before that is left out.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._mb = _take(options, mb=(0, 0, 1_000_000))["mb"]
+        self._condition = Condition()
+
+    def begin(self, phone: Phone) -> None:
+        self._condition = Condition(memory_mb=max(1, round(self._mb or phone.model.memory_mb / 4)))
+        phone.impose(self._condition)
+
+    def end(self, phone: Phone) -> None:
+        phone.lift(self._condition)
+        phone.revive()
+
+
+class ClockJump(_Lasting):
+    """The wall clock is set, ``by`` seconds; at the end it is set right again. Monotonic clocks go on."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(Condition(clock=_take(options, by=(86_400.0, -1e9, 1e9))["by"]))
 
 
 class Kill:
     """Signal 9, which no program can catch. At its end the supervisor starts the server again."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         _take(options)
 
     def begin(self, phone: Phone) -> None:
@@ -82,7 +144,53 @@ class Kill:
         phone.revive()
 
 
-KINDS: Mapping[str, Callable[[Mapping[str, Any]], Happening]] = MappingProxyType({"freeze": Freeze, "kill": Kill})
+class PortSquatter:
+    """The server is killed, and another app has its ports before it is back. The supervisor tries in vain meanwhile.
+
+    ``ports``: a list of them; by default those on which the process listens.
+    """
+
+    def __init__(self, options: Options) -> None:
+        _take({name: value for name, value in options.items() if name != "ports"}, ports=(0, 0, 0))
+        self._ports = options.get("ports", [])
+        if not isinstance(self._ports, list | tuple) or not all(
+            isinstance(p, int) and 0 < p < 65536 for p in self._ports
+        ):
+            raise EventError(f"ports must be a list of port numbers, not {self._ports!r}")
+        self.squatter: Squatter | None = None
+
+    def begin(self, phone: Phone) -> None:
+        ports = self._ports or phone.ports
+        if not ports:
+            raise EventError("the command listens on no port yet")
+        phone.kill("squatter")
+        phone.excuse = "squatter"
+        try:
+            self.squatter = Squatter(ports)
+        except OSError as error:
+            phone.excuse = ""
+            phone.revive()
+            raise EventError(f"the ports {ports} cannot be taken: {error.strerror}") from None
+        phone.revive()
+
+    def end(self, phone: Phone) -> None:
+        phone.excuse = ""
+        if self.squatter is not None:
+            self.squatter.close()
+
+
+KINDS: Mapping[str, Callable[[Options], Happening]] = MappingProxyType(
+    {
+        "background": Background,
+        "freeze": Freeze,
+        "thermal": Thermal,
+        "battery": Battery,
+        "memory_pressure": MemoryPressure,
+        "kill": Kill,
+        "clock_jump": ClockJump,
+        "squatter": PortSquatter,
+    }
+)
 
 
 def open_event(event: Event) -> Happening:
@@ -96,7 +204,7 @@ def open_event(event: Event) -> Happening:
     return KINDS[event.kind](event.options)
 
 
-def _take(options: Mapping[str, Any], **known: tuple[Any, float, float]) -> dict[str, Any]:
+def _take(options: Options, **known: tuple[Any, float, float]) -> dict[str, Any]:
     """The options of an event, checked.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -52,6 +53,9 @@ class Look:
 
     Args:
         folder: where they are made; it may be there already, from an earlier run of the same phone.
+
+    Attributes:
+        is_guest: whether another run has the phone; then nothing here changes its files.
     """
 
     def __init__(self, folder: Path, model: PhoneModel, cores: CoreMap) -> None:
@@ -60,6 +64,11 @@ class Look:
         self.home = self.folder / APP / "home"
         self.root = self.folder / "root"
         self._model = model
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.folder / "lock")
+        self.is_guest = self._lock is None
+        if self.is_guest:
+            return
         for path in (self.prefix / "bin", self.prefix / "tmp", self.prefix / "etc", self.home, self._site):
             path.mkdir(parents=True, exist_ok=True)
         self._make_system_files(cores)
@@ -69,6 +78,12 @@ class Look:
         self.set_battery({})
         self.set_heat(COOL_C)
         self.set_memory(model.memory_mb * 10**6)
+
+    def close(self) -> None:
+        """Leave the phone to the next run."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     @property
     def _site(self) -> Path:
@@ -108,6 +123,8 @@ class Look:
         Args:
             answers: False lets it hang, as it does where the Termux:API app is missing.
         """
+        if self.is_guest:
+            return
         path = self.folder / "battery.json"
         self._replace(path, json.dumps({**BATTERY, **changed}, indent=2) + "\n")
         hangs = self.folder / "battery-hangs"
@@ -119,6 +136,8 @@ class Look:
 
     def set_clock(self, offset: float) -> None:
         """By how many seconds the wall clock is wrong. It is read through a mapping: written in place, in one go."""
+        if self.is_guest:
+            return
         path = self.folder / "clock"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -128,6 +147,8 @@ class Look:
 
     def list_processes(self, pids: Sequence[int]) -> None:
         """Show these processes in ``/proc``; Android shows an app its own only."""
+        if self.is_guest:
+            return
         shown = {path.name for path in (self.root / "proc").iterdir() if path.name.isdigit()}
         for name in shown - {str(pid) for pid in pids}:
             (self.root / "proc" / name).unlink(missing_ok=True)
@@ -166,7 +187,20 @@ class Look:
 
     def _replace(self, path: Path, content: str) -> None:
         """Write a file that others may be reading: it is the old one or the new one, never a part."""
+        if self.is_guest:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         hidden = path.with_name(f".{path.name}.new")
         hidden.write_text(content)
         hidden.replace(path)
+
+
+def _lock(path: Path) -> int | None:
+    """Take a file for as long as this run lives; None if another run has it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

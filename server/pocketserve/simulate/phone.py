@@ -21,6 +21,7 @@ from pocketserve.simulate.conditions import Condition, combine
 from pocketserve.simulate.device import PhoneModel, map_cores
 from pocketserve.simulate.events import Event, Happening, open_event
 from pocketserve.simulate.look import COOL_C, Look
+from pocketserve.simulate.squatter import listening_ports
 from pocketserve.simulate.throttle import DutyCycle
 
 LAUNCH = Path(__file__).with_name("launch.py")
@@ -44,6 +45,7 @@ class Exit:
         at: by the monotonic clock.
         code: as of :class:`subprocess.Popen`, negative for a signal.
         cause: ``kill``, ``memory``, ``squatter`` or ``close``; empty when nothing was done to it: it ended by itself.
+            A start that fails because a squatter has the ports counts as the squatter's doing.
     """
 
     at: float
@@ -56,10 +58,15 @@ class Phone:
     """One phone. Threads may share it. Close it: its processes end with it, and with this process however that ends.
 
     Args:
-        folder: for what the phone holds; it stays when the phone is closed.
+        folder: for what the phone holds; it stays when the phone is closed. Where another run has the phone already,
+            this one is a guest on it: it finds battery, memory and clock as the other left them.
         env: variables for the processes, on top of the phone's own.
         output: a file to which the processes' output is appended; None lets them use ours.
         stdin: what they read.
+
+    Attributes:
+        exits: every process that has ended.
+        excuse: why a process that is started now may fail.
     """
 
     def __init__(
@@ -75,6 +82,8 @@ class Phone:
         self.cores = map_cores(model, usable_cores())
         self.look = Look(folder, model, self.cores)
         self.exits: list[Exit] = []
+        self.excuse = ""
+        self._ports: list[int] = []
         self._env = {**self.look.environment(os.environ), **(env or {})}
         self._output, self._stdin = output, stdin
         self._conditions: list[Condition] = []
@@ -82,7 +91,7 @@ class Phone:
         self._changed = threading.Condition(threading.RLock())
         self._process: subprocess.Popen[bytes] | None = None
         self._arguments: list[str] | None = None
-        self._cause = ""
+        self._cause = self._failing_cause = ""
         self._start_at: float | None = None
         self._supervised = False
         self._start_error: Exception | None = None
@@ -136,6 +145,8 @@ class Phone:
         """End the process and all it started by signal 9. It stays dead until :meth:`revive`."""
         with self._changed:
             self._supervised, self._start_at = False, None
+            if self.alive and self._process is not None:
+                self._ports = listening_ports(self._process.pid) or self._ports
             self._kill(cause)
 
     def interrupt(self) -> None:
@@ -168,6 +179,13 @@ class Phone:
         with self._changed:
             return self._process.pid if self.alive and self._process is not None else None
 
+    @property
+    def ports(self) -> list[int]:
+        """The TCP ports on which the process listens; when it is dead, those that it had when it was killed."""
+        pid = self.pid
+        with self._changed:
+            return (listening_ports(pid) if pid is not None else []) or self._ports
+
     def memory_bytes(self) -> int | None:
         """What the process holds in memory (``VmRSS``); None without one, or where the system does not tell."""
         pid = self.pid
@@ -196,7 +214,12 @@ class Phone:
         happening = open_event(event)
         with self._changed:
             self._under_way.append((event, happening))
-        happening.begin(self)
+        try:
+            happening.begin(self)
+        except BaseException:
+            with self._changed:
+                self._under_way = [pair for pair in self._under_way if pair[0] is not event]
+            raise
 
     def end(self, event: Event) -> None:
         """Let an event end; one that is not under way is passed over."""
@@ -213,6 +236,15 @@ class Phone:
         with self._changed:
             return [event for event, _ in self._under_way]
 
+    def happening(self, event: Event) -> Happening:
+        """What an event that is under way does, for a look at it.
+
+        Raises:
+            StopIteration: it is not under way.
+        """
+        with self._changed:
+            return next(happening for begun, happening in self._under_way if begun is event)
+
     def impose(self, condition: Condition) -> None:
         """Put the phone under a condition until it is lifted."""
         with self._changed:
@@ -222,8 +254,9 @@ class Phone:
     def lift(self, condition: Condition) -> None:
         """Take a condition away again."""
         with self._changed:
-            self._conditions.remove(condition)
-            self._apply()
+            if condition in self._conditions:
+                self._conditions.remove(condition)
+                self._apply()
 
     @property
     def condition(self) -> Condition:
@@ -240,14 +273,13 @@ class Phone:
     def close(self) -> None:
         """End what is under way and the process: first politely, then by signal 9."""
         with self._changed:
-            self._supervised, self._start_at = False, None
-            left, self._under_way, self._conditions = self._under_way, [], []
-        for _, happening in left:
-            happening.end(self)
-        with self._changed:
             if self._closed:
                 return
             self._closed, self._supervised, self._start_at = True, False, None
+            left, self._under_way = self._under_way, []
+        for _, happening in left:
+            happening.end(self)
+        with self._changed:
             self._duty.set(1.0, False)
             if self.alive:
                 self._cause = self._cause or "close"
@@ -257,6 +289,7 @@ class Phone:
             self._changed.notify_all()
         self._keeper.join(SPAWN_TIMEOUT_S)
         self._duty.close()
+        self.look.close()
 
     # Inside: all of it under the lock
 
@@ -325,7 +358,8 @@ class Phone:
                 return
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # what it started is not left behind
-        self.exits.append(Exit(time.monotonic(), process.pid, process.returncode, self._cause))
+        cause = self._cause or (self._failing_cause if process.returncode > 0 else "")
+        self.exits.append(Exit(time.monotonic(), process.pid, process.returncode, cause))
         self._process, self._cause = None, ""
         self.look.list_processes([])
         if self._supervised and process.returncode != 0:
@@ -350,6 +384,7 @@ class Phone:
 
     def _spawn(self) -> None:
         assert self._arguments is not None
+        self._failing_cause = self.excuse
         specification = json.dumps({"parent": os.getpid(), "cores": self._usable})
         launch = [sys.executable, "-I", "-S", str(LAUNCH), specification]
         command = [sys.executable, "-m", "pocketserve", *self._arguments]
