@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from pocketserve import system
 from pocketserve.engine.power import Reading
 
 PROGRAM = "termux-battery-status"
@@ -26,14 +27,15 @@ class Battery:
     """The device's battery.
 
     Args:
-        root: where ``/sys`` is.
+        root: where ``/sys`` is; None is this device's.
         find_program: where a program is, or None.
 
     Attributes:
         program: what to ask where the files say nothing; None where it is not installed.
     """
 
-    def __init__(self, root: Path = Path("/"), find_program: Callable[[str], str | None] = shutil.which) -> None:
+    def __init__(self, root: Path | None = None, find_program: Callable[[str], str | None] = shutil.which) -> None:
+        root = root or system.root()
         self._supplies = _batteries(root / "sys/class/power_supply")
         self._zones = _battery_zones(root / "sys/class/thermal")
         self.program = find_program(PROGRAM)
