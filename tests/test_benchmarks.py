@@ -58,3 +58,9 @@ def test_a_quick_run_measures_both_transports_against_their_floors(tmp_path: Pat
     assert {item["kind"] for item in content["results"]} == {"comparison"}, done.stdout + done.stderr
     assert {item["name"] for item in content["results"]} == {"H1", "S1"}
     assert all(len(item["ours"]) == len(item["floor"]) > 1 for item in content["results"])
+
+
+def test_wake_ups_of_threads_that_ended_are_not_taken_off():
+    from benchmarks.idle import count_wake_ups
+
+    assert count_wake_ups({"1": 10, "2": 500}, {"1": 12, "3": 4}) == 2 + 4 + 1

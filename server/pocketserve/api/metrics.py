@@ -70,7 +70,8 @@ class _Collector:
             # A model that is closed at this moment has none.
             sessions = running.model.sessions if running is not None else ()
             if running is not None and sessions:
-                threads.add_metric([name, version], running.model.threads)
+                if not running.model.fixed_threads:
+                    threads.add_metric([name, version], running.model.threads)
                 devices.add_metric([name, version, device_of(sessions), sessions[0].runtime], 1)
         yield loaded
         yield waiting

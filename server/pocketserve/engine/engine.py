@@ -268,7 +268,7 @@ class Engine:
                 if running is None or slot.state is not State.READY:
                     continue
                 threads = self._threads(running.model.entry)
-                if running.model.threads == threads:
+                if running.model.threads == threads or running.model.fixed_threads:
                     continue
                 if running.open_sequences:
                     continue  # their state would be lost; the next sweep looks again

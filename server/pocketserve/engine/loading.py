@@ -78,6 +78,11 @@ class LoadedModel:
         """The callers' names of inputs that the server fills in: the state of a model with a memory."""
         return frozenset(spec.name for spec in self.inputs.specs if self.inputs.by_name[spec.name][1] in self.feedback)
 
+    @property
+    def fixed_threads(self) -> bool:
+        """Whether opening it again with another number of threads would change nothing."""
+        return getattr(runtime_for(self.version.kind), "fixed_threads", False)
+
     def reopen(self, threads: int) -> LoadedModel:
         """The same files with sessions for another number of threads.
 

@@ -100,6 +100,8 @@ class Runtime(Protocol):
     Attributes:
         platform: the name in OIP metadata, such as ``tensorflow_lite``.
         option_keys: keys that a version's manifest table may have for this runtime.
+
+    A runtime that cannot change the threads of one run from model to model says so by ``fixed_threads = True``.
     """
 
     platform: str

@@ -23,6 +23,7 @@ from pocketserve.runtimes.torch_common import (
     leaf_spec,
     load_error,
     to_torch,
+    use_threads,
     weight_bytes,
 )
 from pocketserve.runtimes.zip_kinds import kind_of_zip
@@ -53,9 +54,8 @@ class Pt2Runtime:
             raise ModelLoadError(f"{name} {_INSTEAD[kind]}")
         _check_allowed(source)
         torch = import_torch()
-        torch.set_num_threads(source.threads)
         try:
-            return Pt2Session(torch, torch.export.load(source.path))
+            return Pt2Session(torch, torch.export.load(source.path), source.threads)
         except ModelLoadError:
             raise
         except Exception as error:
@@ -107,8 +107,9 @@ class Pt2Session:
 
     signatures: Mapping[str, Signature] = {}
 
-    def __init__(self, torch: Any, program: Any) -> None:
+    def __init__(self, torch: Any, program: Any, threads: int) -> None:
         self._torch = torch
+        self._threads = threads
         self._ports = _ports(program)
         self.inputs: Sequence[TensorSpec] = [port.spec for port in self._ports if port.spec is not None]
         self._unflatten: Callable[[list[Any]], Any] = _unflattener(program.call_spec.in_spec)
@@ -127,6 +128,7 @@ class Pt2Session:
         """
         if self._module is None:
             raise RuntimeError("the session is closed")
+        use_threads(self._torch, self._threads)
         args, kwargs = self._unflatten([self._value(port, inputs) for port in self._ports])
         try:
             with self._torch.inference_mode():

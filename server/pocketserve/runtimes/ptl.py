@@ -53,7 +53,6 @@ class PtlRuntime:
         torch = import_torch()
         methods = read_methods(source.path)
         refuse_file_access(source.path)
-        torch.set_num_threads(source.threads)
         try:
             return open_session(lambda: _load(torch, source, methods), source)
         except ModelLoadError:

@@ -80,6 +80,7 @@ class SavedModelRuntime:
 
     platform = "tensorflow_savedmodel"
     option_keys = frozenset({"loader", "signature", "trust"})
+    fixed_threads = True  # TensorFlow takes it once for the process
 
     def open(self, source: ModelSource) -> SavedModelSession:
         """Load a model.

@@ -57,6 +57,15 @@ def import_torch() -> Any:
     return torch
 
 
+def use_threads(torch: Any, threads: int) -> None:
+    """Have what this thread runs next use so many threads.
+
+    PyTorch keeps the number for each calling thread: one that has run anything does not follow a change that another
+    thread makes, and several models share the thread. Saying it before each run costs a tenth of a microsecond.
+    """
+    torch.set_num_threads(threads)
+
+
 def file_size(path: Path) -> int:
     """Bytes of a model file.
 

@@ -19,7 +19,14 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.safetensors import read_safetensors
-from pocketserve.runtimes.torch_common import check_trusted, import_torch, to_numpy, to_torch, weight_bytes
+from pocketserve.runtimes.torch_common import (
+    check_trusted,
+    import_torch,
+    to_numpy,
+    to_torch,
+    use_threads,
+    weight_bytes,
+)
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 from pocketserve_wire import DATATYPES
 
@@ -37,7 +44,6 @@ class TorchRuntime:
         module = _build(torch, source)
         _fill(torch, module, source)
         module.eval()
-        torch.set_num_threads(source.threads)
         return TorchSession(torch, module, source)
 
 
@@ -49,6 +55,7 @@ class TorchSession:
     def __init__(self, torch: Any, module: Any, source: ModelSource) -> None:
         self._torch = torch
         self._module = module
+        self._threads = source.threads
         self.runtime = f"torch {torch.__version__}"
         self.device = "cpu"
         if not source.inputs:
@@ -90,6 +97,7 @@ class TorchSession:
         return tuple(_with_free_rows(spec) if batched else spec for spec in results)
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+        use_threads(self._torch, self._threads)
         arguments = [to_torch(self._torch, inputs[spec.name], spec) for spec in self.inputs]
         with self._torch.inference_mode():
             result = self._module(*arguments)

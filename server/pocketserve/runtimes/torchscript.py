@@ -24,6 +24,7 @@ from pocketserve.runtimes.torch_common import (
     leaf_spec,
     load_error,
     one_line,
+    use_threads,
     weight_bytes,
     zeros,
 )
@@ -77,6 +78,8 @@ class ScriptSession:
 
     def __init__(self, opener: Callable[[], Program], source: ModelSource) -> None:
         program = opener()
+        self._threads = source.threads
+        use_threads(program.torch, self._threads)  # for the run on zeros
         self.inputs: Sequence[TensorSpec] = program.parameters.inputs
         names, found = program.names, dict[str, TensorSpec]()
         if not source.outputs and not any(spec.open for spec in self.inputs):
@@ -96,6 +99,7 @@ class ScriptSession:
             ValueError: the model cannot take these sizes, types or values.
         """
         program = self._ready()
+        use_threads(program.torch, self._threads)
         try:
             result = program.run(inputs)
         except Exception as error:
@@ -206,7 +210,6 @@ class TorchScriptRuntime:
             raise ModelLoadError(f"{source.path.name} {_INSTEAD[kind]}")
         torch = import_torch()
         refuse_file_access(source.path)
-        torch.set_num_threads(source.threads)
         try:
             return open_session(lambda: load_script(torch, source), source)
         except ModelLoadError:
