@@ -28,6 +28,7 @@ from pocketserve.engine.power import (
 )
 from pocketserve.engine.running import EngineOptions
 from pocketserve.repository.scan import scan
+from pocketserve.runtimes.registry import KINDS, runtime_for
 from pocketserve_wire import ApiError, ErrorCode
 
 LOW, HOT = 15.0, 42.0
@@ -397,3 +398,8 @@ def test_the_manifests_own_number_is_halved_too(opened, models_copy):
 
 def test_one_thread_is_the_least(opened):
     assert threads_of(opened(PowerWatch("on"), threads=1)) == 1
+
+
+def test_runtimes_whose_threads_cannot_be_changed_are_left_alone():
+    fixed = {kind.name for kind in KINDS if kind.module and getattr(runtime_for(kind), "fixed_threads", False)}
+    assert fixed == {"executorch", "keras", "savedmodel"}

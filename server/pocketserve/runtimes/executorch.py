@@ -77,6 +77,7 @@ class ExecutorchRuntime:
 
     platform = "executorch"
     option_keys: frozenset[str] = frozenset()
+    fixed_threads = True  # its library has a pool of its own
 
     def open(self, source: ModelSource) -> ExecutorchSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""

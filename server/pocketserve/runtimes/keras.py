@@ -39,6 +39,7 @@ class KerasRuntime:
 
     platform = "keras"
     option_keys: frozenset[str] = frozenset()
+    fixed_threads = True  # TensorFlow takes it once for the process
 
     def open(self, source: ModelSource) -> KerasSession:
         """Load a model.
