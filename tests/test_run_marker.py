@@ -76,9 +76,20 @@ def test_a_server_tells_of_the_one_before_it(new_server, tmp_path):
     first.process.kill()
     first.process.wait(20)
     second = new_server(MODELS, environment=own)
-    assert f"the last server (process {first.process.pid}) was killed" in second.log.read_text()
+    said = second.log.read_text()
+    assert f"(process {first.process.pid}) was killed; what helps: pocketserve serve --memory-budget" in said
     assert second.stop() == 0
     assert json.loads((tmp_path / "state/last-killed.json").read_text())["pid"] == first.process.pid
     assert list((tmp_path / "state/runs").iterdir()) == []
     third = new_server(MODELS, environment=own)
     assert "was killed" not in third.log.read_text()
+
+
+@pytest.mark.live
+def test_in_termux_the_next_start_names_the_wake_lock(new_server, tmp_path):
+    own = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state"), "PREFIX": "/data/data/com.termux/files/usr"}
+    pid = start_and_die(tmp_path / "state")
+    server = new_server(MODELS, environment=own)
+    said = server.log.read_text()
+    assert f"(process {pid}) was killed, most likely by Android; what helps: termux-wake-lock" in said
+    assert server.stop() == 0

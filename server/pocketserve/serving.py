@@ -140,10 +140,14 @@ def _open_service(config: Config, token: str | None) -> Service:
 
 
 def _tell_of_killed(state_dir: Path) -> None:
-    """Say so if the last server had no chance to end: Android kills without a word."""
+    """Say so, and what helps, if the last server had no chance to end: Android kills without a word."""
     run = notice_killed(state_dir)
     if run is not None:
-        log.warning("the last server (process %d) was killed; `pocketserve doctor` says what to do", run.pid)
+        # Imported late: most starts have nothing to tell.
+        from pocketserve.doctor.device import Device
+        from pocketserve.doctor.last_run import tell
+
+        log.warning("%s; what helps: %s (`pocketserve doctor` has more)", *tell(Device(), run))
 
 
 def _preload(service: Service) -> None:

@@ -9,7 +9,7 @@ from pocketserve.doctor.android import on_android
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
 from pocketserve.doctor.surroundings import Settings
-from pocketserve.run_marker import boot_id, killed
+from pocketserve.run_marker import Run, boot_id, killed
 
 TOLD_FOR_S = 86_400.0
 
@@ -20,13 +20,17 @@ def check_last_run(device: Device, settings: Settings) -> Iterator[Finding]:
     if run is None or device.now - run.started > TOLD_FOR_S:
         yield ok("last run", "no server was killed lately")
         return
+    yield warning("last run", *tell(device, run))
+
+
+def tell(device: Device, run: Run) -> tuple[str, str]:
+    """How a server that had no chance to say goodbye ended, as far as can be known, and what helps."""
     boot = boot_id(device.root / "proc/sys/kernel/random/boot_id")
     shown = time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started))
     which = f"the server that started at {shown} UTC (process {run.pid})"
     if boot and run.boot and boot != run.boot:
-        yield warning("last run", f"{which} ended with a restart of the device", "pocketserve serve")
-    elif on_android(device):
+        return f"{which} ended with a restart of the device", "pocketserve serve"
+    if on_android(device):
         fix = "termux-wake-lock && pocketserve serve --memory-budget 300M; and see docs/termux.md, 'Signal 9'"
-        yield warning("last run", f"{which} was killed, most likely by Android", fix)
-    else:
-        yield warning("last run", f"{which} was killed", "pocketserve serve --memory-budget 500M")
+        return f"{which} was killed, most likely by Android", fix
+    return f"{which} was killed", "pocketserve serve --memory-budget 500M"
