@@ -16,6 +16,7 @@ from pocketserve.engine.running import Running
 from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
 from pocketserve.engine.statistics import Timing
 from pocketserve.engine.terms import Terms
+from pocketserve.prepared import Prepared, remember
 from pocketserve.runtimes.base import Session
 from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Detailed, Hints, OwnTensors, Task
 from pocketserve.tasks.labels import label_of
@@ -46,7 +47,7 @@ class Prediction:
     picture: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Inputs:
     """What a request sends to the model.
 
@@ -77,20 +78,43 @@ def run_tensors(
         ApiError: for every fault of the request; INFERENCE_FAILED when the framework raises.
     """
     began = time.perf_counter_ns()
+    prepared = running.prepared.get(request.plan) if request.plan is not None else None
+    if prepared is not None:
+        return _run_prepared(running, prepared, request, terms, began)
     model = running.model
     signature = _signature(request, running)
     bound_in, bound_out = model.entry_points[signature]
     tensors = request.inputs if request.raw is None else [_raw_tensor(request.raw, bound_in)]
     wanted = _wanted(request.outputs, bound_out)
     inputs = _collect(tensors, bound_in, row_by_row, model.feedback if signature is None else {})
+    step = read_step(request.parameters)
     ready = time.perf_counter_ns()
-    turn = _take_turn(running, signature, inputs, terms, read_step(request.parameters))
+    turn = _take_turn(running, signature, inputs, terms, step)
     infer_end = time.perf_counter_ns()
     labels = getattr(model.task, "labels", ())
     batched = bool(bound_in.specs) and bound_in.specs[0].shape[:1] == (-1,)
     outputs = [_output(asked, spec, turn.result[own], inputs.reals, labels, batched) for asked, (spec, own) in wanted]
     timing = _timing(turn, began, ready, infer_end, [inputs])
+    if request.plan is not None and step is None and not (inputs.row_by_row or inputs.reals or inputs.state):
+        remember(running, request, signature, inputs.rows, bound_in, wanted)
     return InferResponse(model.entry.name, model.version.name, outputs, id=request.id), timing
+
+
+def _run_prepared(
+    running: Running, prepared: Prepared, request: InferRequest, terms: Terms, began: int
+) -> tuple[InferResponse, Timing]:
+    """Answer a request of which all but its tensors' bytes was checked before."""
+    work = _PlainWork(prepared.arrays(request.inputs), prepared.signature)
+    ready = time.perf_counter_ns()
+    turn = running.lane.run(work, terms)
+    infer_end = time.perf_counter_ns()
+    outputs = prepared.tensors(turn.result)
+    model = running.model
+    response = InferResponse(model.entry.name, model.version.name, outputs, request.id)
+    output_ns = time.perf_counter_ns() - infer_end
+    return response, Timing(
+        turn.queue_ns, ready - began, turn.run_ns, output_ns, prepared.rows, turn.executions, turn.batch_rows
+    )
 
 
 def run_raw_input(
@@ -285,6 +309,20 @@ class _Work:
             return _run_rows(session, inputs, self.signature, self.terms)
         _forget(session)
         return _run(session, {**inputs.state, **inputs.arrays} if inputs.state else inputs.arrays, self.signature)
+
+
+class _PlainWork:
+    """A prepared request's run on whichever session it gets, as :class:`_Work`."""
+
+    __slots__ = ("arrays", "signature")
+
+    def __init__(self, arrays: dict[str, Array], signature: str | None) -> None:
+        self.arrays = arrays
+        self.signature = signature
+
+    def __call__(self, session: Session) -> dict[str, Array]:
+        _forget(session)
+        return _run(session, self.arrays, self.signature)
 
 
 def _take_step(

@@ -86,7 +86,8 @@ class Service:
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
         self._most_in_flight = max(1, config.worker_threads - FREE_THREADS)
         self._draining = False
-        self._idle = threading.Condition()
+        self._lock = threading.Lock()  # by itself too: entering the condition would be one more call per request
+        self._idle = threading.Condition(self._lock)
 
     # Health and shutdown
 
@@ -109,19 +110,22 @@ class Service:
             self._end()
 
     def _begin(self) -> None:
-        with self._idle:
-            if self._draining:
-                raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
-            if self._in_flight >= self._most_in_flight:
-                raise ApiError(
-                    ErrorCode.QUEUE_FULL,
-                    f"{self._in_flight} requests are under way on all models together; try again later",
-                    retry_after_s=0.5,
-                )
+        with self._lock:
+            if self._draining or self._in_flight >= self._most_in_flight:
+                raise self._refusal()
             self._in_flight += 1
 
+    def _refusal(self) -> ApiError:
+        if self._draining:
+            return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+        return ApiError(
+            ErrorCode.QUEUE_FULL,
+            f"{self._in_flight} requests are under way on all models together; try again later",
+            retry_after_s=0.5,
+        )
+
     def _end(self) -> None:
-        with self._idle:
+        with self._lock:
             self._in_flight -= 1
             if self._draining:
                 self._idle.notify_all()

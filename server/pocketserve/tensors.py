@@ -6,6 +6,7 @@ converts. BYTES arrays have dtype ``object`` and ``bytes`` elements.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,9 @@ from pocketserve_wire import DATATYPES, Tensor
 from pocketserve_wire.tensor import invalid
 
 Array = npt.NDArray[Any]
+
+_PLAIN = frozenset(map(np.dtype, "fdbhilqBHILQ?")) if sys.byteorder == "little" else frozenset()
+"""Element types whose memory is what the wire wants, and that memoryviews know."""
 
 _BY_DTYPE = {np.dtype(kind.typestr): name for name, kind in DATATYPES.items() if name not in ("BF16", "BYTES")}
 
@@ -94,10 +98,14 @@ def to_tensor(name: str, array: Array, datatype: str | None = None) -> Tensor:
     Args:
         datatype: needed only where the dtype does not tell it (BF16).
     """
-    kind = datatype or datatype_of(array.dtype)
+    dtype = array.dtype
+    kind = datatype or _BY_DTYPE.get(dtype) or datatype_of(dtype)
     if kind == "BYTES":
         elements = [_as_bytes(element) for element in array.reshape(-1).tolist()]
         return Tensor(name, kind, array.shape, elements)
+    if dtype in _PLAIN and array.size and array.flags.c_contiguous:
+        # What nearly every output is; a fifth of the time of what follows.
+        return Tensor(name, kind, array.shape, array.data.cast("B"))
     contiguous = np.ascontiguousarray(array, dtype=DATATYPES[kind].typestr).reshape(-1)
     return Tensor(name, kind, array.shape, contiguous.view(np.uint8).data)
 

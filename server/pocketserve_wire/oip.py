@@ -66,6 +66,8 @@ class InferRequest:
         parameters: the request's own parameters, without ``binary_data_output``.
         binary_output: whether outputs that are not listed are sent as raw bytes.
         raw: the whole body, when it is one input's bytes with no JSON in front (header length 0).
+        plan: the same object for all requests that differ in nothing but their tensors' bytes, so that what was
+            found out of one need not be found out again; None where that is not known.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
@@ -74,6 +76,7 @@ class InferRequest:
     parameters: Parameters = field(default_factory=dict)
     binary_output: bool = False
     raw: memoryview | None = None
+    plan: object | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(slots=True)
@@ -108,11 +111,11 @@ class _Plan:
 
     def read(self, view: memoryview) -> InferRequest:
         """The request that such a body is."""
-        inputs = [
-            Tensor(name, datatype, shape, view[start:end], dict(parameters))
-            for name, datatype, shape, start, end, parameters in self._inputs
-        ]
-        return InferRequest(inputs, list(self._outputs), self._id, dict(self._parameters), self._binary_output)
+        inputs = []
+        for name, datatype, shape, start, end, own in self._inputs:
+            inputs.append(Tensor(name, datatype, shape, view[start:end], dict(own)))
+        parameters = dict(self._parameters)
+        return InferRequest(inputs, list(self._outputs), self._id, parameters, self._binary_output, None, self)
 
 
 _plans: dict[tuple[bytes, int], _Plan] = {}
@@ -149,21 +152,27 @@ def decode_infer_request(body: bytes | memoryview, json_length: int | None) -> I
     Raises:
         ApiError: MALFORMED_JSON, INVALID_HEADER, INVALID_REQUEST, INVALID_PARAMETER or INVALID_TENSOR.
     """
+    known = decode_known_request(body, json_length)
+    if known is not None:
+        return known
+    view = memoryview(body)
+    request = _decode(view, json_length)
+    if json_length is not None and json_length <= MAX_PLANNED_BYTES and _is_plain(request, len(view) - json_length):
+        if len(_plans) >= MAX_PLANS:
+            _plans.clear()
+        _plans[bytes(view[:json_length]), len(view)] = _Plan(request, json_length)
+    return request
+
+
+def decode_known_request(body: bytes | memoryview, json_length: int | None) -> InferRequest | None:
+    """What :func:`decode_infer_request` gives, if that takes no checking; None where the body has to be read."""
     view = memoryview(body)
     if json_length == 0:
         return InferRequest(raw=view, binary_output=True)
     if json_length is None or json_length > MAX_PLANNED_BYTES:
-        return _decode(view, json_length)
-    known = bytes(view[:json_length]), len(view)
-    plan = _plans.get(known)
-    if plan is not None:
-        return plan.read(view)
-    request = _decode(view, json_length)
-    if _is_plain(request, len(view) - json_length):
-        if len(_plans) >= MAX_PLANS:
-            _plans.clear()
-        _plans[known] = _Plan(request, json_length)
-    return request
+        return None
+    plan = _plans.get((bytes(view[:json_length]), len(view)))
+    return plan.read(view) if plan is not None else None
 
 
 def _is_plain(request: InferRequest, raw_bytes: int) -> bool:
@@ -208,17 +217,24 @@ def encode_infer_request(request: InferRequest, *, binary: bool = True) -> Encod
     return _encode_tensors(header, "inputs", request.inputs, [binary] * len(request.inputs))
 
 
-def encode_infer_response(response: InferResponse, binary: Mapping[str, bool]) -> EncodedBody:
-    """Encode an inference response; ``binary`` tells by output name which tensors are sent as raw bytes.
+def encode_infer_response(response: InferResponse, binary: Mapping[str, bool] | bool) -> EncodedBody:
+    """Encode an inference response; ``binary`` tells by output name, or for all, which are sent as raw bytes.
 
     Raises:
         ApiError: INVALID_REQUEST when an output has no JSON form and was not asked for as binary.
     """
-    flags = [binary.get(tensor.name, False) for tensor in response.outputs]
-    known = _known_header(response) if flags and all(flags) else None
+    outputs = response.outputs
+    if isinstance(binary, bool):
+        flags = [binary] * len(outputs)
+    else:
+        flags = [binary.get(tensor.name, False) for tensor in outputs]
+    known = _known_header(response) if flags and False not in flags else None
     text = _headers.get(known) if known is not None else None
     if text is not None:
-        return EncodedBody([text, *(to_raw(tensor) for tensor in response.outputs)], len(text))
+        chunks: list[Any] = [text]
+        for tensor in outputs:  # all hold memory, or the header would not be known
+            chunks.append(tensor.data)
+        return EncodedBody(chunks, len(text))
     header: dict[str, Any] = {"id": response.id} if response.id else {}
     header["model_name"] = response.model_name
     header["model_version"] = response.model_version

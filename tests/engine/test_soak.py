@@ -70,7 +70,7 @@ def test_everyone_gets_their_own_answer():
         for counts in pool.map(work, range(THREADS)):
             ended += counts
     statistics = {lane: service.engine.statistics(*lane) for lane in LANES}
-    sizes = {lane: {size: batch["compute_infer"].count for size, batch in sorted(found.batches.items())}
+    sizes = {lane: {size: batch.count for size, batch in sorted(found.batches.items())}
              for lane, found in statistics.items()}  # fmt: skip
     service.close()
     print(f"\n{dict(ended)} in {time.monotonic() - began:.0f} s")
@@ -81,4 +81,4 @@ def test_everyone_gets_their_own_answer():
     assert ended.total() == REQUESTS // THREADS * THREADS
     # Streams are superseded now and then; nothing else goes unanswered.
     assert ended["right"] >= 0.9 * ended.total()
-    assert any(found.execution_count < found.success.count for found in statistics.values())
+    assert any(found.execution_count < found.runs.count for found in statistics.values())

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from pocketserve.api.messages import ApiRequest, ApiResponse, error_response
 from pocketserve.api.routes import ROUTES, Route
+from pocketserve.engine.cancellation import cancelled
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -145,8 +146,8 @@ def split_target(target: bytes) -> tuple[str, str, str]:
 def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
     """Run a route's handler; every fault becomes an answer, nothing is raised."""
     try:
-        if request.cancellation is not None:
-            request.cancellation.check()
+        if request.cancellation is not None and request.cancellation.cancelled:
+            raise cancelled()
         return route.handler(service, request)
     except Exception as error:
         return failure(error, f"{route.method} {route.pattern}")

@@ -120,7 +120,7 @@ def _counters(used: list[tuple[str, str, VersionStatistics]]) -> Iterator[Metric
     runs = CounterMetricFamily("pocketserve_executions", "Runs of the model", labels=keys)
     seconds = CounterMetricFamily("pocketserve_phase_seconds", "Time spent by phase", labels=[*keys, "phase"])
     for name, version, found in used:
-        requests.add_metric([name, version, "success"], found.success.count)
+        requests.add_metric([name, version, "success"], found.runs.count)
         known = 0
         for outcome, duration in found.unanswered.items():
             requests.add_metric([name, version, outcome], duration.count)
@@ -128,6 +128,6 @@ def _counters(used: list[tuple[str, str, VersionStatistics]]) -> Iterator[Metric
         requests.add_metric([name, version, "failure"], max(0, found.fail.count - known))
         rows.add_metric([name, version], found.inference_count)
         runs.add_metric([name, version], found.execution_count)
-        for phase, duration in found.phases.items():
-            seconds.add_metric([name, version, phase], duration.ns / 1e9)
+        for phase, ns in found.phase_ns().items():
+            seconds.add_metric([name, version, phase], ns / 1e9)
     yield from (requests, rows, runs, seconds)

@@ -82,17 +82,20 @@ def _config(entry: ModelEntry, running: Running) -> dict[str, Any]:
 
 def infer(service: Service, request: ApiRequest) -> ApiResponse:
     """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out."""
-    service.require(request.path["model"], request.path.get("version"))
-    decoded = oip.decode_infer_request(request.body, request.json_length)
+    model, version = request.path["model"], request.path.get("version")
+    decoded = oip.decode_known_request(request.body, request.json_length)
+    if decoded is None:
+        service.require(model, version)
+        decoded = oip.decode_infer_request(request.body, request.json_length)
     # A raw body has no parameters of its own, so the query string may hold them.
     parameters = decoded.parameters | waiting_parameters(request) if request.query else decoded.parameters
     terms = service.terms(parameters, request.deadline, request.cancellation)
-    run = partial(tasks.infer, service) if tasks.asks_for_task(decoded) else service.infer
-    response = run(request.path["model"], request.path.get("version"), decoded, terms)
+    wants_task = "task" in decoded.parameters and tasks.asks_for_task(decoded)
+    run = partial(tasks.infer, service) if wants_task else service.infer
+    response = run(model, version, decoded, terms)
+    binary: dict[str, bool] | bool = decoded.binary_output
     if decoded.outputs:
         binary = {output.name: output.binary for output in decoded.outputs}
-    else:
-        binary = dict.fromkeys((tensor.name for tensor in response.outputs), decoded.binary_output)
     body = oip.encode_infer_response(response, binary)
     answer = ApiResponse(chunks=body.chunks, json_length=body.json_length, compressible=True)
     if body.json_length is not None:

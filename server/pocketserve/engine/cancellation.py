@@ -13,26 +13,24 @@ class Cancellation:
     """One request's cancel switch: a transport throws it, whatever the request waits on hears of it.
 
     Thread-safe. Throwing it twice, or after the request has ended, does nothing.
+
+    Attributes:
+        cancelled: whether the caller has given the request up; only :meth:`cancel` sets it.
     """
 
-    __slots__ = ("_cancelled", "_listener", "_lock")
+    __slots__ = ("_listener", "_lock", "cancelled")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._cancelled = False
+        self.cancelled = False
         self._listener: Callable[[], None] | None = None
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the caller has given the request up."""
-        return self._cancelled
 
     def cancel(self) -> None:
         """Throw the switch. Runs the listener on this thread; it must not block."""
         with self._lock:
-            if self._cancelled:
+            if self.cancelled:
                 return
-            self._cancelled = True
+            self.cancelled = True
             listener, self._listener = self._listener, None
         if listener is not None:
             listener()
@@ -40,7 +38,7 @@ class Cancellation:
     def listen(self, listener: Callable[[], None] | None) -> None:
         """Set what is called on cancelling, at once when it has already happened; None forgets the one before."""
         with self._lock:
-            if not self._cancelled:
+            if not self.cancelled:
                 self._listener = listener
                 return
         if listener is not None:
@@ -52,7 +50,7 @@ class Cancellation:
         Raises:
             ApiError: CANCELLED.
         """
-        if self._cancelled:
+        if self.cancelled:
             raise cancelled()
 
 

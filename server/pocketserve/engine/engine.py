@@ -110,7 +110,8 @@ class Engine:
         self._look_at = 0.0
         self._scheduler = Scheduler(_slots(*self._fitted), clock)
         self._janitor_wakes: float | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # by itself too: entering the condition would be one more call per request
+        self._changed = threading.Condition(self._lock)
         self._janitor: threading.Thread | None = None
         self._closed = False
 
@@ -178,7 +179,10 @@ class Engine:
 
     def statistics(self, name: str, version: str) -> VersionStatistics:
         """A version's counters."""
-        with self._changed:
+        slot = self._slots.get((name, version))  # one that is there stays, so no lock is needed to find it
+        if slot is not None:
+            return slot.statistics
+        with self._lock:
             return self._slot((name, version)).statistics
 
     def running(self, name: str, version: str) -> Running | None:
@@ -311,8 +315,8 @@ class Engine:
         key = (entry.name, version.name)
         # A freshly loaded version may be evicted before this thread gets hold of it; then it is loaded once more.
         while True:
-            with self._changed:
-                slot = self._slot(key)
+            with self._lock:
+                slot = self._slots.get(key) or self._slot(key)
                 if slot.running is None:  # one that is being loaded anew serves on until the new one is there
                     self._await_loading(slot, deadline, cancellation)
                 if self._closed:
@@ -337,11 +341,11 @@ class Engine:
 
     def release(self, running: Running) -> None:
         """Give back what :meth:`acquire` gave."""
-        with self._changed:
+        with self._lock:
             running.users -= 1
             now = running.last_used = self._clock()
             last = running.retired and running.users == 0
-            if running.open_sequences or now >= self._look_at:
+            if running.sequences or now >= self._look_at:
                 self._wake_janitor(running, now)
         if last:
             self._close(running)

@@ -148,9 +148,10 @@ class Scheduler:
 
     def finish(self, line: Line, session: Session, run_s: float, tickets: Sequence[Ticket] = ()) -> None:
         """A run has ended, of these requests that had waited for it: its session and slot go to whoever is next."""
+        sharing = self.sharing
         with self.lock:
-            self.sharing.finish(line, session, run_s, tickets)
-            if self.sharing.contenders:
+            sharing.finish(line, session, run_s, tickets)
+            if sharing.contenders:
                 self._hand_over()
 
     def _hand_over(self) -> None:
@@ -234,8 +235,8 @@ class Lane:
         arrived = time.perf_counter_ns()
         if self._clock() >= terms.deadline:
             raise expired()
-        if terms.cancellation is not None:
-            terms.cancellation.check()
+        if terms.cancellation is not None and terms.cancellation.cancelled:
+            raise cancelled()
         with self._lock:  # the fast path: one lock, no hand-over
             session: Session | None = self._sharing.start(self._line)
         if session is None:

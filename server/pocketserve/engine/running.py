@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.engine.batching import RowBatcher, free_rows
 from pocketserve.engine.lane import Lane, Scheduler
@@ -33,9 +33,13 @@ class EngineOptions:
 
 
 class Running:
-    """A loaded version with its lane, as requests hold it."""
+    """A loaded version with its lane, as requests hold it.
 
-    __slots__ = ("keep_alive", "lane", "last_used", "model", "retired", "sequences", "users")
+    Attributes:
+        prepared: what :mod:`pocketserve.prepared` keeps of requests that come again and again; it goes with the model.
+    """
+
+    __slots__ = ("keep_alive", "lane", "last_used", "model", "prepared", "retired", "sequences", "users")
 
     def __init__(
         self, model: LoadedModel, lane: Lane, sequences: SequenceTable | None, keep_alive: float, now: float
@@ -46,6 +50,7 @@ class Running:
         self.keep_alive = keep_alive
         self.last_used = now
         self.users = 0
+        self.prepared: dict[object, Any] = {}
         self.retired = False
 
     @property

@@ -24,12 +24,12 @@ UNANSWERED = {
 }
 """Ends of requests that say nothing against the model; they count as failures too, as in Triton."""
 
-PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Timing:
     """Nanoseconds of one request's phases and the batch rows and runs it took.
+
+    Not frozen: one is made for every request, and freezing it would cost as much as all that is counted.
 
     Attributes:
         rows: its own rows.
@@ -44,11 +44,6 @@ class Timing:
     rows: int = 1
     executions: int = 1
     batch: int | None = None
-
-    @property
-    def total_ns(self) -> int:
-        """All phases together."""
-        return self.queue_ns + self.input_ns + self.infer_ns + self.output_ns
 
 
 class _Duration:
@@ -66,10 +61,29 @@ class _Duration:
         return {"count": self.count, "ns": self.ns}
 
 
-def _add_run(phases: dict[str, _Duration], timing: Timing) -> None:
-    phases["compute_input"].add(timing.input_ns)
-    phases["compute_infer"].add(timing.infer_ns)
-    phases["compute_output"].add(timing.output_ns)
+class _Runs:
+    """How many requests were answered, and the nanoseconds of each of their phases together."""
+
+    __slots__ = ("count", "infer_ns", "input_ns", "output_ns", "queue_ns")
+
+    def __init__(self) -> None:
+        self.count = self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = 0
+
+    @property
+    def total_ns(self) -> int:
+        """All phases together."""
+        return self.queue_ns + self.input_ns + self.infer_ns + self.output_ns
+
+    def add(self, timing: Timing) -> None:
+        self.count += 1
+        self.queue_ns += timing.queue_ns
+        self.input_ns += timing.input_ns
+        self.infer_ns += timing.infer_ns
+        self.output_ns += timing.output_ns
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        phases = {"compute_input": self.input_ns, "compute_infer": self.infer_ns, "compute_output": self.output_ns}
+        return {phase: {"count": self.count, "ns": ns} for phase, ns in phases.items()}
 
 
 class VersionStatistics:
@@ -80,11 +94,10 @@ class VersionStatistics:
         self.inference_count = 0
         self.execution_count = 0
         self.last_inference_ms = 0
-        self.success = _Duration()
         self.fail = _Duration()
         self.unanswered = {name: _Duration() for name in UNANSWERED.values()}
-        self.phases = {phase: _Duration() for phase in PHASES}
-        self.batches: dict[int, dict[str, _Duration]] = {}
+        self.runs = _Runs()
+        self.batches: dict[int, _Runs] = {}
 
     def record_success(self, timing: Timing) -> None:
         """Count a request that was answered."""
@@ -93,18 +106,16 @@ class VersionStatistics:
             self.inference_count += timing.rows
             self.execution_count += timing.executions
             self.last_inference_ms = int(time.time() * 1000)  # an epoch time for people, never used to compute
-            self.success.add(timing.total_ns)
-            self.phases["queue"].add(timing.queue_ns)
-            _add_run(self.phases, timing)
+            self.runs.add(timing)
             batch = self.batches.get(size) or self._new_batch(size)
             if batch is not None:
-                _add_run(batch, timing)
+                batch.add(timing)
 
-    def _new_batch(self, size: int) -> dict[str, _Duration] | None:
+    def _new_batch(self, size: int) -> _Runs | None:
         """The counters of a batch size that was not seen before; None for a request that another one led."""
         if not size or len(self.batches) >= MAX_BATCH_SIZES:
             return None
-        batch = self.batches[size] = {phase: _Duration() for phase in PHASES[1:]}
+        batch = self.batches[size] = _Runs()
         return batch
 
     def record_failure(self, ns: int, code: ErrorCode | None = None) -> None:
@@ -115,10 +126,18 @@ class VersionStatistics:
             if name is not None:
                 self.unanswered[name].add(ns)
 
+    def phase_ns(self) -> dict[str, int]:
+        """Nanoseconds of all successful requests together, by phase."""
+        with self._lock:
+            phases = self.runs.to_json()
+            queue_ns = self.runs.queue_ns
+        return {"queue": queue_ns, **{phase: counted["ns"] for phase, counted in phases.items()}}
+
     def to_json(self, name: str, version: str, memory_bytes: int) -> dict[str, Any]:
         """One entry of ``model_stats``."""
         with self._lock:
             never = {"count": 0, "ns": 0}
+            answered = self.runs.count
             return {
                 "name": name,
                 "version": version,
@@ -126,17 +145,15 @@ class VersionStatistics:
                 "inference_count": self.inference_count,
                 "execution_count": self.execution_count,
                 "inference_stats": {
-                    "success": self.success.to_json(),
+                    "success": {"count": answered, "ns": self.runs.total_ns},
                     "fail": self.fail.to_json(),
                     **{name: duration.to_json() for name, duration in self.unanswered.items()},
-                    **{phase: duration.to_json() for phase, duration in self.phases.items()},
+                    "queue": {"count": answered, "ns": self.runs.queue_ns},
+                    **self.runs.to_json(),
                     "cache_hit": never,
                     "cache_miss": never,
                 },
                 "response_stats": {},
-                "batch_stats": [
-                    {"batch_size": size, **{phase: d.to_json() for phase, d in durations.items()}}
-                    for size, durations in sorted(self.batches.items())
-                ],
+                "batch_stats": [{"batch_size": size, **runs.to_json()} for size, runs in sorted(self.batches.items())],
                 "memory_usage": [{"type": "CPU", "id": 0, "byte_size": memory_bytes}] if memory_bytes else [],
             }

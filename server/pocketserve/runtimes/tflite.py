@@ -314,6 +314,8 @@ class TfliteSession:
     def __init__(self, opener: _Opener, runtime: str, file_bytes: int) -> None:
         self._opener: _Opener | None = opener
         self._shapes: list[tuple[int, ...]] | None = None
+        # What the last run of the main graph was asked for, and found to fit: the next is mostly the same.
+        self._fitted: tuple[_Entry, list[tuple[int, ...]]] | None = None
         self._bypassing = False
         self._warned = False
         self._interpreter: Any = _allocated(opener)
@@ -343,11 +345,23 @@ class TfliteSession:
             ValueError: no such signature, or the model cannot take these sizes of its free dimensions.
             RuntimeError: the run itself failed. The session works on.
         """
-        entry = self._entry(signature)
-        arrays = [port.prepare(inputs[port.spec.name]) for port in entry.inputs]
-        _check_shapes(entry, arrays)
+        entry = self._main if signature is None else self._entry(signature)
+        arrays, shapes = [], []
+        for port in entry.inputs:
+            array = port.prepare(inputs[port.spec.name])
+            arrays.append(array)
+            shapes.append(array.shape)
+        asked = entry, shapes
+        fits = asked == self._fitted
+        if not fits:
+            _check_shapes(entry, arrays)
         try:
-            return self._run_main(entry, arrays) if entry.runner is None else self._run_other(entry, arrays)
+            if entry.runner is not None:
+                return self._run_other(entry, arrays)
+            if not fits:
+                self._fit(entry, arrays)
+                self._fitted = asked
+            return self._run_main(entry, arrays)
         except Exception as error:
             _let_go(error)
             self._discard()
@@ -405,17 +419,19 @@ class TfliteSession:
 
     def _discard(self) -> None:
         """Throw the interpreter away (see the module's text for why it is not repaired)."""
-        self._shapes = None
+        self._shapes = self._fitted = None
         self._interpreter = None
         self._bypassing = False
 
     def _run_main(self, entry: _Entry, arrays: Sequence[Array]) -> dict[str, Array]:
-        self._fit(entry, arrays)
-        interpreter = self._ready()
+        interpreter = self._interpreter if self._interpreter is not None else self._ready()
         for port, array in zip(entry.inputs, arrays, strict=True):
             interpreter.set_tensor(port.index, array)
         interpreter.invoke()
-        return {port.spec.name: _copy_out(interpreter, port) for port in entry.outputs}
+        outputs = {}
+        for port in entry.outputs:
+            outputs[port.spec.name] = _copy_out(interpreter, port)
+        return outputs
 
     def _fit(self, entry: _Entry, arrays: Sequence[Array]) -> None:
         """Give the inputs the arrays' shapes, if they have others now.
@@ -498,6 +514,7 @@ class TfliteSession:
         zeros = [_zeros(port.spec) for port in self._main.inputs]
         free = any(-1 in port.spec.shape for port in self._main.inputs)
         try:
+            self._fit(self._main, zeros)
             seen = self._run_main(self._main, zeros)
         except Exception:
             return

@@ -89,7 +89,10 @@ def encode(request_id: int, answer: ApiResponse, most: int) -> tuple[list[Chunk]
     json_length = answer.json_length
     if json_length is None:
         json_length = size if answer.content_type == JSON else 0
-    ext = _write_ext(answer, whole_json=json_length == size)
+    whole_json = json_length == size
+    ext = b""
+    if whole_json or answer.content_type != OCTETS or answer.retry_after_s is not None:
+        ext = _write_ext(answer, whole_json=whole_json)
     head = HEADER.pack(MARK, RESPONSE, 0, request_id, answer.status, 0, len(ext), json_length, size)
     return [head + ext, *answer.chunks], HEADER_BYTES + len(ext) + size
 

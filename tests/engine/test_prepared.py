@@ -1,0 +1,144 @@
+"""A request of a kind that was checked before is answered as if it were the first, whatever its bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from conftest import MODELS
+from pocketserve import prepared
+from pocketserve.api import oip as api
+from pocketserve.api.messages import ApiRequest
+from pocketserve.config import load_config
+from pocketserve.service import Service
+from pocketserve.tensors import to_tensor
+from pocketserve_wire import DATATYPES, ApiError, ErrorCode
+from pocketserve_wire.tensor import to_raw
+
+Array = npt.NDArray[Any]
+SHAPE = (3, 8, 8, 1)
+SCORES = 3 * 10 * 4
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    settings = {"models_dir": MODELS, "state_dir": tmp_path_factory.mktemp("state"), "quarantine": False}
+    running = Service(load_config(settings, environ={}))
+    yield running
+    running.close()
+
+
+def picture(seed: int, shape: Sequence[int] = SHAPE) -> Array:
+    return np.random.default_rng(seed).random(shape).astype(np.float32)
+
+
+def body_of(values: Array, shape: Sequence[int] = SHAPE, **more: Any) -> tuple[bytes, int]:
+    tensor = {
+        "name": "image",
+        "datatype": "FP32",
+        "shape": list(shape),
+        "parameters": {"binary_data_size": values.nbytes},
+    }
+    header = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [tensor], **more}).encode()
+    return header + values.tobytes(), len(header)
+
+
+def ask(service: Service, body: bytes, json_length: int, version: str = "tflite") -> bytes:
+    path = {"model": "digits", "version": version}
+    answer = api.infer(service, ApiRequest(path=path, body=memoryview(body), json_length=json_length))
+    return b"".join(answer.chunks)
+
+
+def kept(service: Service, version: str = "tflite") -> dict[object, Any]:
+    running = service.engine.running("digits", version)
+    assert running is not None
+    return running.prepared
+
+
+@pytest.mark.parametrize("version", ["tflite", "tflite-int8", "onnx"])
+def test_each_answer_is_that_of_its_own_bytes(service, version):
+    alone = [ask(service, *body_of(picture(seed), id=f"fresh {seed}"), version) for seed in range(4)]
+    again = [ask(service, *body_of(picture(seed), id="the same"), version) for seed in range(4)]
+    scores = [answer[-SCORES:] for answer in again]
+    assert scores == [answer[-SCORES:] for answer in alone]
+    assert len(set(scores)) == 4
+
+
+def test_what_was_kept_says_nothing_of_another_shape(service):
+    values = picture(0)
+    assert ask(service, *body_of(values))
+    with pytest.raises(ApiError) as caught:
+        ask(service, *body_of(values, (3, 1, 8, 8)))
+    assert caught.value.code is ErrorCode.INVALID_TENSOR
+    assert ask(service, *body_of(values))
+
+
+def test_rows_are_counted(service):
+    counted = service.engine.statistics("digits", "tflite")
+    before = counted.inference_count, counted.execution_count, counted.runs.count
+    for _ in range(2):
+        ask(service, *body_of(picture(1), id="counted"))
+    assert (counted.inference_count, counted.execution_count, counted.runs.count) == (
+        before[0] + 2 * SHAPE[0],
+        before[1] + 2,
+        before[2] + 2,
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"outputs": [{"name": "scores", "parameters": {"classification": 2, "binary_data": True}}]},
+        {"parameters": {"sequence_id": 7, "sequence_start": True}, "id": "not a model with state"},
+    ],
+)
+def test_what_is_more_than_a_plain_run_is_not_kept(service, more):
+    ask(service, *body_of(picture(2)))
+    before = len(kept(service))
+    for _ in range(2):
+        ask(service, *body_of(picture(2), **more))
+    assert len(kept(service)) == before
+
+
+def test_outputs_that_were_asked_for(service):
+    named = {"outputs": [{"name": "scores", "parameters": {"binary_data": True}}]}
+    all_of_them = ask(service, *body_of(picture(3)))
+    for _ in range(2):
+        assert ask(service, *body_of(picture(3), **named)) == all_of_them
+
+
+def test_their_number_is_bounded(service):
+    for number in range(prepared.MOST + 9):
+        ask(service, *body_of(picture(4), id=f"kind {number}"))
+    assert 0 < len(kept(service)) <= prepared.MOST
+
+
+def test_it_goes_with_the_model(service):
+    ask(service, *body_of(picture(5)))
+    service.load("digits")
+    assert not kept(service)
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from([kind.typestr for kind in DATATYPES.values() if kind.name not in ("BF16", "BYTES")]),
+        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_an_array_of_any_layout_becomes_the_same_bytes(array, turned, swapped):
+    array = array.T if turned else array
+    if swapped:
+        array = array.astype(array.dtype.newbyteorder(">"))
+    tensor = to_tensor("y", array)
+    assert tensor.shape == array.shape
+    assert bytes(to_raw(tensor)) == array.astype(array.dtype.newbyteorder("<")).tobytes()
