@@ -41,6 +41,7 @@ AWAITS_CHALLENGE: Final = frozenset({FrameType.CHALLENGE, FrameType.ERROR})
 AWAITS_READY: Final = frozenset({FrameType.READY, FrameType.ERROR})
 FROM_SERVER: Final = frozenset({FrameType.RESPONSE, FrameType.PING, FrameType.PONG, FrameType.GOAWAY, FrameType.ERROR})
 
+_REQUEST: Final = int(FrameType.REQUEST)
 _WITH_LONG_BODY = frozenset({FrameType.REQUEST, FrameType.RESPONSE})
 ALIGNMENT: Final = 8
 """Bodies start at a multiple of this in memory, so that tensors, which start at one in the body, do so too."""
@@ -83,6 +84,7 @@ class FrameDecoder:
         self._header: Header | None = None
         self._payload = bytearray()
         self._wanted = self._filled = 0
+        self._padding = 0
         self._discarding = 0
         self._lent: memoryview | None = None
 
@@ -103,8 +105,8 @@ class FrameDecoder:
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty once :meth:`next` has said None. Valid until :meth:`received`."""
-        self._lent = self._space()
-        return self._lent
+        self._lent = lent = self._space()
+        return lent
 
     def _space(self) -> memoryview:
         if self._header is not None and not self._discarding:
@@ -112,7 +114,8 @@ class FrameDecoder:
             return memoryview(self._payload)[self._filled :]
         if self._start == self._end:
             self._start = self._end = 0
-        elif self._end == BUFFER_BYTES:
+            return self._view[:]
+        if self._end == BUFFER_BYTES:
             rest = self._end - self._start
             self._view[:rest] = bytes(self._view[self._start : self._end])
             self._start, self._end = 0, rest
@@ -185,25 +188,36 @@ class FrameDecoder:
             return False
         if not self._buffer.startswith(MARK, self._start):
             self._check_first_bytes(have)
-        header = parse_header(self._view[self._start : self._start + HEADER_BYTES])
+        header = parse_header(self._buffer, self._start)
         self._check_expected(header)
         self._listens = False
         self._start += HEADER_BYTES
         self._header = header
+        length = header.target_length + header.ext_length + header.body_length
         if self._is_kept(header):
-            # The header's last bytes are kept in front as padding, so that the body starts aligned.
-            padding = _padding(header)
-            taken = min(header.payload_length, self._end - self._start)
-            self._wanted = padding + header.payload_length
-            self._filled = padding + taken
-            payload = bytearray(min(self._wanted, FIRST_BODY_BYTES))
-            payload[: self._filled] = self._view[self._start - padding : self._start + taken]
-            self._payload = payload
-            self._start += taken
+            self._keep(header, length)
         else:
-            self._discarding = header.payload_length
+            self._discarding = length
             self._wanted = self._filled = 0
         return True
+
+    def _keep(self, header: Header, length: int) -> None:
+        """Move what is there of a payload to where it stays."""
+        # The header's last bytes are kept in front as padding, so that the body starts aligned.
+        self._padding = padding = -(header.target_length + header.ext_length) % ALIGNMENT
+        self._wanted = wanted = padding + length
+        first = self._start - padding
+        have = self._end - first
+        if have >= wanted:
+            self._payload = self._buffer[first : first + wanted]
+            self._filled = wanted
+            self._start = first + wanted
+            return
+        self._payload = bytearray(min(wanted, FIRST_BODY_BYTES))
+        with memoryview(self._payload) as payload:
+            payload[:have] = self._view[first : self._end]
+        self._filled = have
+        self._start = self._end
 
     def _check_first_bytes(self, have: int) -> None:
         """Tell a peer of another protocol from one whose first bytes are still on their way."""
@@ -227,7 +241,7 @@ class FrameDecoder:
             return
         if kind not in self.allowed:
             raise _unexpected(f"{FrameType(kind).name} may not come here")
-        if kind == FrameType.REQUEST:
+        if kind == _REQUEST:
             if header.request_id <= self.last_request_id:
                 raise ConnectionFaultError(
                     ConnectionFault.BAD_REQUEST_ID,
@@ -250,7 +264,7 @@ class FrameDecoder:
     def _is_kept(self, header: Header) -> bool:
         if header.type >= FIRST_SKIPPED_TYPE:
             return False
-        if self.admit is None or header.type not in (FrameType.REQUEST, FrameType.RESPONSE):
+        if self.admit is None or header.type not in _WITH_LONG_BODY:
             return True
         return self.admit(header)
 
@@ -271,24 +285,15 @@ class FrameDecoder:
         assert header is not None
         if header.type >= FIRST_SKIPPED_TYPE:
             return None
-        if self._wanted < header.payload_length:
-            return Frame(header.type, header.request_id, header.arg, json_length=header.json_length, discarded=True)
-        payload, self._payload = memoryview(self._payload)[_padding(header) :], bytearray()
-        body_start = header.target_length + header.ext_length
-        ext = parse_ext(payload[header.target_length : body_start]) if header.ext_length else {}
-        return Frame(
-            header.type,
-            header.request_id,
-            header.arg,
-            bytes(payload[: header.target_length]) if header.target_length else b"",
-            ext,
-            header.json_length,
-            payload[body_start:],
-        )
-
-
-def _padding(header: Header) -> int:
-    return -(header.target_length + header.ext_length) % ALIGNMENT
+        kind, request_id, arg, target_length, ext_length, json_length, _ = header
+        if not self._wanted and header.payload_length:
+            return Frame(kind, request_id, arg, json_length=json_length, discarded=True)
+        payload, self._payload = memoryview(self._payload), bytearray()
+        ext_start = self._padding + target_length
+        body_start = ext_start + ext_length
+        target = bytes(payload[self._padding : ext_start]) if target_length else b""
+        ext = parse_ext(payload[ext_start:body_start]) if ext_length else {}
+        return Frame(kind, request_id, arg, target, ext, json_length, payload[body_start:])
 
 
 def _unexpected(message: str) -> ConnectionFaultError:

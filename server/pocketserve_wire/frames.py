@@ -122,13 +122,16 @@ class Frame:
     discarded: bool = False
 
 
-def parse_header(buffer: bytes | bytearray | memoryview) -> Header:
+def parse_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Header:
     """Read a header and check all that it can be checked for without knowing who sent it and when.
+
+    Args:
+        offset: where it starts in the buffer.
 
     Raises:
         ConnectionFaultError: BAD_MARK, UNKNOWN_FRAME, BAD_FRAME, BAD_REQUEST_ID or FRAME_TOO_LARGE.
     """
-    mark, kind, flags, request_id, arg, target, ext, json_length, body = HEADER.unpack_from(buffer)
+    mark, kind, flags, request_id, arg, target, ext, json_length, body = HEADER.unpack_from(buffer, offset)
     if mark != MARK:
         raise ConnectionFaultError(ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49")
     header = Header(kind, request_id, arg, target, ext, json_length, body)

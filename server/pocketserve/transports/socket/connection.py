@@ -179,36 +179,38 @@ class Connection:
 
     def _take_request(self, frame: Frame) -> bool:
         """Answer a request on this thread; whether this thread still holds the right to read."""
-        cancellation = Cancellation()
-        refusal = self._register(frame, cancellation)
+        admission, cancellation = self._admission, Cancellation()
+        received = admission.received  # the next reader sets it anew
+        ahead = self._decoder.buffered
+        with self._lock:
+            refusal = admission.refusal or self._register(frame, cancellation)
+            if refusal is None and not ahead:
+                self._watch()
         if refusal is not None:
             self._post(requests.encode(frame.request_id, error_response(refusal), self._client_max_frame)[0])
             return True
-        received = self._admission.received  # the next reader sets it anew
-        self._lay_reading_down()
+        if ahead:
+            self._server.workers.submit(self.read)
         answer = requests.handle(self._server.service, frame, received, cancellation)
         return self._answer(frame, answer)
 
     def _register(self, frame: Frame, cancellation: Cancellation) -> ApiError | None:
-        admission = self._admission
-        if admission.refusal is not None:
-            return admission.refusal
-        with self._lock:
-            if self._going_away:
-                return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
-            if not self._server.runners.take():
-                text = "too many requests are under way on all connections; try again later"
-                return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
-            admission.count += 1
-            admission.bytes += len(frame.body)
-            self._running[frame.request_id] = cancellation
-            self._unanswered += 1
-            self._last_id = frame.request_id
+        """Count a request as under way, if it is taken. Under the lock."""
+        if self._going_away:
+            return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+        if not self._server.runners.take():
+            text = "too many requests are under way on all connections; try again later"
+            return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
+        self._admission.count += 1
+        self._admission.bytes += len(frame.body)
+        self._running[frame.request_id] = cancellation
+        self._unanswered += 1
+        self._last_id = frame.request_id
         return None
 
     def _answer(self, frame: Frame, answer: ApiResponse) -> bool:
-        holds = self._take_reading_up()
         with self._lock:
+            holds = self._take_reading_up()
             self._running.pop(frame.request_id, None)
             self._admission.count -= 1
             self._admission.bytes -= len(frame.body)
@@ -219,7 +221,8 @@ class Connection:
             if holds:
                 self._lay_reading_down()
             self._outbox.flush()
-            holds = holds and self._take_reading_up()
+            with self._lock:
+                holds = holds and self._take_reading_up()
         self._on_answered()
         return holds
 
@@ -239,20 +242,23 @@ class Connection:
             self._server.workers.submit(self.read)
             return
         with self._lock:
-            if self._closed:
-                self._drop()
-                return
-            self._watched = True
-            self._server.watcher.arm(self.descriptor)
+            self._watch()
+
+    def _watch(self) -> None:
+        """Let the watcher tell of what comes. Under the lock, for whoever lays the right to read down."""
+        if self._closed:
+            self._drop()
+            return
+        self._watched = True
+        self._server.watcher.arm(self.descriptor)
 
     def _take_reading_up(self) -> bool:
-        """Read again, unless another thread does by now."""
-        with self._lock:
-            if not self._watched or self._closed:
-                return False
-            self._watched = False
-            # Else the watcher would wake up with us at the next request.
-            self._server.watcher.disarm(self.descriptor)
+        """Read again, unless another thread does by now. Under the lock."""
+        if not self._watched or self._closed:
+            return False
+        self._watched = False
+        # Else the watcher would wake up with us at the next request.
+        self._server.watcher.disarm(self.descriptor)
         return True
 
     def _leave_to_watcher(self) -> None:
