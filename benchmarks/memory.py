@@ -42,7 +42,7 @@ def _after_unloading(rounds: int) -> Comparison:
     for _ in range(rounds):
         with our_server(models()) as ours, Client(f"http://127.0.0.1:{ours.http}", token_file=NO_TOKEN) as client:
             before.append(_use_and_unload(client, ours.pid, reference.SMALL_MODEL, [1, 1, 1, reference.SMALL]))
-            after.append(_use_and_unload(client, ours.pid, reference.WORK_MODEL, [1, reference.WORK_WIDTH]))
+            after.append(_use_and_unload(client, ours.pid, "work", [1, reference.WORK_WIDTH]))
     what = "resident memory, 49 MB loaded and unloaded"
     return Comparison("R1", what, "MB", after, before, UNLOAD_GOAL, against="level the framework's import left")
 

@@ -1,0 +1,177 @@
+"""The open load: requests leave on a timetable, whether or not the server keeps up.
+
+One thread that never waits for a socket: requests are prepared bytes, what the system does not take at once is kept,
+and the collector of garbage rests. It still can be held up by the system, so it notes how late it was itself, both in
+sending and in reading; what it saw while it was held up says nothing about the server and is left out.
+"""
+
+from __future__ import annotations
+
+import gc
+import select
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from benchmarks.calls import Call, frame_length
+from pocketserve_wire.frames import HEADER
+
+OK, REFUSED, SUPERSEDED = 200, 429, 409
+BELIEVED_S = 0.001
+"""An answer is not believed if the generator looked away for longer before it read it, or sent its request later."""
+
+AT_ONCE = 16
+"""Requests sent before the answers are looked at again."""
+
+_ID = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One answer. Times in seconds, of ``time.perf_counter``.
+
+    Attributes:
+        left, came: when its request left and when it was read.
+        unsure: how much later than the timetable it left, or how long nobody had looked when it was read: the larger.
+    """
+
+    status: int
+    left: float
+    came: float
+    unsure: float
+
+    @property
+    def age_ms(self) -> float:
+        """Milliseconds from the request to the answer."""
+        return 1e3 * (self.came - self.left)
+
+
+@dataclass
+class OpenLoad:
+    """What an open load came to.
+
+    Attributes:
+        began: when the first request left.
+        offered: requests sent.
+        answers: all of them, in the order in which they came.
+        late: for each request, seconds behind the timetable.
+    """
+
+    began: float = 0.0
+    offered: int = 0
+    answers: list[Seen] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+
+    def with_status(self, status: int) -> list[Seen]:
+        """The answers with a status."""
+        return [seen for seen in self.answers if seen.status == status]
+
+    def believed(self, status: int) -> list[float]:
+        """Ages in ms of the answers with a status that the generator can vouch for."""
+        return [seen.age_ms for seen in self.with_status(status) if seen.unsure <= BELIEVED_S]
+
+    @property
+    def doubted(self) -> float:
+        """The share of answers that are not believed."""
+        return sum(seen.unsure > BELIEVED_S for seen in self.answers) / max(1, len(self.answers))
+
+
+def open_load(calls: Sequence[Call], rate: float, seconds: float, drain: float = 10.0) -> OpenLoad:
+    """Send ``rate`` requests per second over framed connections, in turn; answers within ``drain`` s count."""
+    load = OpenLoad()
+    lanes = [_Lane(call) for call in calls]
+    total = int(rate * seconds)
+    with _undisturbed(), select.epoll() as poller:
+        for lane in lanes:
+            poller.register(lane.call.socket, select.EPOLLIN)
+        by_fd = {lane.call.socket.fileno(): lane for lane in lanes}
+        load.began = looked = time.perf_counter()
+        ends = load.began + seconds + drain
+        while (load.offered < total or any(lane.sent for lane in lanes)) and looked < ends:
+            due = _send_due(load, lanes, rate, total)
+            # Nearer than this, sleeping would be late: the system counts in milliseconds.
+            nap = due - time.perf_counter() - 0.002 if load.offered < total else 0.05
+            if nap > 0:
+                ready = poller.poll(nap)
+                looked = time.perf_counter()  # nobody looked away: it was woken by what came
+            else:
+                ready = poller.poll(0)
+            before, looked = looked, time.perf_counter()
+            for fd, _ in ready:
+                by_fd[fd].receive(load, before)
+            for lane in lanes:
+                lane.push()
+    return load
+
+
+def _send_due(load: OpenLoad, lanes: Sequence[_Lane], rate: float, total: int) -> float:
+    """Send what is due; when the next is."""
+    for _ in range(AT_ONCE):
+        due, now = load.began + load.offered / rate, time.perf_counter()
+        if load.offered >= total or due > now:
+            return due
+        lanes[load.offered % len(lanes)].send(now, now - due)
+        load.late.append(now - due)
+        load.offered += 1
+    return 0.0
+
+
+class _Lane:
+    """One framed connection with many requests under way."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        call.socket.setblocking(False)
+        self.sent: dict[int, tuple[float, float]] = {}
+        self._number = 0
+        self._bytes = bytearray()
+        self._kept = bytearray()
+
+    def send(self, now: float, late: float) -> None:
+        """Send one more, stamped with its own number; never waits."""
+        self._number += 1
+        _ID.pack_into(self.call.request, 4, self._number)
+        self.sent[self._number] = now, late
+        self._kept += self.call.request
+        self.push()
+
+    def push(self) -> None:
+        """Hand the system what it did not take before."""
+        if not self._kept:
+            return
+        try:
+            del self._kept[: self.call.socket.send(self._kept)]
+        except BlockingIOError:
+            return
+
+    def receive(self, load: OpenLoad, looked: float) -> None:
+        """Read once.
+
+        Args:
+            looked: when it was looked for answers before.
+        """
+        data = self.call.socket.recv(1 << 20)
+        if not data:
+            raise ConnectionError("the server closed a connection under load")
+        self._bytes += data
+        now = time.perf_counter()
+        while True:
+            length = frame_length(self._bytes, len(self._bytes))
+            if length is None or len(self._bytes) < length:
+                return
+            _, _, _, number, status, *_ = HEADER.unpack_from(self._bytes)
+            left, late = self.sent.pop(number)
+            load.answers.append(Seen(status, left, now, max(late, now - looked)))
+            del self._bytes[:length]
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
