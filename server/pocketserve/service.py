@@ -19,7 +19,7 @@ from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.statistics import Timing
-from pocketserve.engine.terms import DEFAULT_RANK, Terms, read_terms
+from pocketserve.engine.terms import DEFAULT_RANK, Terms, asks_for_a_place, read_terms, stream_of
 from pocketserve.inference import Prediction, run_raw_input, run_tensors
 from pocketserve.pairing import PairingDesk
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
@@ -42,6 +42,7 @@ EXTENSIONS = (
     "statistics",
 )
 FREE_THREADS = 4
+EARLY_HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +283,42 @@ class Service:
         terms = terms or self.terms(request.parameters)
         return self._count(name, version, terms, lambda running: run_tensors(running, request, terms, row_by_row))
 
+    def refusal(
+        self, name: str, version: str | None, head: memoryview, follower: memoryview | None = None
+    ) -> ApiError | None:
+        """Why a tensor request would not be answered, as far as that shows before it is read; None to go on.
+
+        Under overload nearly all requests end so, and what each of them costs is taken from those that are answered.
+        Told are those that find their model's line full, and those of a stream that would be replaced at once.
+
+        Args:
+            head: the body's JSON part; nothing is told of a long one, which may hold all of the tensors.
+            follower: the JSON part of the request for the same model that came next on the same way, if it is there.
+
+        Returns:
+            QUEUE_FULL or SUPERSEDED, counted as if the lane had said it. An unknown model is not told of here.
+        """
+        if not self.engine.crowded or len(head) > EARLY_HEAD_BYTES:
+            return None
+        text = bytes(head)
+        if asks_for_a_place(text):
+            if follower is None or len(follower) > EARLY_HEAD_BYTES:
+                return None
+            stream = stream_of(text)
+            if not stream or stream != stream_of(bytes(follower)):
+                return None
+        else:
+            stream = ""
+        try:
+            entry, found = self._resolve(name, version)
+        except ApiError:
+            return None
+        running = self.engine.running(entry.name, found.name)
+        error = running.lane.refusal(stream) if running is not None else None
+        if error is not None:
+            self.engine.statistics(entry.name, found.name).record_failure(0, error.code)
+        return error
+
     def predict(
         self,
         name: str,
@@ -312,17 +349,19 @@ class Service:
         parameters: Mapping[str, Any],
         deadline: float | None = None,
         cancellation: Cancellation | None = None,
+        received: float | None = None,
     ) -> Terms:
         """A request's terms: the earliest of its own limits and the settings', its priority and stream.
 
         Args:
             parameters: the protocol's ``timeout`` (microseconds), ``priority`` and ``stream``.
             deadline: monotonic seconds, from the transport.
+            received: when it came, in monotonic seconds; None is now.
 
         Raises:
             ApiError: INVALID_PARAMETER.
         """
-        return read_terms(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation)
+        return read_terms(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation, received)
 
     def _count(self, name: str, version: str | None, terms: Terms, run: Callable[[Running], tuple[T, Timing]]) -> T:
         """Run one request on a version that is held meanwhile, and count how it ended.

@@ -12,6 +12,7 @@ from typing import Final
 from .faults import ConnectionFault, ConnectionFaultError, HttpPeerError
 from .frames import (
     FIRST_SKIPPED_TYPE,
+    HEADER,
     HEADER_BYTES,
     MARK,
     MAX_HANDSHAKE_BYTES,
@@ -102,6 +103,22 @@ class FrameDecoder:
     def in_body(self) -> bool:
         """Whether the buffer ends where the frame, or the memory it was given so far, ends."""
         return self._header is not None and not self._discarding
+
+    def peek(self) -> tuple[bytes, memoryview] | None:
+        """Target and JSON part of the REQUEST that comes next, if it is here already; nothing is checked or taken.
+
+        Only what was received together with the frame before is seen, which a large body never is.
+        The memory is the decoder's own: copy what is kept.
+        """
+        have = self._end - self._start
+        if have < HEADER_BYTES:
+            return None
+        _, kind, _, _, _, target, ext, json_length, body = HEADER.unpack_from(self._buffer, self._start)
+        if kind != FrameType.REQUEST or ext or have < HEADER_BYTES + target + body or json_length > body:
+            return None
+        start = self._start + HEADER_BYTES
+        at = start + target
+        return bytes(self._view[start:at]), self._view[at : at + json_length]
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty once :meth:`next` has said None. Valid until :meth:`received`."""

@@ -395,3 +395,16 @@ def test_a_full_line_can_be_seen_before_anything_is_done_for_a_request(pool):
     crowd.lane.refuse_if_full(Terms(0.0, rank=1))
     crowd.lane.refuse_if_full(Terms(0.0, stream="camera"))
     assert crowd.go(waits) == ["waits"]
+
+
+def test_what_a_request_will_be_answered_shows_before_it_is_read(pool):
+    crowd = Crowd(pool, queue_limit=2)
+    assert crowd.lane.refusal() is None and crowd.lane.refusal("camera") is None
+    waits = [crowd.enter("frame", stream="camera")]
+    assert crowd.lane.refusal() is None and crowd.lane.refusal("microphone") is None
+    superseded = crowd.lane.refusal("camera")
+    assert superseded is not None and superseded.code is ErrorCode.SUPERSEDED
+    waits.append(crowd.enter("background", rank=9))
+    assert crowd.lane.refusal() is None  # it would take the place of the one of a lower rank
+    assert crowd.go(*waits) == ["frame", "background"]
+    assert crowd.lane.refusal() is None

@@ -205,6 +205,31 @@ def test_answers_of_a_stream_are_fresh(cameras):
     assert set(world.codes()) == {None, ErrorCode.SUPERSEDED}
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_passing_over_what_would_be_replaced_at_once_changes_no_answer(seed):
+    """A transport that has a newer request of a stream in hand may leave the older out while one of them waits."""
+
+    def play(passing_over: bool) -> list[tuple[float, float]]:
+        draw, world, time = random.Random(seed), World(slots=2), 0.0
+        line = world.lane(0.1, limit=3)
+        for _ in range(300):
+            time += draw.expovariate(8.0)
+            if draw.random() < 0.3:
+                world.send(line, time)
+            burst = draw.randrange(1, 9)
+
+            def arrive(time: float = time, burst: int = burst) -> None:
+                for left in reversed(range(burst)):
+                    if not (passing_over and left and "camera" in line.streams):
+                        world._arrive(line, Ticket(FOREVER, arrived=time, stream="camera"))
+
+            world.at(time, arrive)
+        world.run()
+        return [(fate.arrived, fate.ended) for fate in world.answers()]
+
+    assert play(passing_over=True) == play(passing_over=False)
+
+
 def test_a_stream_gets_on_beside_a_full_queue():
     """A newer frame keeps the older one's place, or a busy model would never see one."""
     world = World(slots=2)

@@ -60,3 +60,9 @@ def test_bad_parameters_are_refused(parameters):
         read_terms(parameters, NOW, 60.0)
     assert caught.value.code is ErrorCode.INVALID_PARAMETER
     assert next(iter(parameters)) in caught.value.message
+
+
+def test_when_it_came_is_what_the_transport_says():
+    assert read_terms({"stream": "camera"}, NOW, 60.0).arrived == NOW
+    late = read_terms({"stream": "camera"}, NOW, 60.0, received=NOW - 2)
+    assert (late.arrived, late.deadline) == (NOW - 2, NOW + 60.0)

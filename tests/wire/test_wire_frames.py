@@ -9,7 +9,15 @@ import pytest
 from hostile_frames import Hostile
 from pocketserve_wire.faults import ConnectionFaultError
 from pocketserve_wire.frame_decoder import AWAITS_HELLO, FROM_CLIENT, FrameDecoder
-from pocketserve_wire.frames import HEADER_BYTES, MAX_EXT_BYTES, MAX_TARGET_BYTES, Frame
+from pocketserve_wire.frames import (
+    HEADER,
+    HEADER_BYTES,
+    MAX_EXT_BYTES,
+    MAX_TARGET_BYTES,
+    Frame,
+    FrameType,
+    encode_frame,
+)
 
 MOST_BODY = 1 << 20
 Outcome = tuple[list[Frame], object]
@@ -65,3 +73,38 @@ def test_memory_grows_with_what_came_and_not_with_what_was_said():
     decoder = FrameDecoder(FROM_CLIENT, 2**31)
     decoder.feed(bytes.fromhex("4f491000010000000000000007000000000000000000ff3f") + b"GET /v2")
     assert len(decoder.buffer()) <= 1 << 20
+
+
+def request(number: int, target: bytes, body: bytes, json_length: int) -> bytes:
+    return encode_frame(Frame(FrameType.REQUEST, number, 0, target, {}, json_length, body))
+
+
+def test_the_next_request_can_be_looked_at_and_comes_all_the_same():
+    decoder = FrameDecoder(FROM_CLIENT, MOST_BODY)
+    data = request(1, b"POST /a", b"{}", 2) + request(2, b"POST /b", b'{"x": 1}rest', 8)
+    space = decoder.buffer()
+    space[: len(data)] = data
+    decoder.received(len(data))
+    assert decoder.peek() == (b"POST /a", b"{}")
+    assert decoder.next().target == b"POST /a"
+    assert decoder.peek() == (b"POST /b", b'{"x": 1}')
+    assert bytes(decoder.next().body) == b'{"x": 1}rest'
+    assert decoder.peek() is None
+
+
+def test_only_a_whole_request_is_looked_at():
+    whole = request(1, b"POST /a", b'{"x": 1}', 8)
+    for count in range(len(whole)):
+        decoder = FrameDecoder(FROM_CLIENT, MOST_BODY)
+        decoder.buffer()[:count] = whole[:count]
+        decoder.received(count)
+        assert decoder.peek() is None
+    for other in (
+        encode_frame(Frame(FrameType.CANCEL, 1)) + bytes(30),
+        HEADER.pack(b"OI", FrameType.REQUEST, 0, 1, 0, 0, 0, 9, 8) + bytes(8),  # more JSON than body
+        HEADER.pack(b"OI", FrameType.REQUEST, 0, 1, 0, 0, 0, 0, 2**32 - 1) + bytes(8),
+    ):
+        decoder = FrameDecoder(FROM_CLIENT, MOST_BODY)
+        decoder.buffer()[: len(other)] = other
+        decoder.received(len(other))
+        assert decoder.peek() is None

@@ -25,6 +25,8 @@ class ApiRequest:
         content_type: what the caller says the body is; a hint, never believed over the bytes themselves.
         deadline: the monotonic clock's time by which the work must have started; None when the transport has none.
         cancellation: thrown when the caller gives the request up; None where the transport cannot tell.
+        received: when it came, by the monotonic clock, where the transport can tell: threads overtake each other, and
+            of two requests of a stream the later is the newer.
     """
 
     path: Mapping[str, str] = field(default_factory=dict)
@@ -34,6 +36,7 @@ class ApiRequest:
     content_type: str = ""
     deadline: float | None = None
     cancellation: Cancellation | None = None
+    received: float | None = None
 
 
 @dataclass(slots=True)

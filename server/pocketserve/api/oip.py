@@ -83,13 +83,16 @@ def _config(entry: ModelEntry, running: Running) -> dict[str, Any]:
 def infer(service: Service, request: ApiRequest) -> ApiResponse:
     """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out."""
     model, version = request.path["model"], request.path.get("version")
+    refusal = None if request.query else service.refusal(model, version, request.body[: request.json_length])
+    if refusal is not None:
+        raise refusal
     decoded = oip.decode_known_request(request.body, request.json_length)
     if decoded is None:
         service.require(model, version)
         decoded = oip.decode_infer_request(request.body, request.json_length)
     # A raw body has no parameters of its own, so the query string may hold them.
     parameters = decoded.parameters | waiting_parameters(request) if request.query else decoded.parameters
-    terms = service.terms(parameters, request.deadline, request.cancellation)
+    terms = service.terms(parameters, request.deadline, request.cancellation, request.received)
     wants_task = "task" in decoded.parameters and tasks.asks_for_task(decoded)
     run = partial(tasks.infer, service) if wants_task else service.infer
     response = run(model, version, decoded, terms)

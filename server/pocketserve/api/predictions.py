@@ -37,7 +37,7 @@ def ask(service: Service, request: ApiRequest) -> Prediction:
     """
     refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY)
     hints, options = parameters.hints_and_options(request.query, request.content_type)
-    terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation)
+    terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation, request.received)
     version = request.query.get("version")
     try:
         return service.predict(request.path["model"], version, request.body, options, terms, hints)

@@ -81,7 +81,7 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
     service.require(request.path["model"], request.path.get("version"))
     document = strict_json.loads_object(request.body)
     signature = _signature_name(document)
-    terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation)
+    terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation, request.received)
     with service.running(request.path["model"], request.path.get("version"), terms) as (_, running):
         points, optional = running.model.entry_points, running.model.optional_inputs
     key = None if signature == DEFAULT_SIGNATURE else signature

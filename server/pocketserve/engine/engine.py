@@ -195,6 +195,11 @@ class Engine:
         """Bytes that all loaded versions may hold."""
         return self._budget
 
+    @property
+    def crowded(self) -> bool:
+        """Whether a request waits for any model; asked without a lock, once for each request."""
+        return bool(self._scheduler.sharing.contenders)
+
     def memory_held(self) -> int:
         """Bytes that all loaded versions are thought to hold."""
         with self._changed:

@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pocketserve.engine.cancellation import cancelled
 from pocketserve.engine.policy import Account, Gain, Line, Sharing, Ticket
-from pocketserve.engine.terms import Terms
+from pocketserve.engine.terms import DEFAULT_RANK, Terms
 from pocketserve.runtimes.base import Session
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -192,6 +192,26 @@ class Lane:
         self._lock, self._sharing = self._scheduler.lock, self._scheduler.sharing
         self._clock = clock
 
+    def refusal(self, stream: str = "") -> ApiError | None:
+        """What a request would be answered at once if it came now; None if that cannot be told without it.
+
+        Args:
+            stream: one of this stream, with a newer one behind it; "" is one of no stream and the usual priority.
+        """
+        if stream:
+            waits = stream in self._line.streams
+            return _refusal(ErrorCode.SUPERSEDED, self._line.limit, 0.0) if waits else None
+        return self._full() if self._gives_no_place(DEFAULT_RANK) else None
+
+    def _gives_no_place(self, rank: int) -> bool:
+        if len(self._line.waiting) < self._line.limit:
+            return False
+        last = self._line.waiting[-1:]  # a copy: the line may shrink meanwhile
+        return bool(last) and rank >= last[0].rank
+
+    def _full(self) -> ApiError:
+        return _refusal(ErrorCode.QUEUE_FULL, self._line.limit, self._line.recent_run_s * self._line.limit)
+
     @property
     def waiting(self) -> int:
         """Requests in line now."""
@@ -218,12 +238,8 @@ class Lane:
         Raises:
             ApiError: QUEUE_FULL.
         """
-        line = self._line
-        if len(line.waiting) < line.limit or terms.stream:
-            return
-        last = line.waiting[-1:]  # a copy: the line may shrink meanwhile
-        if last and terms.rank >= last[0].rank:
-            raise _refusal(ErrorCode.QUEUE_FULL, line.limit, line.recent_run_s * line.limit)
+        if not terms.stream and self._gives_no_place(terms.rank):
+            raise self._full()
 
     def run(self, work: Work[T], terms: Terms) -> Turn[T]:
         """Run ``work`` on a session once it is this request's turn.
@@ -326,5 +342,5 @@ def _refusal(code: ErrorCode, limit: int, wait_s: float) -> ApiError:
     return ApiError(
         code,
         f"the queue of this model is full ({limit} requests wait); try again later",
-        retry_after_s=max(0.1, wait_s),
+        retry_after_s=max(0.1, round(wait_s, 1)),
     )

@@ -135,10 +135,11 @@ class Line:
     Attributes:
         waiting: tickets in the order in which they would be started.
         recent_run_s: a moving mean of the runs' lengths.
+        streams: by name, the one request of each stream that waits.
     """
 
     __slots__ = (
-        "_count", "_streams", "account", "gain", "idle", "limit", "max_bytes", "max_rows", "recent_run_s", "waiting"
+        "_count", "account", "gain", "idle", "limit", "max_bytes", "max_rows", "recent_run_s", "streams", "waiting"
     )  # fmt: skip
 
     def __init__(
@@ -158,7 +159,7 @@ class Line:
         self.gain = gain
         self.waiting: list[Ticket] = []
         self.recent_run_s = 0.0
-        self._streams: dict[str, Ticket] = {}
+        self.streams: dict[str, Ticket] = {}
         self._count = 0
 
     def join(self, ticket: Ticket, now: float) -> tuple[Ticket, ErrorCode] | None:
@@ -167,7 +168,7 @@ class Line:
         Returns:
             The one that has to go for it, and why: the newcomer itself, or one that waited; None when none has to.
         """
-        older = self._streams.get(ticket.stream) if ticket.stream else None
+        older = self.streams.get(ticket.stream) if ticket.stream else None
         if older is not None:
             if ticket.arrived < older.arrived:
                 return ticket, ErrorCode.SUPERSEDED
@@ -196,7 +197,7 @@ class Line:
             index -= 1
         self.waiting.insert(index, ticket)
         if ticket.stream:
-            self._streams[ticket.stream] = ticket
+            self.streams[ticket.stream] = ticket
 
     def _give_way(self, ticket: Ticket, now: float) -> tuple[Ticket, ErrorCode]:
         for known in self.waiting:
@@ -211,8 +212,8 @@ class Line:
             self.waiting.remove(ticket)
         except ValueError:
             return False
-        if ticket.stream and self._streams.get(ticket.stream) is ticket:
-            del self._streams[ticket.stream]
+        if ticket.stream and self.streams.get(ticket.stream) is ticket:
+            del self.streams[ticket.stream]
         return True
 
     def take(self, now: float) -> list[Ticket]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from pocketserve.engine.cancellation import Cancellation
-from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 MAX_TIMEOUT_US = 86_400_000_000
 MAX_STREAM_CHARS = 128
@@ -45,12 +46,34 @@ class Terms:
         self.cancellation = cancellation
 
 
+def asks_for_a_place(head: bytes) -> bool:
+    """Whether a request's JSON part may hold a priority or a stream, told without reading it.
+
+    A backslash may spell any letter of a name.
+    """
+    return b'"stream"' in head or b'"priority"' in head or b"\\" in head
+
+
+@lru_cache(64)
+def stream_of(head: bytes) -> str:
+    """The stream that a request's JSON part names; "" for none, and for one that will be refused for its faults.
+
+    A camera sends the same JSON with every picture.
+    """
+    try:
+        found = strict_json.loads(head)["parameters"]["stream"]
+    except (ApiError, KeyError, TypeError):
+        return ""
+    return found if isinstance(found, str) and len(found) <= MAX_STREAM_CHARS else ""
+
+
 def read_terms(
     parameters: Mapping[str, Any],
     now: float,
     longest_wait: float,
     deadline: float | None = None,
     cancellation: Cancellation | None = None,
+    received: float | None = None,
 ) -> Terms:
     """The terms of a request with these protocol parameters: ``timeout`` (microseconds), ``priority``, ``stream``.
 
@@ -58,21 +81,23 @@ def read_terms(
         now: monotonic seconds.
         longest_wait: seconds that no request may wait longer than.
         deadline: monotonic seconds, from the transport; the earliest limit counts.
+        received: monotonic seconds, when it came; None is now.
 
     Raises:
         ApiError: INVALID_PARAMETER.
     """
     ends = now + longest_wait
+    arrived = now if received is None else received
     if deadline is not None and deadline < ends:
         ends = deadline
     if not parameters:
-        return Terms(ends, arrived=now, cancellation=cancellation)
+        return Terms(ends, arrived=arrived, cancellation=cancellation)
     timeout = _whole(parameters, "timeout", MAX_TIMEOUT_US, "microseconds")
     if timeout:
         ends = min(ends, now + timeout / 1e6)
     priority = _whole(parameters, "priority", MAX_PRIORITY, "a whole number")
     return Terms(
-        ends, arrived=now, rank=priority or DEFAULT_RANK, stream=_stream(parameters), cancellation=cancellation
+        ends, arrived=arrived, rank=priority or DEFAULT_RANK, stream=_stream(parameters), cancellation=cancellation
     )
 
 

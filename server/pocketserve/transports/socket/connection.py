@@ -179,6 +179,11 @@ class Connection:
 
     def _take_request(self, frame: Frame) -> bool:
         """Answer a request on this thread; whether this thread still holds the right to read."""
+        if self._server.service.engine.crowded and self._admission.refusal is None:
+            early = requests.refuse_early(self._server.service, frame, self._decoder.peek())
+            if early is not None:
+                self._post(requests.encode(frame.request_id, early, self._client_max_frame)[0])
+                return True
         admission, cancellation = self._admission, Cancellation()
         received = admission.received  # the next reader sets it anew
         ahead = self._decoder.buffered
