@@ -201,6 +201,8 @@ WRONG: dict[str, list[Any]] = {
     "text.vocabulary": NOT_PATH,
     "text.delimiter": NOT_TEXT,
     "text.lower_case": ["yes", 1],
+    "text.add_bos": ["yes", 1],
+    "text.add_eos": ["yes", 1],
     "text.max_length": [1, 1.5, "128"],
     "text.ids": NOT_TEXT,
     "text.mask": NOT_TEXT,

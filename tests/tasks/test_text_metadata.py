@@ -22,7 +22,6 @@ from pocketserve.runtimes.tflite_metadata import (
     ModelMetadata,
     ProcessUnit,
     RegexTokenizer,
-    SentencePieceTokenizer,
     TensorMetadata,
 )
 from pocketserve.tasks.base import AnswerOptions
@@ -102,13 +101,6 @@ def test_words_by_a_delimiter(tmp_path: Path) -> None:
     assert task.prepare(memoryview("good, new film…".encode())).runs[0][THREE[0].name].tolist() == [
         [1, 3, 2, 4, 0, 0, 0, 0]
     ]
-
-
-def test_sentence_pieces_are_not_guessed(tmp_path: Path) -> None:
-    """Without a tokenizer that is known, such a model takes tensors, until its owner names a task."""
-    outputs = [TensorMetadata("probability", associated_files=(LABELS,))]
-    metadata = described(["ids", "mask", "segment_ids"], outputs, SentencePieceTokenizer((VOCAB,), ()))
-    assert task_of(tmp_path, THREE, {"Identity": (1, 2)}, metadata).name == "tensors"
 
 
 def test_a_sound_with_its_rate(tmp_path: Path) -> None:

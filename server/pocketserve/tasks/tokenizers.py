@@ -1,7 +1,7 @@
 """Which tokenizer a model has: as its manifest says, as its TFLite metadata says, or from the files beside it.
 
-``tokenizer.json`` and ``vocab.txt`` are those of Hugging Face. BERT's pipeline runs in our own code; any other needs
-the ``tokenizers`` library (the ``text`` extra).
+``tokenizer.json`` and ``vocab.txt`` are those of Hugging Face. BERT's pipeline and SentencePiece's models run in our
+own code; any other needs the ``tokenizers`` library (the ``text`` extra).
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes import tflite_metadata
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.tflite_metadata import BertTokenizer, ProcessUnit, RegexTokenizer, SentencePieceTokenizer
+from pocketserve.runtimes.tflite_metadata import BertTokenizer, RegexTokenizer, SentencePieceTokenizer
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.regex_words import RegexWords
-from pocketserve.tasks.tokens import Special, Token, Tokenizer
+from pocketserve.tasks.sentencepiece_model import MAX_MODEL_BYTES
+from pocketserve.tasks.sentencepiece_setup import sentencepiece_of
+from pocketserve.tasks.tokens import Special, Token, Tokenizer, keeps_case
 from pocketserve.tasks.wordpiece import WordPiece
 
+TokenizerUnit = BertTokenizer | RegexTokenizer | SentencePieceTokenizer
 MAX_VOCABULARY_BYTES = 16 * 2**20
 MAX_TOKENIZER_BYTES = 64 * 2**20
-CASED_SHARE = 0.01
-"""Share of a vocabulary's words with capitals from which it is taken to keep case."""
 
 
 def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
@@ -53,7 +54,7 @@ def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
 
 def has_tokenizer(facts: ModelFacts) -> bool:
     """Whether the file's own metadata names a tokenizer."""
-    return isinstance(_unit(facts), BertTokenizer | RegexTokenizer)
+    return _unit(facts) is not None
 
 
 class LibraryTokenizer:
@@ -92,35 +93,40 @@ class LibraryTokenizer:
         return Special(first, middle, last, pad, unknown)
 
 
-def _unit(facts: ModelFacts) -> ProcessUnit | None:
+def _unit(facts: ModelFacts) -> TokenizerUnit | None:
     """The tokenizer among the process units, of the graph or of an input."""
     metadata = facts.metadata
     if metadata is None:
         return None
     units = [*metadata.input_process_units, *(unit for tensor in metadata.inputs for unit in tensor.process_units)]
-    kinds = (BertTokenizer, RegexTokenizer, SentencePieceTokenizer)
-    return next((unit for unit in units if isinstance(unit, kinds)), None)
+    return next((unit for unit in units if isinstance(unit, TokenizerUnit)), None)
 
 
-def _of_unit(facts: ModelFacts, unit: ProcessUnit, options: TextOptions) -> Tokenizer:
-    if not isinstance(unit, BertTokenizer | RegexTokenizer) or not unit.vocab_files:
-        raise ModelLoadError(
-            "the model's tokenizer is SentencePiece, which is not read yet; put a tokenizer.json beside"
-        )
+def _of_unit(facts: ModelFacts, unit: TokenizerUnit, options: TextOptions) -> Tokenizer:
+    pieces = isinstance(unit, SentencePieceTokenizer)
+    files = unit.model_files if isinstance(unit, SentencePieceTokenizer) else unit.vocab_files
+    if not files:
+        raise ModelLoadError("the model's metadata names a tokenizer, but no file of it; put one beside the model")
     try:
-        content = tflite_metadata.read_associated_file(facts.version.path, unit.vocab_files[0].name)
+        limit = MAX_MODEL_BYTES if pieces else tflite_metadata.MAX_FILE_BYTES
+        content = tflite_metadata.read_associated_file(facts.version.path, files[0].name, limit)
     except DamagedFileError as error:
         raise ModelLoadError(f"the model's vocabulary cannot be read: {error}") from None
+    if isinstance(unit, SentencePieceTokenizer):
+        return sentencepiece_of(content, files[0].name, options)
     if isinstance(unit, BertTokenizer):
         return _wordpiece(_numbered(content), facts, options)
     return _regex(unit.delimiter, content, options)
 
 
 def _of_manifest(facts: ModelFacts, options: TextOptions) -> Tokenizer:
-    path = facts.beside(options.vocabulary or "vocab.txt")
+    name = options.vocabulary or ("spiece.model" if options.tokenizer == "sentencepiece" else "vocab.txt")
+    path = facts.beside(name)
     if path is None:
-        raise ModelLoadError(f"model.toml: text.vocabulary {options.vocabulary or 'vocab.txt'} is not beside the model")
+        raise ModelLoadError(f"model.toml: text.vocabulary {name} is not beside the model")
     content = _read(path)
+    if options.tokenizer == "sentencepiece":
+        return sentencepiece_of(content, name, options)
     if options.tokenizer == "regex":
         return _regex(options.delimiter or r"[^\w']+", content, options)
     return _wordpiece(_numbered(content), facts, options)
@@ -145,7 +151,7 @@ def _wordpiece(vocabulary: Mapping[str, int], facts: ModelFacts, options: TextOp
     if lower is None and isinstance(said.get("do_lower_case"), bool):
         lower = said["do_lower_case"]
     if lower is None:
-        lower = not _keeps_case(vocabulary)
+        lower = not keeps_case(vocabulary)
     accents = said.get("strip_accents")
     return WordPiece(
         vocabulary,
@@ -162,11 +168,6 @@ def _bert_special(vocabulary: Mapping[str, int]) -> Special:
         raise ModelLoadError(f"the model's vocabulary has no {missing[0]}: it is not one of BERT's")
     cls, sep = (vocabulary["[CLS]"],), (vocabulary["[SEP]"],)
     return Special(cls, sep, sep, vocabulary.get("[PAD]", 0), vocabulary["[UNK]"])
-
-
-def _keeps_case(vocabulary: Mapping[str, int]) -> bool:
-    words = [word for word in vocabulary if not (word.startswith("[") and word.endswith("]"))]
-    return sum(word != word.lower() for word in words) > CASED_SHARE * len(words)
 
 
 def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+CASED_SHARE = 0.01
+"""Share of a vocabulary's words with capitals from which it is taken to keep case."""
 
 
 class Token(NamedTuple):
@@ -40,3 +43,9 @@ class Tokenizer(Protocol):
     def tokens(self, text: str) -> Iterator[Token]:
         """The pieces in order."""
         ...
+
+
+def keeps_case(vocabulary: Iterable[str]) -> bool:
+    """Whether a vocabulary has words with capitals; special words in brackets do not count."""
+    words = [word for word in vocabulary if not (word.startswith("[") and word.endswith("]"))]
+    return sum(word != word.lower() for word in words) > CASED_SHARE * len(words)

@@ -74,10 +74,12 @@ class TextOptions:
     """How a text becomes token numbers, and what the outputs mean.
 
     Attributes:
-        tokenizer: ``wordpiece``, ``regex`` or ``huggingface``; None takes what lies in or beside the model.
+        tokenizer: ``wordpiece``, ``regex``, ``sentencepiece`` or ``huggingface``; None takes what lies in or beside the
+            model.
         vocabulary: a file beside the model, one token per line.
         delimiter: ``regex``: what stands between words.
         lower_case: None follows the files beside the model, else the vocabulary.
+        add_bos, add_eos: ``sentencepiece``: put its pieces for the beginning and the end around a text.
         max_length: tokens at most; None takes what the input's shape says.
         ids, mask, types: names of inputs that their names do not explain.
         output: name of the output, where the model has several.
@@ -93,6 +95,8 @@ class TextOptions:
     vocabulary: str | None = None
     delimiter: str = ""
     lower_case: bool | None = None
+    add_bos: bool | None = None
+    add_eos: bool | None = None
     max_length: int | None = None
     ids: str = ""
     mask: str = ""
@@ -166,9 +170,11 @@ def _text(table: Table) -> TextOptions:
     names = ("delimiter", "ids", "mask", "types", "output", "start_output", "end_output")
     options: TextOptions = _given(
         TextOptions(),
-        tokenizer=table.choice("tokenizer", ("wordpiece", "regex", "huggingface")),
+        tokenizer=table.choice("tokenizer", ("wordpiece", "regex", "sentencepiece", "huggingface")),
         vocabulary=table.relative_path("vocabulary"),
         lower_case=table.flag("lower_case"),
+        add_bos=table.flag("add_bos"),
+        add_eos=table.flag("add_eos"),
         max_length=table.integer("max_length", 2, 1 << 16),
         pooling=table.choice("pooling", ("mean", "cls", "max")),
         normalize=table.flag("normalize"),

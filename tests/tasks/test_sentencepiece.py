@@ -1,0 +1,320 @@
+"""SentencePiece's tokens, one by one: as the library gives them, for texts of every kind, and bounded for any file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import zipfile
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import ROOT, StartServer
+from pocketserve.repository.sections.words import TextOptions
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.registry import KINDS
+from pocketserve.runtimes.tflite_metadata import (
+    AssociatedFile,
+    FileType,
+    ModelMetadata,
+    SentencePieceTokenizer,
+    TensorMetadata,
+)
+from pocketserve.tasks import charsmap, sentencepiece_model
+from pocketserve.tasks.selection import select_task
+from pocketserve.tasks.sentencepiece import SentencePiece
+from pocketserve.tasks.sentencepiece_model import SentencePieceError, read_model
+from pocketserve.tasks.sentencepiece_setup import sentencepiece_of
+from pocketserve.tasks.tokens import Special
+from pocketserve.tensors import TensorSpec
+from pocketserve_wire import ApiError
+from tasks.sentencepiece_vectors import DATA, FILE, MODELS, RULES, TEXTS, WORDS, by_library, train
+from words_models import bert_inputs, model, task_of
+
+SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+RECORDED = json.loads(FILE.read_text(encoding="utf-8"))
+FULL = {"nmt_nfkc": "unigram", "nfkc": "bpe", "nmt_nfkc_cf": "unigram"}
+"""The library's own rules, which are too large to be kept, and the kind of model to try them with."""
+
+
+def content_of(name: str) -> bytes:
+    """A small model's file."""
+    return (DATA / f"{name}.model").read_bytes()
+
+
+def tokens(content: bytes, text: str) -> list[list[int]]:
+    """By our own code: number, first character, behind the last."""
+    return [list(token) for token in SentencePiece(read_model(content), Special()).tokens(text)]
+
+
+LETTERS = st.sampled_from(
+    [*"ablmp thelig\t\n\u2581éüßпривет東京あ🙂ﬁ…½\u00ad\u200b12.\uff21\ufffd\x00", *RULES, "e\u0301\u0301", "<mask>"]
+)
+SENTENCES = st.one_of(
+    st.lists(st.one_of(LETTERS, st.sampled_from(WORDS), st.just(" ")), max_size=30).map("".join),
+    st.text(max_size=30),
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("number", range(len(TEXTS)))
+def test_the_tokens_that_the_library_gave(name: str, number: int) -> None:
+    """Numbers and places, by unigram and BPE, with every option."""
+    assert tokens(content_of(name), TEXTS[number]) == RECORDED["tokens"][name][number]
+
+
+# Beside the library itself
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The small models, and those with whole tables of rules."""
+    pytest.importorskip("sentencepiece", reason="needs the sentencepiece library")
+    made = {name: content_of(name) for name in MODELS}
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    for rules, kind in FULL.items():
+        made[rules] = train(folder, rules, {"model_type": kind, "vocab_size": 300, "normalization_rule_name": rules})
+    return made
+
+
+@pytest.mark.parametrize("name", [*MODELS, *FULL])
+def test_any_text_beside_the_library(library: dict[str, bytes], name: str) -> None:
+    """The same tokens for texts that nobody thought of."""
+    content = library[name]
+    ours = SentencePiece(read_model(content), Special())
+
+    @given(SENTENCES)
+    @SETTINGS
+    def compare(text: str) -> None:
+        assert [list(token) for token in ours.tokens(text)] == by_library(content, text)
+
+    compare()
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_every_character_beside_the_library(library: dict[str, bytes], name: str) -> None:
+    """What the rules make of each of the first 128 thousand, a thousand at a time; and of all Hangul in parts."""
+    content = library[name]
+    ours = SentencePiece(read_model(content), Special())
+    chars = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
+    for start in range(0, len(chars), 1000):
+        text = "a".join(chars[start : start + 1000])
+        assert [list(token) for token in ours.tokens(text)] == by_library(content, text), hex(ord(chars[start]))
+    parts = "".join(chr(0x1100 + n % 19) + chr(0x1161 + n % 21) + chr(0x11A8 + n % 27) for n in range(3000))
+    assert [list(token) for token in ours.tokens(parts)] == by_library(content, parts)
+
+
+# What holds for any text and file
+
+
+@given(st.sampled_from([*MODELS]), SENTENCES)
+@SETTINGS
+def test_places_are_in_order(name: str, text: str) -> None:
+    """Tokens do not overlap, lie in the text, and are pieces of the model."""
+    read = read_model(content_of(name))
+    found = list(SentencePiece(read, Special()).tokens(text))
+    assert all(0 <= token.start <= token.end <= len(text) for token in found)
+    assert all(one.end <= two.end and one.start <= two.start for one, two in pairwise(found))
+    assert all(0 <= token.number < len(read.pieces) for token in found)
+
+
+def test_half_of_a_pair() -> None:
+    """A lone surrogate, which JSON can spell, is a character that nobody knows."""
+    for name in MODELS:
+        assert tokens(content_of(name), "a\ud800b") == tokens(content_of(name), "a\ufffdb")
+
+
+@given(st.binary(max_size=200))
+@SETTINGS
+def test_any_bytes_are_a_model_or_refused(content: bytes) -> None:
+    """Never another error."""
+    with pytest.raises(SentencePieceError):
+        read_model(content)
+
+
+@given(st.sampled_from([*MODELS]), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=20))
+@settings(SETTINGS, max_examples=400)
+def test_damaged_models(name: str, changes: list[tuple[float, int]]) -> None:
+    """Whatever is changed in a file, it is refused or gives tokens; rules that lead astray end."""
+    content = bytearray(content_of(name))
+    for place, byte in changes:
+        content[int(place * (len(content) - 1))] = byte
+    try:
+        ours = SentencePiece(read_model(bytes(content)), Special())
+    except SentencePieceError:
+        return
+    for text in ("turn on the lamp", "".join(RULES), "größe 123 🙂 \u2581 <mask>"):
+        assert all(token.start <= token.end <= len(text) for token in ours.tokens(text))
+
+
+@given(st.binary(max_size=300))
+@SETTINGS
+def test_damaged_rules(rules: bytes) -> None:
+    """Rules of any content end, and give some text."""
+    blob = struct.pack("<I", len(rules) // 4 * 4) + rules + b"ab\0c"
+    rewritten = dataclasses.replace(read_model(content_of("unigram")), charsmap=blob)
+    try:
+        ours = SentencePiece(rewritten, Special())
+    except SentencePieceError:
+        return
+    assert len(list(ours.tokens("turn on é é é"))) < 1000
+
+
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "not just one that stands for the unknown"),
+    "a text": (b"<unk>\n<s>\n", "no SentencePiece model"),
+    "a zip file": (b"PK\x03\x04" + bytes(100), "no SentencePiece model"),
+    "cut off": (content_of("unigram")[:900], "no SentencePiece model"),
+    "a piece twice": (content_of("unigram") + b"\x0a\x05\x0a\x03\xe2\x96\x81", "stands in it twice"),
+    "an empty piece": (b"\x0a\x02\x0a\x00", "a piece has 0 characters"),
+    "a long piece": (b"\x0a\x85\x01\x0a\x82\x01" + b"a" * 130, "a piece has 130 characters"),
+    "no finite score": (b"\x0a\x08\x0a\x01a\x15" + struct.pack("<f", np.inf), "no finite score"),
+    "an unknown type": (b"\x0a\x05\x0a\x01a\x18\x09", "is of unknown type 9"),
+    "a model of words": (content_of("unigram") + b"\x12\x02\x18\x03", r"its type is 3 \(word or character\)"),
+    "no pieces for bytes": (content_of("unigram") + b"\x12\x03\x98\x02\x01", "has no piece for each byte"),
+    "rules that are none": (content_of("unigram") + b"\x1a\x04\x12\x02ab", "rules of normalisation are damaged"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str) -> None:
+    """One sentence that says why."""
+    content, text = REFUSED[case]
+    with pytest.raises(ModelLoadError, match=rf"tokenizer x\.model cannot be used: .*{text}"):
+        sentencepiece_of(content, "x.model", TextOptions())
+
+
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of the file, pieces, characters after normalisation."""
+    content = content_of("unigram")
+    ours = SentencePiece(read_model(content), Special())
+    monkeypatch.setattr(charsmap, "MAX_NORMALIZED", 50)
+    assert list(ours.tokens("\ufdfa" * 5))
+    with pytest.raises(ApiError, match="more than 50 characters once it is normalised"):
+        list(ours.tokens("\ufdfa" * 10))
+    monkeypatch.setattr(sentencepiece_model, "MAX_PIECES", 50)
+    with pytest.raises(SentencePieceError, match="more than 50 pieces"):
+        read_model(content)
+    monkeypatch.setattr(sentencepiece_model, "MAX_MODEL_BYTES", 50)
+    with pytest.raises(SentencePieceError, match="the limit is 50"):
+        read_model(content)
+
+
+def test_no_more_is_read_than_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first tokens of a long text cost no more than those of a short one, and are the same."""
+    ours = SentencePiece(read_model(content_of("unigram")), Special())
+    text = "turn on the lamp please "
+    monkeypatch.setattr(charsmap, "MAX_NORMALIZED", 100)
+    assert list(islice(ours.tokens(text * 1000), 8)) == list(islice(ours.tokens(text * 3), 8))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_long_texts(name: str) -> None:
+    """Texts without a space, or of one letter, take no longer than others: 100,000 characters of each kind end."""
+    ours = SentencePiece(read_model(content_of(name)), Special())
+    for text in ("a" * 100_000, " " * 100_000, "the lamp " * 11_000, "\u2581" * 100_000, "<mask>" * 10_000):
+        assert all(token.end <= len(text) for token in ours.tokens(text))
+
+
+# In a model
+
+
+NUMBERS = {piece: number for number, piece in enumerate(read_model(content_of("albert")).pieces)}
+LABELS = AssociatedFile("labels.txt", type=FileType.TENSOR_AXIS_LABELS)
+
+
+def described(folder: Path, unit: SentencePieceTokenizer, names: list[str]) -> Any:
+    """The task of a TFLite file whose metadata has this tokenizer, with the file in the archive at its end."""
+    inputs = [TensorSpec(f"serving_default_{name}:0", "INT32", (1, 8)) for name in names]
+    facts = model(folder, inputs, {"Identity": (1, 2)})
+    path = folder / "m" / "m.tflite"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("30k.model", content_of("albert"))
+        archive.writestr("labels.txt", "bad\ngood")
+    kind = next(kind for kind in KINDS if kind.name == "tflite")
+    version = dataclasses.replace(facts.version, kind=kind, path=path)
+    facts = dataclasses.replace(facts, version=version)
+    outputs = (TensorMetadata("probability", associated_files=(LABELS,)),)
+    tensors = tuple(TensorMetadata(name) for name in names)
+    facts.__dict__["metadata"] = ModelMetadata(inputs=tensors, outputs=outputs, input_process_units=(unit,))
+    return select_task(facts)
+
+
+def test_out_of_the_files_metadata(tmp_path: Path) -> None:
+    """A classifier whose metadata names a SentencePiece file needs no manifest; one like BERT has its tokens around."""
+    unit = SentencePieceTokenizer((AssociatedFile("30k.model"),), ())
+    task = described(tmp_path, unit, ["ids", "mask", "segment_ids"])
+    assert task.name == "text-classification"
+    run = task.prepare(memoryview(b"Turn ON the lamp.")).runs[0]
+    ids, mask = (run[f"serving_default_{name}:0"][0].tolist() for name in ("ids", "mask"))
+    words = "[CLS] ▁turn"
+    assert ids[:2] == [NUMBERS[piece] for piece in words.split()] and NUMBERS["[SEP]"] in ids
+    assert ids[sum(mask) :] == [NUMBERS["<pad>"]] * (8 - sum(mask))
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    """The error says what is missing."""
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ModelLoadError, match="names a tokenizer, but no file of it"):
+        described(tmp_path, SentencePieceTokenizer((), ()), ["ids"])
+    with pytest.raises(ModelLoadError, match=r"vocabulary cannot be read.*other\.model"):
+        described(tmp_path / "other", SentencePieceTokenizer((AssociatedFile("other.model"),), ()), ["ids"])
+
+
+def ids_by(folder: Path, file: str, text: str, **table: Any) -> list[int]:
+    """The tokens of a model whose manifest names a SentencePiece file."""
+    (folder / "m").mkdir(parents=True)
+    (folder / "m" / "spiece.model").write_bytes(content_of(file))
+    options = {"tokenizer": "sentencepiece", **table}
+    task = task_of(folder, bert_inputs()[:1], {"y": (1, 2)}, {"task": "text-classification", "text": options})
+    found: list[int] = task.prepare(memoryview(text.encode())).runs[0]["input_ids"][0].tolist()
+    return found
+
+
+def test_out_of_a_manifest(tmp_path: Path) -> None:
+    """The file beside the model, and whether its pieces for beginning and end stand around a text."""
+    bare = [token[0] for token in tokens(content_of("unigram"), "the lamp")]
+    assert ids_by(tmp_path / "1", "unigram", "the lamp") == bare
+    assert ids_by(tmp_path / "2", "unigram", "the lamp", add_bos=True, add_eos=True) == [1, *bare, 2]
+    assert ids_by(tmp_path / "3", "unigram", "the lamp", add_eos=True) == [*bare, 2]
+    assert ids_by(tmp_path / "4", "unigram", "THE lamp", lower_case=True) == bare
+    assert ids_by(tmp_path / "5", "unigram", "THE lamp") != bare
+    albert = [token[0] for token in tokens(content_of("albert"), "the lamp")]
+    assert ids_by(tmp_path / "6", "albert", "The LAMP") == [NUMBERS["[CLS]"], *albert, NUMBERS["[SEP]"]]
+    assert ids_by(tmp_path / "7", "albert", "the lamp", add_eos=False) == albert
+    with pytest.raises(ModelLoadError, match=r"text\.add_bos is true, but the tokenizer has no such piece"):
+        ids_by(tmp_path / "8", "albert", "the lamp", add_bos=True)
+    with pytest.raises(ModelLoadError, match=r"text\.vocabulary x\.model is not beside the model"):
+        ids_by(tmp_path / "9", "albert", "the lamp", vocabulary="x.model")
+
+
+@pytest.mark.live
+def test_a_served_model(new_server: StartServer, tmp_path: Path) -> None:
+    """Over HTTP and the socket: a text gives what its tokens give."""
+    own = tmp_path / "models" / "pieces"
+    own.mkdir(parents=True)
+    (own / "pieces.tflite").write_bytes((ROOT / "tests" / "models" / "phrases" / "phrases.tflite").read_bytes())
+    (own / "spiece.model").write_bytes(content_of("albert"))
+    (own / "model.toml").write_text('task = "text-embedding"\n[text]\ntokenizer = "sentencepiece"\npooling = "mean"\n')
+    server = new_server(tmp_path / "models")
+    text = "turn on the größe lamp"
+    answer = server.call("POST", "/predictions/pieces", data=text.encode())
+    assert answer.status_code == 200, answer.text
+    found = answer.json()["predictions"]
+    with server.connect() as framed:
+        assert json.loads(framed.call("POST /predictions/pieces", text.encode()).body)["predictions"] == found
+    ids = [NUMBERS["[CLS]"], *(token[0] for token in tokens(content_of("albert"), text)), NUMBERS["[SEP]"]]
+    row = {"name": "input_ids", "datatype": "INT32", "shape": [1, 16], "data": ids + [0] * (16 - len(ids))}
+    outputs = server.call("POST", "/v2/models/pieces/infer", json={"inputs": [row]}).json()["outputs"]
+    pooled = np.reshape(outputs[0]["data"], (16, -1))[: len(ids)].mean(axis=0)
+    np.testing.assert_allclose(found[0]["embedding"], pooled / np.linalg.norm(pooled), rtol=1e-4)
+    for wrong, part in ((b"", "text is empty"), (b"\xff", "not UTF-8"), (b"a" * 200_001, "the limit is 200000")):
+        refused = server.call("POST", "/predictions/pieces", data=wrong)
+        assert refused.status_code == 400 and part in refused.json()["error"]
+    assert server.call("POST", "/predictions/pieces", data=b"lamp " * 20_000).status_code == 200
