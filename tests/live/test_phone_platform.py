@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -41,6 +42,21 @@ def site(folder: Path, **modules: str) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), before]))}
 
 
+ONLY_TFLITE_RUNTIME = """
+import importlib, os, sys
+own = os.path.dirname(os.path.dirname(__file__))
+place = sys.path.index(own)
+del sys.path[place]  # behind this folder is the real package, which is the same under its newer name
+sys.modules.pop("ai_edge_litert", None)
+importlib.invalidate_caches()
+from ai_edge_litert import interpreter as real
+globals().update(vars(real))
+sys.path.insert(place, own)
+for name in [name for name in sys.modules if name.partition(".")[0] == "ai_edge_litert"]:
+    del sys.modules[name]
+"""
+
+
 def ask(server) -> dict:
     answer = server.call("POST", "/predictions/digits", data=SEVEN.read_bytes())
     assert answer.status_code == 200, answer.text
@@ -65,6 +81,28 @@ def test_on_android(new_server, tmp_path):
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     findings = json.loads(done.stdout)["findings"]
     assert any("Termux (android" in finding["sentence"] for finding in findings), findings
+    assert server.stop() == 0
+
+
+def test_on_android_with_tflite_runtime_alone(new_server, tmp_path):
+    """As ``pkg`` leaves it: one runtime, under the name that Termux gives it; the others are told to be missing."""
+    absent = ["ai_edge_litert", "tensorflow", "torch", "onnxruntime", "executorch"]
+    own = site(tmp_path / "site", sitecustomize=ANDROID, **dict.fromkeys(absent, ABSENT))
+    if importlib.util.find_spec("tflite_runtime") is None:  # it has no wheel for this Python
+        package = tmp_path / "site" / "tflite_runtime"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "interpreter.py").write_text(ONLY_TFLITE_RUNTIME)
+    own["POCKETSERVE_STATE_DIR"] = str(tmp_path / "state")
+    server = new_server(MODELS, environment=own)
+    assert ask(server)["predictions"][0]["label"] == "7"
+    runtime = server.call("GET", "/v2/models/digits").json()["parameters"]["runtime"]
+    assert runtime.startswith("tflite-runtime"), runtime
+    missing = server.call("POST", "/predictions/digits?version=onnx", data=SEVEN.read_bytes())
+    assert (missing.status_code, missing.json()["code"]) == (503, "RUNTIME_MISSING"), missing.text
+    assert "pkg install" in missing.json()["error"]
+    with server.connect() as peer:
+        assert peer.call("POST /predictions/petals", b"[5.1, 3.5, 1.4]").status == 200
     assert server.stop() == 0
 
 
