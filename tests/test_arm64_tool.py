@@ -1,10 +1,14 @@
-"""How the ARM run compares answers; the run itself is ``make test-arm64``."""
+"""How the ARM run compares answers, and what the run on a newer Python installs.
+
+The runs themselves are ``make test-arm64`` and ``make test-newest``.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import math
 import sys
+import tomllib
 from types import ModuleType
 
 import pytest
@@ -12,18 +16,22 @@ import pytest
 from conftest import ROOT
 
 
-@pytest.fixture(scope="module")
-def arm64() -> ModuleType:
-    """The script, whose neighbour it imports."""
+def load(name: str) -> ModuleType:
+    """A script of tools, which imports its neighbours."""
     sys.path.insert(0, str(ROOT / "tools"))
     try:
-        spec = importlib.util.spec_from_file_location("arm64", ROOT / "tools" / "arm64.py")
+        spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(ROOT / "tools"))
     return module
+
+
+@pytest.fixture(scope="module")
+def arm64() -> ModuleType:
+    return load("arm64")
 
 
 @pytest.mark.parametrize(
@@ -43,3 +51,12 @@ def test_the_distance_of_two_answers(arm64, expected, found, distance) -> None:
 def test_what_is_run_exists(arm64) -> None:
     """A renamed test file is not silently left out."""
     assert [name for name in arm64.TESTS if not (ROOT / "tests" / name).exists()] == []
+
+
+def test_the_newest_python_gets_what_the_tests_need() -> None:
+    """The checkers run elsewhere; everything else of the extra ``dev`` is there."""
+    from packaging.requirements import Requirement
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    named = {Requirement(text).name for extra in ("tflite", "onnx", "image", "qr", "dev") for text in extras[extra]}
+    assert named - set(load("newest_python").WHEELS) == {"mypy", "ruff", "types-requests"}

@@ -10,10 +10,8 @@ shows: the wheels for ARM load and compute the same. What it does not show: Andr
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -23,19 +21,25 @@ from pathlib import Path
 from typing import Any
 
 from android_toolchain import MIRROR_VARIABLE, ToolchainError, private_apt, require, run, say, system_mirror
+from debian_root import (
+    CORE_WHEELS,
+    LIBRARIES,
+    ROOT,
+    describe,
+    fetch_root,
+    fetch_wheels,
+    fingerprint,
+    fresh,
+    run_python,
+    sources,
+    write_script,
+)
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDER_VARIABLE = "POCKETSERVE_ARM64"
 RELEASE = "trixie"
 """Its qemu (10.0) runs ONNX Runtime; that of bookworm (7.2) crashes when it is imported."""
 
 PYTHON = "3.13"
-SYSTEM = ("python3", "libpython3-stdlib", "libstdc++6", "libgomp1", "zlib1g", "libgcc-s1", "tzdata")
-WHEELS = (
-    *("numpy", "flask", "waitress", "requests", "platformdirs", "prometheus-client", "pillow"),
-    *("ai-edge-litert", "onnxruntime", "onnx", "pytest", "hypothesis", "packaging"),
-)
-PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_27_aarch64", "manylinux_2_28_aarch64")
 CPU = "cortex-a76"
 """With the emulator's default, ``max``, XNNPACK takes kernels that are seven times slower to emulate."""
 
@@ -98,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     steps = {"demo": demo, "answers": compare} | ({} if options.quick else {"tests": tests})
     results = {name: _timed(name, lambda step=step: step(python)) for name, step in steps.items()}
-    print(f"\nthe same programs on {_machine(python)}:")
+    print(f"\nthe same programs on {describe(python)}:")
     for name, (passed, said, seconds) in results.items():
         print(f"  {name:8} {'passed' if passed else 'FAILED'}  {said}  ({seconds:.0f} s)")
     return 0 if all(passed for passed, _, _ in results.values()) else 1
@@ -116,7 +120,7 @@ def _timed(name: str, step: Any) -> tuple[bool, str, float]:
 
 def demo(python: Path) -> tuple[bool, str]:
     """``pocketserve demo``: a real server, asked real digits."""
-    done = emulated(python, "-m", "pocketserve", "demo", capture=True)
+    done = run_python(python, "-m", "pocketserve", "demo", capture=True)
     print(done.stdout)
     last = "; ".join(line for line in done.stdout.splitlines() if "digits read correctly" in line) or "no answer"
     return done.returncode == 0, last
@@ -126,13 +130,13 @@ def compare(python: Path) -> tuple[bool, str]:
     """Every embedded TFLite and ONNX version, on all samples: ARM's answers beside this machine's."""
     here = subprocess.run(
         [sys.executable, "-c", COMPARED, str(ROOT / "models")],
-        env={**os.environ, "PYTHONPATH": _sources()},
+        env={**os.environ, "PYTHONPATH": sources()},
         capture_output=True,
         text=True,
         timeout=300,
         check=True,
     )
-    there = emulated(python, "-c", COMPARED, str(ROOT / "models"), capture=True)
+    there = run_python(python, "-c", COMPARED, str(ROOT / "models"), capture=True)
     if there.returncode:
         return False, there.stderr.strip().splitlines()[-1]
     expected, found = _answers(here.stdout), _answers(there.stdout)
@@ -167,32 +171,12 @@ def _tolerance(name: str) -> float:
 def tests(python: Path) -> tuple[bool, str]:
     """The tests that need no more than the core, TFLite and ONNX, and start no server."""
     files = [str(ROOT / "tests" / name) for name in TESTS]
-    done = emulated(
+    done = run_python(
         python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", f"not ({NOT_HERE})", *files, capture=True
     )
     print(done.stdout)
     last = next((line for line in reversed(done.stdout.splitlines()) if " passed" in line or " failed" in line), "")
     return done.returncode == 0, last or done.stderr.strip()[-200:]
-
-
-def emulated(python: Path, *arguments: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run the emulated Python in the project's folder."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("POCKETSERVE_", "PYTHON"))}
-    environment = {**kept, "PYTHONPATH": f"{python.parents[1] / 'site'}{os.pathsep}{_sources()}"}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    command = [str(python), *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=capture, text=True, timeout=1800, check=False
-    )
-
-
-def _sources() -> str:
-    return os.pathsep.join(str(ROOT / name) for name in ("server", "client"))
-
-
-def _machine(python: Path) -> str:
-    told = "import os, sys; print(os.uname().machine, 'Python', sys.version.split()[0], end='')"
-    return emulated(python, "-c", told, capture=True).stdout
 
 
 # Making the system
@@ -206,7 +190,7 @@ def make_system(folder: Path, mirror: str | None) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     python, stamp = folder / "bin/python3", folder / "made-from"
-    if stamp.exists() and stamp.read_text() == _fingerprint(folder):
+    if stamp.exists() and stamp.read_text() == fingerprint(folder, __file__):
         return python
     stamp.unlink(missing_ok=True)
     require("apt-get")
@@ -214,83 +198,30 @@ def make_system(folder: Path, mirror: str | None) -> Path:
     mirror = mirror or system_mirror()
     say(f"putting a Debian {RELEASE} for arm64 together in {folder} …")
     _fetch_emulator(folder, mirror)
-    _fetch_system(folder, mirror)
-    _fetch_wheels(folder / "site")
+    fetch_root(folder / "root", mirror, RELEASE, "arm64", (f"python{PYTHON}", *LIBRARIES))
+    fetch_wheels(folder / "root/usr/lib/python3/dist-packages", PYTHON, "aarch64", CORE_WHEELS)
     _write_python(folder, python)
-    told = _machine(python)
+    told = describe(python)
     if not told.startswith("aarch64"):
         raise ToolchainError(f"the emulated Python does not start; delete {folder} and try again")
-    stamp.write_text(_fingerprint(folder))
+    stamp.write_text(fingerprint(folder, __file__))
     return python
 
 
-def _fingerprint(folder: Path) -> str:
-    parts = (str(folder), Path(__file__).read_text("utf-8"), (ROOT / "constraints.txt").read_text("utf-8"))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
 def _fetch_emulator(folder: Path, mirror: str) -> None:
-    arriving = _fresh(folder / "emulator-debs")
+    arriving = fresh(folder / "emulator-debs")
     with private_apt(mirror, (RELEASE,)) as apt:
         run([*apt, "update"], "Debian's package lists cannot be fetched", arriving)
         run([*apt, "download", "qemu-user"], "the emulator cannot be fetched", arriving)
     for file in arriving.glob("*.deb"):
-        run(["dpkg-deb", "-x", str(file), str(_fresh(folder / "emulator"))], f"{file.name} cannot be unpacked")
+        run(["dpkg-deb", "-x", str(file), str(fresh(folder / "emulator"))], f"{file.name} cannot be unpacked")
     shutil.rmtree(arriving)
-
-
-def _fetch_system(folder: Path, mirror: str) -> None:
-    """Python with all that it needs. Nothing is configured: Python runs without that."""
-    root, arriving = _fresh(folder / "root"), _fresh(folder / "debs")
-    with private_apt(mirror, (RELEASE,), "arm64") as apt:
-        run([*apt, "update"], "Debian's package lists cannot be fetched", arriving)
-        wanted = ["-y", "--no-install-recommends", "--download-only", "-o", f"Dir::Cache::archives={arriving}"]
-        (arriving / "partial").mkdir()
-        run([*apt, *wanted, "install", *SYSTEM], "the packages for arm64 cannot be fetched", arriving)
-    for name in ("lib", "bin", "sbin"):
-        (root / "usr" / name).mkdir(parents=True, exist_ok=True)
-        (root / name).symlink_to(f"usr/{name}")
-    for file in sorted(arriving.glob("*.deb")):
-        _unpack(file, root)
-    shutil.rmtree(arriving)
-
-
-def _unpack(file: Path, root: Path) -> None:
-    """Not ``dpkg-deb -x``: it would replace the links /lib and /bin by folders."""
-    archive = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE)
-    command = ["tar", "-x", "--keep-directory-symlink", "--no-same-owner", "-C", str(root)]
-    unpacked = subprocess.run(command, stdin=archive.stdout, timeout=120, check=False)
-    if archive.wait(60) or unpacked.returncode:
-        raise ToolchainError(f"{file.name} cannot be unpacked; is the disk full?")
-
-
-def _fetch_wheels(site: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]
-    command += [str(_fresh(site)), "--only-binary=:all:", "--implementation", "cp"]
-    command += ["--python-version", PYTHON, "--abi", f"cp{PYTHON.replace('.', '')}", "--abi", "abi3"]
-    for platform in PLATFORMS:
-        command += ["--platform", platform]
-    command += ["--constraint", str(ROOT / "constraints.txt"), *WHEELS]
-    run(command, "the wheels for arm64 cannot be installed")
 
 
 def _write_python(folder: Path, python: Path) -> None:
-    """A script that looks like a Python to those who start it, and to itself: the server starts Pythons too."""
-    root = folder / "root"
-    python.parent.mkdir(exist_ok=True)
-    emulator = folder / "emulator/usr/bin/qemu-aarch64"
-    words = [str(emulator), "-L", str(root), "-0", str(python), str(root / f"usr/bin/python{PYTHON}")]
-    python.write_text(
-        f"#!/bin/sh\nexport QEMU_CPU={CPU} PYTHONHOME={shlex.quote(str(root / 'usr'))}\n"
-        f'exec {" ".join(map(shlex.quote, words))} "$@"\n'
-    )
-    python.chmod(0o755)
-
-
-def _fresh(folder: Path) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder
+    emulator, root = folder / "emulator/usr/bin/qemu-aarch64", folder / "root"
+    words = [emulator, "-L", root, "-0", python, root / f"usr/bin/python{PYTHON}"]
+    write_script(python, [str(word) for word in words], {"QEMU_CPU": CPU, "PYTHONHOME": str(root / "usr")})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,121 @@
+"""A Python of another Debian release or processor, put together in a folder by unpacking packages.
+
+Neither root rights nor any change to this system is needed: packages are only unpacked, and wheels come from the
+package index by pip. Each such Python is a small script, which looks like a Python to those who start it and to itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from android_toolchain import ToolchainError, private_apt, run
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARIES = ("libstdc++6", "libgomp1", "zlib1g", "libgcc-s1", "tzdata")
+"""What wheels need beside Python."""
+
+CORE_WHEELS = (
+    *("numpy", "flask", "waitress", "requests", "platformdirs", "prometheus-client", "pillow"),
+    *("ai-edge-litert", "onnxruntime", "onnx", "pytest", "hypothesis", "packaging"),
+)
+TIMEOUT_S = 1800.0
+
+
+def fetch_root(root: Path, mirror: str, release: str, architecture: str, packages: Sequence[str]) -> None:
+    """Unpack packages with all that they need. Nothing is configured: Python runs without that.
+
+    Raises:
+        ToolchainError: they cannot be had on this machine.
+    """
+    arriving = fresh(root.with_name("debs"))
+    with private_apt(mirror, (release,), architecture) as apt:
+        run([*apt, "update"], "Debian's package lists cannot be fetched", arriving)
+        wanted = ["-y", "--no-install-recommends", "--download-only", "-o", f"Dir::Cache::archives={arriving}"]
+        (arriving / "partial").mkdir()
+        run([*apt, *wanted, "install", *packages], f"the packages for {architecture} cannot be fetched", arriving)
+    fresh(root)
+    for name in ("lib", "lib64", "bin", "sbin"):
+        (root / "usr" / name).mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(f"usr/{name}")
+    for file in sorted(arriving.glob("*.deb")):
+        _unpack(file, root)
+    shutil.rmtree(arriving)
+
+
+def _unpack(file: Path, root: Path) -> None:
+    """Not ``dpkg-deb -x``: it would replace the links /lib and /bin by folders."""
+    archive = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE)
+    command = ["tar", "-x", "--keep-directory-symlink", "--no-same-owner", "-C", str(root)]
+    unpacked = subprocess.run(command, stdin=archive.stdout, timeout=120, check=False)
+    if archive.wait(60) or unpacked.returncode:
+        raise ToolchainError(f"{file.name} cannot be unpacked; is the disk full?")
+
+
+def fetch_wheels(site: Path, python: str, machine: str, wheels: Sequence[str]) -> None:
+    """Install wheels for another Python.
+
+    Args:
+        python: its version, such as ``3.14``.
+        machine: as in the names of wheels, such as ``aarch64``.
+
+    Raises:
+        ToolchainError: one of them does not exist, or cannot be had.
+    """
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]
+    command += [str(fresh(site)), "--only-binary=:all:", "--implementation", "cp"]
+    command += ["--python-version", python, "--abi", f"cp{python.replace('.', '')}", "--abi", "abi3", "--abi", "none"]
+    for platform in ("manylinux2014", "manylinux_2_17", "manylinux_2_27", "manylinux_2_28"):
+        command += ["--platform", f"{platform}_{machine}"]
+    command += ["--constraint", str(ROOT / "constraints.txt"), *wheels]
+    run(command, f"the wheels for Python {python} on {machine} cannot be installed")
+
+
+def write_script(path: Path, words: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+    """Write a program that runs a command with whatever it was called with."""
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)  # it may be a link
+    exported = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in (variables or {}).items())
+    path.write_text(f'#!/bin/sh\n{exported}exec {" ".join(map(shlex.quote, words))} "$@"\n')
+    path.chmod(0o755)
+
+
+def run_python(python: Path, *arguments: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run such a Python in the project's folder, with the project's packages."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("POCKETSERVE_", "PYTHON"))}
+    environment = {**kept, "PYTHONPATH": sources(), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [str(python), *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=capture, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def describe(python: Path) -> str:
+    """Processor and version; empty if it does not start."""
+    told = "import os, sys; print(os.uname().machine, 'Python', sys.version.split()[0], end='')"
+    return run_python(python, "-c", told, capture=True).stdout
+
+
+def sources() -> str:
+    """Where the project's packages are, as a search path."""
+    return os.pathsep.join(str(ROOT / name) for name in ("server", "client"))
+
+
+def fingerprint(folder: Path, script: str) -> str:
+    """A hash of everything that decides a folder's content, its own place included (the script names it)."""
+    files = (Path(script), Path(__file__), ROOT / "constraints.txt")
+    parts = (str(folder), *(file.read_text("utf-8") for file in files))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def fresh(folder: Path) -> Path:
+    """An empty folder in place of whatever was there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

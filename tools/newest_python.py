@@ -1,0 +1,107 @@
+"""Runs the tests of the core, TFLite and ONNX on the Python that Termux has today, whichever this system has.
+
+Usage: .venv/bin/python tools/newest_python.py [--folder FOLDER] [--mirror URL] [-- PYTEST-ARGUMENTS]
+
+The Python comes from Debian's next release, for this machine's own processor, and is only unpacked, in
+``.newest-python/``; its own loader starts it, so that neither this system nor its C library matters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from android_toolchain import MIRROR_VARIABLE, ToolchainError, require, say, system_mirror
+from debian_root import (
+    CORE_WHEELS,
+    LIBRARIES,
+    ROOT,
+    describe,
+    fetch_root,
+    fetch_wheels,
+    fingerprint,
+    run_python,
+    write_script,
+)
+
+FOLDER_VARIABLE = "POCKETSERVE_NEWEST_PYTHON"
+RELEASE, PYTHON = "forky", "3.14"
+"""Termux went from 3.13 to 3.14 in July 2026."""
+
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+WHEELS = (
+    *CORE_WHEELS,
+    *("segno", "scikit-learn", "srptools", "tokenizers", "zxing-cpp", "openapi-spec-validator", "hatchling"),
+)
+NOT_HERE = "torch or tensorflow or tfjs or compiler or java or conformance or wheel or soak or assets"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the Python and run the tests; returns their exit code."""
+    parser = argparse.ArgumentParser(description=f"Run the tests on Python {PYTHON}.")
+    parser.add_argument("--folder", type=Path, help=f"where to put it [{FOLDER_VARIABLE}, else .newest-python]")
+    parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
+    parser.add_argument("tests", nargs="*", help="arguments for pytest, after --")
+    options = parser.parse_args(arguments)
+    folder = (options.folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".newest-python")).absolute()
+    try:
+        python = make_python(folder, options.mirror or os.environ.get(MIRROR_VARIABLE))
+    except ToolchainError as error:
+        print(f"newest_python: {error}", file=sys.stderr)
+        return 1
+    say(f"the tests on {describe(python)}:")
+    return run_python(
+        python, "-m", "pytest", "-p", "no:cacheprovider", "-m", f"not ({NOT_HERE})", *options.tests
+    ).returncode
+
+
+def make_python(folder: Path, mirror: str | None) -> Path:
+    """Fetch and unpack what is missing; returns the Python.
+
+    Raises:
+        ToolchainError: it cannot be had on this machine.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp, root = folder / "made-from", folder / "root"
+    python = root / "usr/bin/python3"  # beside its library, so that it finds that by itself
+    if stamp.exists() and stamp.read_text() == fingerprint(folder, __file__):
+        return python
+    stamp.unlink(missing_ok=True)
+    require("apt-get")
+    require("dpkg-deb")
+    architecture = (
+        subprocess.run(["dpkg-deb", "--version"], capture_output=True, text=True, timeout=60, check=True)
+        .stdout.partition("(")[2]
+        .partition(")")[0]
+    )
+    if architecture not in MACHINES:
+        raise ToolchainError(
+            f"there are no wheels for {architecture or 'this processor'}, only for {', '.join(MACHINES)}"
+        )
+    say(f"putting Python {PYTHON} of Debian {RELEASE} together in {folder} …")
+    fetch_root(root, mirror or system_mirror(), RELEASE, architecture, (f"python{PYTHON}", *LIBRARIES))
+    fetch_wheels(root / "usr/lib/python3/dist-packages", PYTHON, MACHINES[architecture], WHEELS)
+    write_script(python, _start(python, root))
+    write_script(python.with_name("pocketserve"), [str(python), "-m", "pocketserve"])
+    if f"Python {PYTHON}" not in describe(python):
+        raise ToolchainError(f"the Python does not start; delete {folder} and try again")
+    stamp.write_text(fingerprint(folder, __file__))
+    return python
+
+
+def _start(python: Path, root: Path) -> list[str]:
+    """Its own loader with its own libraries, under the name of the script."""
+    loader = next(iter(sorted(root.glob("usr/lib*/ld-linux-*.so.*"))), None)
+    libraries = next(iter(sorted((root / "usr/lib").glob("*-linux-gnu"))), None)
+    if loader is None or libraries is None:
+        raise ToolchainError("the C library that was unpacked has no loader")
+    words = [loader, "--library-path", libraries, "--argv0", python, root / f"usr/bin/python{PYTHON}"]
+    return [str(word) for word in words]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
