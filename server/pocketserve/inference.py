@@ -22,7 +22,15 @@ from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, A
 from pocketserve.tasks.labels import label_of
 from pocketserve.tensors import Array, TensorSpec, check_against, dequantize, quantize, to_array, to_tensor, zeros
 from pocketserve_wire import ApiError, ErrorCode, Tensor
-from pocketserve_wire.oip import InferRequest, InferResponse, RequestedOutput, raw_input
+from pocketserve_wire.oip import (
+    EncodedBody,
+    InferRequest,
+    InferResponse,
+    Plan,
+    RequestedOutput,
+    encode_infer_response,
+    raw_input,
+)
 from pocketserve_wire.tensor import invalid
 
 Bound = tuple[TensorSpec, str]
@@ -78,9 +86,6 @@ def run_tensors(
         ApiError: for every fault of the request; INFERENCE_FAILED when the framework raises.
     """
     began = time.perf_counter_ns()
-    prepared = running.prepared.get(request.plan) if request.plan is not None else None
-    if prepared is not None:
-        return _run_prepared(running, prepared, request, terms, began)
     model = running.model
     signature = _signature(request, running)
     bound_in, bound_out = model.entry_points[signature]
@@ -96,24 +101,29 @@ def run_tensors(
     outputs = [_output(asked, spec, turn.result[own], inputs.reals, labels, batched) for asked, (spec, own) in wanted]
     timing = _timing(turn, began, ready, infer_end, [inputs])
     if request.plan is not None and step is None and not (inputs.row_by_row or inputs.reals or inputs.state):
-        remember(running, request, signature, inputs.rows, bound_in, wanted)
+        remember(running, request.plan, signature, inputs.rows, bound_in, wanted)
     return InferResponse(model.entry.name, model.version.name, outputs, id=request.id), timing
 
 
-def _run_prepared(
-    running: Running, prepared: Prepared, request: InferRequest, terms: Terms, began: int
-) -> tuple[InferResponse, Timing]:
-    """Answer a request of which all but its tensors' bytes was checked before."""
-    work = _PlainWork(prepared.arrays(request.inputs), prepared.signature)
+def run_planned(running: Running, plan: Plan, body: memoryview, terms: Terms) -> tuple[EncodedBody, Timing]:
+    """Answer a tensor request whose JSON part is known, with raw tensors only.
+
+    Raises:
+        ApiError: as :func:`run_tensors`.
+    """
+    began = time.perf_counter_ns()
+    prepared: Prepared | None = running.prepared.get(plan)
+    if prepared is None:
+        response, timing = run_tensors(running, plan.read(body), terms)
+        return encode_infer_response(response, True), timing
+    work = _PlainWork(prepared.arrays(body), prepared.signature)
     ready = time.perf_counter_ns()
     turn = running.lane.run(work, terms)
     infer_end = time.perf_counter_ns()
-    outputs = prepared.tensors(turn.result)
-    model = running.model
-    response = InferResponse(model.entry.name, model.version.name, outputs, request.id)
-    output_ns = time.perf_counter_ns() - infer_end
-    return response, Timing(
-        turn.queue_ns, ready - began, turn.run_ns, output_ns, prepared.rows, turn.executions, turn.batch_rows
+    encoded = prepared.encode(turn.result)
+    input_ns, output_ns = ready - began, time.perf_counter_ns() - infer_end
+    return encoded, Timing(
+        turn.queue_ns, input_ns, turn.run_ns, output_ns, prepared.rows, turn.executions, turn.batch_rows
     )
 
 

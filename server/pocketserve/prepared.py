@@ -8,60 +8,88 @@ would take as long as everything else that Python does for such a request.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.running import Running
-from pocketserve.tensors import Array, TensorSpec, to_tensor
-from pocketserve_wire import DATATYPES, Tensor
-from pocketserve_wire.oip import InferRequest, RequestedOutput
+from pocketserve.tensors import Array, TensorSpec, plain_memory, to_tensor
+from pocketserve_wire import DATATYPES
+from pocketserve_wire.oip import EncodedBody, InferResponse, Plan, RequestedOutput, encode_infer_response
 
 MOST: Final = 64
 """Kept for one loaded version; then all are forgotten, which costs a check each."""
 
+Looks = list[tuple[np.dtype[Any], tuple[int, ...]]]
+"""Dtype and shape of each output."""
+
 
 class Prepared:
     """One kind of request on one loaded version: plain runs only, without sequences, rows to split or quantising.
+
+    Args:
+        inputs: the session's name, dtype, shape, and first byte in the body of each.
+        outputs: the caller's and the session's name of each that is asked for, and its datatype where the dtype does
+            not tell it.
+        response: the answer without its tensors.
 
     Attributes:
         signature: the entry point.
         rows: batch rows in each such request.
     """
 
-    __slots__ = ("_inputs", "_outputs", "rows", "signature")
+    __slots__ = ("_header", "_inputs", "_outputs", "_response", "rows", "signature")
 
     def __init__(
         self,
         signature: str | None,
         rows: int,
-        inputs: Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]],
+        inputs: Sequence[tuple[str, np.dtype[Any], tuple[int, ...], int]],
         outputs: Sequence[tuple[str, str, str | None]],
+        response: InferResponse,
     ) -> None:
         self.signature = signature
         self.rows = rows
         self._inputs = inputs
         self._outputs = outputs
+        self._response = response
+        self._header: tuple[Looks, bytes] = ([], b"")
 
-    def arrays(self, tensors: Sequence[Tensor]) -> dict[str, Array]:
-        """The inputs by the session's names; they share the tensors' memory."""
+    def arrays(self, body: memoryview) -> dict[str, Array]:
+        """The inputs by the session's names; they share the body's memory."""
         found = {}
-        for (own, dtype, shape), tensor in zip(self._inputs, tensors, strict=True):
-            found[own] = np.ndarray(shape, dtype, tensor.data)  # type: ignore[arg-type]  # raw, or it had no plan
+        for own, dtype, shape, start in self._inputs:
+            found[own] = np.ndarray(shape, dtype, body, start)
         return found
 
-    def tensors(self, results: Mapping[str, Array]) -> list[Tensor]:
-        """The outputs that were asked for."""
-        found = []
-        for name, own, datatype in self._outputs:
-            found.append(to_tensor(name, results[own], datatype))
-        return found
+    def encode(self, results: Mapping[str, Array]) -> EncodedBody:
+        """The answer: outputs of the same looks as in the last one have the same JSON part."""
+        looks: Looks = []
+        chunks: list[bytes | memoryview] = [b""]
+        for _, own, _ in self._outputs:
+            array = results[own]
+            memory = plain_memory(array)
+            if memory is None:
+                return self._encode_anew(results)
+            looks.append((array.dtype, array.shape))
+            chunks.append(memory)
+        known, chunks[0] = self._header
+        if looks == known:
+            return EncodedBody(chunks, len(chunks[0]))
+        encoded = self._encode_anew(results)
+        self._header = looks, bytes(encoded.chunks[0])
+        return encoded
+
+    def _encode_anew(self, results: Mapping[str, Array]) -> EncodedBody:
+        outputs = [to_tensor(name, results[own], datatype) for name, own, datatype in self._outputs]
+        return encode_infer_response(replace(self._response, outputs=outputs), True)
 
 
 def remember(
     running: Running,
-    request: InferRequest,
+    plan: Plan,
     signature: str | None,
     rows: int,
     bound: Bindings,
@@ -73,13 +101,14 @@ def remember(
         bound: the entry point's inputs.
         wanted: the outputs that it was answered with, and the session's names of them.
     """
-    if any(asked.classification for asked, _ in wanted):
+    if not plan.all_raw:
         return
     inputs = [
-        (bound.by_name[tensor.name][1], np.dtype(DATATYPES[tensor.datatype].typestr), tensor.shape)
-        for tensor in request.inputs
+        (bound.by_name[name][1], np.dtype(DATATYPES[datatype].typestr), shape, start)
+        for name, datatype, shape, start, _, _ in plan.inputs
     ]
     outputs = [(asked.name, own, "BF16" if spec.datatype == "BF16" else None) for asked, (spec, own) in wanted]
+    response = InferResponse(running.model.entry.name, running.model.version.name, [], plan.id)
     if len(running.prepared) >= MOST:
         running.prepared.clear()
-    running.prepared[request.plan] = Prepared(signature, rows, inputs, outputs)
+    running.prepared[plan] = Prepared(signature, rows, inputs, outputs, response)

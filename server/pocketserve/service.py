@@ -20,7 +20,7 @@ from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.statistics import Timing
 from pocketserve.engine.terms import DEFAULT_RANK, Terms, asks_for_a_place, read_terms, stream_of
-from pocketserve.inference import Prediction, run_raw_input, run_tensors
+from pocketserve.inference import Prediction, run_planned, run_raw_input, run_tensors
 from pocketserve.pairing import PairingDesk
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.repository import Repository
@@ -29,7 +29,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.oip import InferRequest, InferResponse
+from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, Plan
 
 T = TypeVar("T")
 
@@ -319,6 +319,17 @@ class Service:
             self.engine.statistics(entry.name, found.name).record_failure(0, error.code)
         return error
 
+    def infer_planned(self, name: str, version: str | None, plan: Plan, body: memoryview, terms: Terms) -> EncodedBody:
+        """As :meth:`infer`, from body to body, for a request whose JSON part is known: only the tensors are looked at.
+
+        Args:
+            plan: of this body; it asks for raw tensors only.
+
+        Raises:
+            ApiError: for every fault of the request, the model or the server.
+        """
+        return self._count(name, version, terms, lambda running: run_planned(running, plan, body, terms))
+
     def predict(
         self,
         name: str,
@@ -371,17 +382,18 @@ class Service:
         entry, found = self._resolve(name, version)
         statistics = self.engine.statistics(entry.name, found.name)
         started = time.perf_counter_ns()
+        engine = self.engine
         try:
             if terms.rank > DEFAULT_RANK and self.power.low:
                 self.engine.notice()
                 self.power.refuse_background()
             self._begin()
             try:
-                running = self.engine.acquire(entry, found, terms.deadline, terms.cancellation)
+                running = engine.acquire(entry, found, terms.deadline, terms.cancellation)
                 try:
                     result, timing = run(running)
                 finally:
-                    self.engine.release(running)
+                    engine.release(running)
             finally:
                 self._end()
         except BaseException as error:

@@ -66,8 +66,8 @@ class InferRequest:
         parameters: the request's own parameters, without ``binary_data_output``.
         binary_output: whether outputs that are not listed are sent as raw bytes.
         raw: the whole body, when it is one input's bytes with no JSON in front (header length 0).
-        plan: the same object for all requests that differ in nothing but their tensors' bytes, so that what was
-            found out of one need not be found out again; None where that is not known.
+        plan: the same for all requests that differ in nothing but their tensors' bytes, so that what was found out of
+            one need not be found out again; None where that is not known.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
@@ -76,7 +76,7 @@ class InferRequest:
     parameters: Parameters = field(default_factory=dict)
     binary_output: bool = False
     raw: memoryview | None = None
-    plan: object | None = field(default=None, compare=False, repr=False)
+    plan: Plan | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(slots=True)
@@ -90,35 +90,43 @@ class InferResponse:
     parameters: Parameters = field(default_factory=dict)
 
 
-class _Plan:
+class Plan:
     """What a header that was read and checked once says of every body with the same header and length.
 
     An app sends the same header over and over, and only the tensors' bytes change.
+
+    Attributes:
+        id, parameters: as in :class:`InferRequest`; shared, not to be changed.
+        inputs: name, datatype, shape and own parameters of each, and where its bytes start and end in the body.
+        all_raw: plain tensors are asked for, all as raw bytes.
     """
 
-    __slots__ = ("_binary_output", "_id", "_inputs", "_outputs", "_parameters")
+    __slots__ = ("_binary_output", "_outputs", "all_raw", "id", "inputs", "parameters")
 
     def __init__(self, request: InferRequest, start: int) -> None:
-        self._id = request.id
-        self._parameters = dict(request.parameters)
+        self.id = request.id
+        self.parameters = request.parameters.copy()
         self._binary_output = request.binary_output
-        self._outputs = list(request.outputs)
-        self._inputs: list[tuple[str, str, tuple[int, ...], int, int, Parameters]] = []
+        self._outputs = request.outputs.copy()
+        plain = all(output.binary and not output.classification for output in request.outputs)
+        self.all_raw = plain if request.outputs else request.binary_output
+        self.inputs: list[tuple[str, str, tuple[int, ...], int, int, Parameters]] = []
         for tensor in request.inputs:
             end = start + len(tensor.data)
-            self._inputs.append((tensor.name, tensor.datatype, tensor.shape, start, end, dict(tensor.parameters)))
+            self.inputs.append((tensor.name, tensor.datatype, tensor.shape, start, end, dict(tensor.parameters)))
             start = end
 
     def read(self, view: memoryview) -> InferRequest:
         """The request that such a body is."""
-        inputs = []
-        for name, datatype, shape, start, end, own in self._inputs:
-            inputs.append(Tensor(name, datatype, shape, view[start:end], dict(own)))
-        parameters = dict(self._parameters)
-        return InferRequest(inputs, list(self._outputs), self._id, parameters, self._binary_output, None, self)
+        inputs = [
+            Tensor(name, datatype, shape, view[start:end], own.copy())
+            for name, datatype, shape, start, end, own in self.inputs
+        ]
+        outputs, parameters = self._outputs.copy(), self.parameters.copy()
+        return InferRequest(inputs, outputs, self.id, parameters, self._binary_output, None, self)
 
 
-_plans: dict[tuple[bytes, int], _Plan] = {}
+_plans: dict[tuple[bytes, int], Plan] = {}
 _headers: dict[tuple[Any, ...], bytes] = {}
 _CHECKED = frozenset({"BYTES", "BOOL"})
 
@@ -152,27 +160,25 @@ def decode_infer_request(body: bytes | memoryview, json_length: int | None) -> I
     Raises:
         ApiError: MALFORMED_JSON, INVALID_HEADER, INVALID_REQUEST, INVALID_PARAMETER or INVALID_TENSOR.
     """
-    known = decode_known_request(body, json_length)
-    if known is not None:
-        return known
     view = memoryview(body)
+    if json_length == 0:
+        return InferRequest(raw=view, binary_output=True)
+    plan = find_plan(view, json_length)
+    if plan is not None:
+        return plan.read(view)
     request = _decode(view, json_length)
     if json_length is not None and json_length <= MAX_PLANNED_BYTES and _is_plain(request, len(view) - json_length):
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        _plans[bytes(view[:json_length]), len(view)] = _Plan(request, json_length)
+        _plans[bytes(view[:json_length]), len(view)] = Plan(request, json_length)
     return request
 
 
-def decode_known_request(body: bytes | memoryview, json_length: int | None) -> InferRequest | None:
-    """What :func:`decode_infer_request` gives, if that takes no checking; None where the body has to be read."""
-    view = memoryview(body)
-    if json_length == 0:
-        return InferRequest(raw=view, binary_output=True)
-    if json_length is None or json_length > MAX_PLANNED_BYTES:
+def find_plan(body: memoryview, json_length: int | None) -> Plan | None:
+    """What is known of a body whose JSON part was read before; None where it has to be read."""
+    if json_length is None or not 0 < json_length <= MAX_PLANNED_BYTES:
         return None
-    plan = _plans.get((bytes(view[:json_length]), len(view)))
-    return plan.read(view) if plan is not None else None
+    return _plans.get((bytes(body[:json_length]), len(body)))
 
 
 def _is_plain(request: InferRequest, raw_bytes: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketserve.api import tasks
 from pocketserve.api.describe import describe_model
-from pocketserve.api.messages import OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
+from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.engine import State
 from pocketserve.engine.running import Running
 from pocketserve.repository.scan import ModelEntry
@@ -83,27 +83,31 @@ def _config(entry: ModelEntry, running: Running) -> dict[str, Any]:
 def infer(service: Service, request: ApiRequest) -> ApiResponse:
     """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out."""
     model, version = request.path["model"], request.path.get("version")
-    refusal = None if request.query else service.refusal(model, version, request.body[: request.json_length])
-    if refusal is not None:
-        raise refusal
-    decoded = oip.decode_known_request(request.body, request.json_length)
-    if decoded is None:
-        service.require(model, version)
-        decoded = oip.decode_infer_request(request.body, request.json_length)
+    # Beside a query string, the header does not tell how the request waits.
+    if service.engine.crowded and not request.query:
+        refusal = service.refusal(model, version, request.body[: request.json_length])
+        if refusal is not None:
+            raise refusal
+    plan = oip.find_plan(request.body, request.json_length)
+    if plan is not None and plan.all_raw and not request.query and "task" not in plan.parameters:
+        terms = service.terms(plan.parameters, request.deadline, request.cancellation, request.received)
+        return _answer(service.infer_planned(model, version, plan, request.body, terms))
+    service.require(model, version)
+    decoded = oip.decode_infer_request(request.body, request.json_length)
     # A raw body has no parameters of its own, so the query string may hold them.
     parameters = decoded.parameters | waiting_parameters(request) if request.query else decoded.parameters
     terms = service.terms(parameters, request.deadline, request.cancellation, request.received)
-    wants_task = "task" in decoded.parameters and tasks.asks_for_task(decoded)
-    run = partial(tasks.infer, service) if wants_task else service.infer
+    run = partial(tasks.infer, service) if tasks.asks_for_task(decoded) else service.infer
     response = run(model, version, decoded, terms)
     binary: dict[str, bool] | bool = decoded.binary_output
     if decoded.outputs:
         binary = {output.name: output.binary for output in decoded.outputs}
-    body = oip.encode_infer_response(response, binary)
-    answer = ApiResponse(chunks=body.chunks, json_length=body.json_length, compressible=True)
-    if body.json_length is not None:
-        answer.content_type = OCTETS
-    return answer
+    return _answer(oip.encode_infer_response(response, binary))
+
+
+def _answer(body: oip.EncodedBody) -> ApiResponse:
+    content_type = JSON if body.json_length is None else OCTETS
+    return ApiResponse(200, content_type, body.chunks, body.json_length, compressible=True)
 
 
 def statistics(service: Service, request: ApiRequest) -> ApiResponse:

@@ -263,13 +263,14 @@ class Lane:
         return self._run_alone(work, session, arrived)
 
     def _run_alone(self, work: Work[T], session: Session, arrived: int, waited: Sequence[Ticket] = ()) -> Turn[T]:
-        started = time.perf_counter_ns()
+        clock = time.perf_counter_ns
+        started = clock()
         try:
             result = work(session)
         finally:
-            ended = time.perf_counter_ns()
-            self._scheduler.finish(self._line, session, (ended - started) / 1e9, waited)
-        return Turn(result, started - arrived, ended - started)
+            run_ns = clock() - started
+            self._scheduler.finish(self._line, session, run_ns / 1e9, waited)
+        return Turn(result, started - arrived, run_ns)
 
     def _await_turn(self, waiter: _Waiter, terms: Terms, arrived: int) -> Turn[Any]:
         if terms.cancellation is None:

@@ -298,8 +298,9 @@ class Sharing:
         if tickets and line.gain is not None and tickets[0].choice:
             line.gain.note(sum(ticket.rows for ticket in tickets), run_s, len(tickets) > 1)
         line.recent_run_s += RECENT_SHARE * (run_s - line.recent_run_s)
-        line.account.attained += run_s
-        line.account.busy -= 1
+        account = line.account
+        account.attained += run_s
+        account.busy -= 1
         self.busy -= 1
         line.idle.append(session)
 

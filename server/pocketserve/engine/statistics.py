@@ -93,11 +93,16 @@ class VersionStatistics:
         self._lock = threading.Lock()
         self.inference_count = 0
         self.execution_count = 0
-        self.last_inference_ms = 0
+        self._last_inference_s = 0.0
         self.fail = _Duration()
         self.unanswered = {name: _Duration() for name in UNANSWERED.values()}
         self.runs = _Runs()
         self.batches: dict[int, _Runs] = {}
+
+    @property
+    def last_inference_ms(self) -> int:
+        """When the last request was answered, as an epoch time; 0 when none was."""
+        return int(self._last_inference_s * 1000)
 
     def record_success(self, timing: Timing) -> None:
         """Count a request that was answered."""
@@ -105,7 +110,7 @@ class VersionStatistics:
         with self._lock:
             self.inference_count += timing.rows
             self.execution_count += timing.executions
-            self.last_inference_ms = int(time.time() * 1000)  # an epoch time for people, never used to compute
+            self._last_inference_s = time.time()  # an epoch time for people, never used to compute
             self.runs.add(timing)
             batch = self.batches.get(size) or self._new_batch(size)
             if batch is not None:

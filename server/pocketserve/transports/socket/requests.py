@@ -48,17 +48,11 @@ def handle(service: Service, frame: Frame, received: float, cancellation: Cancel
         return dispatch.failure(error, "reading a request")
     route = target.route
     # As in HTTP, where the header that says so counts on these routes only.
-    split = route.answer == "infer" and frame.json_length != len(frame.body)
-    request = ApiRequest(
-        path=target.path,
-        query=query,
-        body=memoryview(frame.body),
-        json_length=frame.json_length if split else None,
-        content_type=content_type,
-        deadline=received + frame.arg / 1000 if frame.arg else None,
-        cancellation=cancellation,
-        received=received,
-    )
+    body = memoryview(frame.body)
+    split = route.answer == "infer" and frame.json_length != len(body)
+    json_length = frame.json_length if split else None
+    deadline = received + frame.arg / 1000 if frame.arg else None
+    request = ApiRequest(target.path, query, body, json_length, content_type, deadline, cancellation, received)
     answer = dispatch.answer(service, route, request)
     if target.head:
         answer.chunks = []
