@@ -25,6 +25,16 @@ BLOCKS, BLOCKS_OF_LARGE = 5, 2
 LARGE = 1_000_000
 """Elements from which JSON takes seconds."""
 
+CALL_S = 20.0
+"""A call that takes longer is given up; that side is then not asked for more of this size, nor for larger ones."""
+
+PIXELS = "pixels"
+"""In the place of a model's name: the photo as 150,528 numbers from 0 to 255, which is how a server that takes JSON is
+sent a photo. The same bytes go to us as they are."""
+
+SLOW_S = 1.0
+"""Of a side whose first call takes longer, that call is the block: one sample instead of many."""
+
 
 @dataclass(frozen=True)
 class Side:
@@ -37,6 +47,8 @@ class Side:
 
 Sides = dict[str, Side]
 Samples = dict[str, list[float]]
+GivenUp = dict[str, str]
+"""Sides that are not asked any more, and why."""
 
 
 def run(effort: Effort) -> list[Result]:
@@ -54,12 +66,16 @@ def run(effort: Effort) -> list[Result]:
             except StartError as error:
                 results.append(Missing("P1", peer.name, str(error)))
         results += _whole_calls(sides, ours, effort)
-        by_size = {model: _at_size(sides, model, effort) for model in _sizes(effort)}
+        by_size = dict(_by_size(sides, effort, results))
         for model, what in ((reference.SMALL_MODEL, "64 B"), (reference.PHOTO_MODEL, "150,528 B")):
             results += _comparisons(by_size[model], f"{what}, bytes to bytes", with_goals=True)
+        in_json = {name: side for name, side in sides.items() if not name.endswith(peers.RAW)}
+        pixels = _at_size(in_json, PIXELS, effort, {})
+        results += _comparisons(pixels, "150,528 pixels, bytes to bytes", with_goals=True)
         results += _http_everywhere(by_size)
         results += _size_curves(by_size)
-        results += _connection_curves(sides, effort)
+        curves = _connection_curves(sides, effort)
+        results += curves + _by_count([item for item in curves if isinstance(item, Curve)])
     return results + [_growth(item) for item in results if isinstance(item, Curve) and len(item.points) > 1]
 
 
@@ -76,15 +92,33 @@ def _sizes(effort: Effort) -> list[str]:
 
 
 def _socket(ours: Ours) -> Make:
-    return lambda model: calls.framed(ours.socket, model, values_for(model), greet=True)
+    return lambda model: calls.framed(ours.socket, _ours(model), _values(_ours(model)), greet=True)
 
 
 def _http(ours: Ours) -> Make:
-    return lambda model: calls.http_binary(ours.http, model, values_for(model))
+    return lambda model: calls.http_binary(ours.http, _ours(model), _values(_ours(model)))
 
 
 def _peer(peer: peers.Peer, port: int) -> Make:
-    return lambda model: peer.call(port, values_for(model))
+    kept: dict[str, bytes] = {}
+
+    def make(model: str) -> calls.Call:
+        if model not in kept:  # millions of numbers take seconds to spell
+            kept.clear()
+            kept[model] = peer.encode(_values(model))
+        return peer.call(port, kept[model])
+
+    return make
+
+
+def _ours(model: str) -> str:
+    return reference.PHOTO_MODEL if model == PIXELS else model
+
+
+def _values(model: str) -> np.ndarray:
+    if model == PIXELS:
+        return np.random.default_rng(3).integers(0, 256, (1, 224, 224, 3)).astype(np.uint8)
+    return values_for(model)
 
 
 @contextmanager
@@ -96,15 +130,24 @@ def _alone(sides: Sides, name: str) -> Iterator[Side]:
 
 
 def _in_blocks(
-    sides: Sides, effort: Effort, measure: Callable[[str, Side, Effort], list[float]], blocks: int = BLOCKS
+    sides: Sides,
+    effort: Effort,
+    measure: Callable[[str, Side, Effort], list[float]],
+    given_up: GivenUp,
+    blocks: int = BLOCKS,
 ) -> Samples:
-    """Blocks of each side in turn; only the one that is asked runs."""
-    samples: Samples = {name: [] for name in sides}
+    """Blocks of each side in turn; only the one that is asked runs. Who fails is given up."""
+    samples: Samples = {name: [] for name in sides if name not in given_up}
     for _ in range(blocks if effort is not QUICK else 1):
-        for name in sides:
+        for name in [name for name in samples if name not in given_up]:
             with _alone(sides, name) as side:
-                samples[name] += measure(name, side, effort)
-    return samples
+                try:
+                    samples[name] += measure(name, side, effort)
+                except BlockingIOError:  # how a socket says that its time is over
+                    given_up[name] = f"no answer within {CALL_S:g} s"
+                except (OSError, RuntimeError) as error:
+                    given_up[name] = str(error)
+    return {name: kept for name, kept in samples.items() if kept}
 
 
 def _block(call: Callable[[], object], effort: Effort, share: float) -> list[float]:
@@ -113,16 +156,31 @@ def _block(call: Callable[[], object], effort: Effort, share: float) -> list[flo
     return interleave({"side": call}, part)["side"]
 
 
-def _at_size(sides: Sides, model: str, effort: Effort) -> Samples:
+def _by_size(sides: Sides, effort: Effort, results: list[Result]) -> Iterator[tuple[str, Samples]]:
+    """Samples by model; who cannot keep up is said in the results and left out of what is larger."""
+    given_up: GivenUp = {}
+    for model in _sizes(effort):
+        before = set(given_up)
+        yield model, _at_size(sides, model, effort, given_up)
+        size = f"{4 * reference.SIZES[model]:,} B"
+        for name, why in given_up.items():
+            results.append(Missing("P1", f"{name}, {size}", why if name not in before else f"not asked: {why} before"))
+
+
+def _at_size(sides: Sides, model: str, effort: Effort, given_up: GivenUp) -> Samples:
     def measure(name: str, side: Side, effort: Effort) -> list[float]:
         call = side.make(model)
         try:
+            call.be_patient(CALL_S)
+            began = time.perf_counter()
             calls.check(call, is_http=side.is_http)
-            return _block(call, effort, 0.1)
+            first = time.perf_counter() - began
+            return [first * 1e6] if first > SLOW_S else _block(call, effort, 0.1)
         finally:
             call.close()
 
-    return _in_blocks(sides, effort, measure, BLOCKS_OF_LARGE if reference.SIZES[model] >= LARGE else BLOCKS)
+    blocks = BLOCKS_OF_LARGE if reference.SIZES.get(model, 0) >= LARGE else BLOCKS
+    return _in_blocks(sides, effort, measure, given_up, blocks)
 
 
 def _comparisons(samples: Samples, what: str, *, with_goals: bool) -> list[Result]:
@@ -148,9 +206,12 @@ def _comparisons(samples: Samples, what: str, *, with_goals: bool) -> list[Resul
     return results
 
 
-def _goal(transport: str, peer: str, what: str) -> float:
+def _goal(transport: str, peer: str, what: str) -> float | None:
+    """The factors are named for servers that are asked in JSON; those that take raw bytes stand beside them."""
     if transport == OURS[1]:
         return 1.0
+    if peer.endswith(peers.RAW):
+        return None
     if what.startswith("64 B"):
         return SMALL_GOAL
     return TUTORIAL_GOAL if peer.startswith("tutorial") else PHOTO_GOAL
@@ -203,7 +264,7 @@ def _whole_calls(sides: Sides, ours: Ours, effort: Effort) -> list[Result]:
                 finally:
                     call.close()
 
-            samples = _in_blocks(sides, effort, measure)
+            samples = _in_blocks(sides, effort, measure, {})
             results += _comparisons(samples, f"{what}, array to array", with_goals=False)
     return results
 
@@ -223,16 +284,35 @@ def _whole(peer: peers.Peer, call: calls.Call, values: np.ndarray) -> Callable[[
 
 
 def _size_curves(by_size: dict[str, Samples]) -> list[Result]:
-    names = next(iter(by_size.values()))
-    points = [4.0 * reference.SIZES[model] for model in by_size]
-    return [
-        Curve("P1", name, "payload", "µs", points, [samples[name] for samples in by_size.values()]) for name in names
-    ]
+    curves: list[Result] = []
+    for name in next(iter(by_size.values())):
+        answered = {model: samples[name] for model, samples in by_size.items() if name in samples}
+        points = [4.0 * reference.SIZES[model] for model in answered]
+        curves.append(Curve("P1", name, "payload", "µs", points, list(answered.values())))
+    return curves
+
+
+def _by_count(curves: list[Curve]) -> list[Result]:
+    """HTTP against the fastest peer at each number of connections."""
+    results: list[Result] = []
+    for count in CONNECTIONS:
+        at = {
+            curve.side: samples
+            for curve in curves
+            for point, samples in zip(curve.points, curve.samples, strict=True)
+            if point == count
+        }
+        theirs = {name: float(np.median(samples)) for name, samples in at.items() if name not in OURS}
+        if theirs and OURS[1] in at:
+            best = min(theirs, key=lambda name: theirs[name])
+            what = f"HTTP, 150,528 B, {count} connections, fastest peer"
+            results.append(Comparison("P1", what, "µs", at[OURS[1]], at[best], 1.0, "faster", against=best))
+    return results
 
 
 def _connection_curves(sides: Sides, effort: Effort) -> list[Result]:
     """The photo over more and more connections, each side by itself."""
-    seconds = 3.0 if effort is not QUICK else 0.2
+    seconds = 2.0 if effort is not QUICK else 0.2
     curves: list[Result] = []
     for name in sides:
         with _alone(sides, name) as side:

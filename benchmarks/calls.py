@@ -59,6 +59,7 @@ class Call:
         self._number = 0
         self._have = 0
         self._answered = 0.0
+        self._patience = TIMEOUT_S
 
     def __call__(self) -> None:
         """Send it and receive all of the answer."""
@@ -75,6 +76,7 @@ class Call:
         if self._used and (self.reconnects or (self._port and self._closed_by_server())):
             self.socket.close()
             self.socket = _connect(self._port)
+            _set_patience(self.socket, self._patience)
         self._used = True
         self.socket.sendall(self.request)
 
@@ -95,6 +97,11 @@ class Call:
             return False
         self._answered = time.monotonic()
         return True
+
+    def be_patient(self, seconds: float) -> None:
+        """Wait no longer than this for the server to send or to take something; then BlockingIOError is raised."""
+        self._patience = seconds
+        _set_patience(self.socket, seconds)
 
     def answer(self) -> bytes:
         """The bytes of the last answer."""
@@ -209,6 +216,11 @@ def _connect(port: int) -> socket.socket:
 def _prepared(connected: socket.socket) -> socket.socket:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.settimeout(None)  # a timeout of Python's own would cost a poll() with each read
-    seconds = struct.pack("@ll", int(TIMEOUT_S), 0)
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+    _set_patience(connected, TIMEOUT_S)
     return connected
+
+
+def _set_patience(connected: socket.socket, seconds: float) -> None:
+    value = struct.pack("@ll", int(seconds), 0)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connected.setsockopt(socket.SOL_SOCKET, option, value)

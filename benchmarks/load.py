@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.calls import Call
+from benchmarks.calls import TIMEOUT_S, Call
 
 
 @dataclass
@@ -44,7 +44,10 @@ def closed_loop(calls: Sequence[Call], seconds: float) -> Load:
     for call in calls:
         ask(call)
     while under_way:
-        for fd, _ in poller.poll():
+        ready = poller.poll(1000 * TIMEOUT_S)
+        if not ready:
+            raise TimeoutError(f"no answer within {TIMEOUT_S:g} s")
+        for fd, _ in ready:
             call, left = under_way[fd]
             if not call.receive():
                 continue

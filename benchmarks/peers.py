@@ -16,6 +16,9 @@ from benchmarks import calls
 from benchmarks.processes import BENCH_FOLDER, ROOT, SERVER_CORE, StartError, module
 
 INSTALL_TIMEOUT_S = 1800
+RAW = ", raw body"
+"""How the names of those end that are asked for their fastest way, with the bytes as they are."""
+
 JSON = "Content-Type: application/json"
 OCTETS = "Content-Type: application/octet-stream"
 
@@ -47,9 +50,9 @@ class Peer:
         """The interpreter of its environment."""
         return str(BENCH_FOLDER / self.environment / "bin" / "python") if self.environment else sys.executable
 
-    def call(self, port: int, values: np.ndarray) -> calls.Call:
+    def call(self, port: int, body: bytes) -> calls.Call:
         """A request to it over a connection of its own."""
-        return calls.http(port, self.path, self.encode(values), self.header, keep_alive=self.keep_alive)
+        return calls.http(port, self.path, body, self.header, keep_alive=self.keep_alive)
 
 
 def _json(key: str) -> Callable[[np.ndarray], bytes]:
@@ -57,7 +60,8 @@ def _json(key: str) -> Callable[[np.ndarray], bytes]:
 
 
 def _oip(values: np.ndarray) -> bytes:
-    tensor = {"name": "x", "shape": list(values.shape), "datatype": "FP32", "data": values.ravel().tolist()}
+    datatype = "UINT8" if values.dtype == np.uint8 else "FP32"
+    tensor = {"name": "x", "shape": list(values.shape), "datatype": datatype, "data": values.ravel().tolist()}
     return json.dumps({"inputs": [tensor]}).encode()
 
 
@@ -80,8 +84,8 @@ def _floats(body: bytes) -> object:
 PEERS = (
     Peer("MLServer, JSON", "mlserver", ("peer_mlserver",), "/v2/models/echo/infer", _oip, _oip_list),
     Peer("LitServe, JSON", "litserve", ("peer_litserve", "json"), "/predict", _json("input"), _list("output")),
-    Peer("LitServe, raw body", "litserve", ("peer_litserve", "raw"), "/predict", _bytes, _floats, OCTETS),
-    Peer("TorchServe, raw body", "torchserve", ("peer_torchserve",), "/predictions/echo", _bytes, _floats, OCTETS),
+    Peer(f"LitServe{RAW}", "litserve", ("peer_litserve", "raw"), "/predict", _bytes, _floats, OCTETS),
+    Peer(f"TorchServe{RAW}", "torchserve", ("peer_torchserve",), "/predictions/echo", _bytes, _floats, OCTETS),
     Peer(
         "tutorial, JSON lists", "", ("peer_tutorial",), "/predict", _json("data"), _list("prediction"), keep_alive=False
     ),
