@@ -129,7 +129,7 @@ def _alone(sides: Sides, name: str) -> Iterator[Side]:
         yield side
 
 
-def _in_blocks(
+def in_blocks(
     sides: Sides,
     effort: Effort,
     measure: Callable[[str, Side, Effort], list[float]],
@@ -180,7 +180,7 @@ def _at_size(sides: Sides, model: str, effort: Effort, given_up: GivenUp) -> Sam
             call.close()
 
     blocks = BLOCKS_OF_LARGE if reference.SIZES.get(model, 0) >= LARGE else BLOCKS
-    return _in_blocks(sides, effort, measure, given_up, blocks)
+    return in_blocks(sides, effort, measure, given_up, blocks)
 
 
 def _comparisons(samples: Samples, what: str, *, with_goals: bool) -> list[Result]:
@@ -264,7 +264,7 @@ def _whole_calls(sides: Sides, ours: Ours, effort: Effort) -> list[Result]:
                 finally:
                     call.close()
 
-            samples = _in_blocks(sides, effort, measure, {})
+            samples = in_blocks(sides, effort, measure, {})
             results += _comparisons(samples, f"{what}, array to array", with_goals=False)
     return results
 

@@ -14,7 +14,9 @@ from conftest import ROOT
 
 sys.path.append(str(ROOT))
 
+from benchmarks.against_peers import Side, in_blocks
 from benchmarks.samples import Comparison, growth, summary
+from benchmarks.timing import FULL, Effort
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,22 @@ def test_wake_ups_of_threads_that_ended_are_not_taken_off():
     from benchmarks.idle import count_wake_ups
 
     assert count_wake_ups({"1": 10, "2": 500}, {"1": 12, "3": 4}) == 2 + 4 + 1
+
+
+def test_who_does_not_answer_is_given_up_and_nobody_else():
+    everywhere = Side(os.getpid(), lambda model: None)  # one process for all: nobody is held still
+    asked: list[str] = []
+
+    def measure(name: str, side: Side, effort: Effort) -> list[float]:
+        asked.append(name)
+        if name == "silent" or (name == "tired" and asked.count(name) > 1):
+            raise BlockingIOError
+        return [1.0]
+
+    given_up = {"gone": "no answer before"}
+    sides = dict.fromkeys(("quick", "silent", "tired", "gone"), everywhere)
+    samples = in_blocks(sides, FULL, measure, given_up, 3)
+    assert samples == {"quick": [1.0] * 3, "tired": [1.0]}
+    assert [asked.count(name) for name in sides] == [3, 1, 2, 0]
+    assert set(given_up) == {"gone", "silent", "tired"}
+    assert "no answer within" in given_up["silent"]
