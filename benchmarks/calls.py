@@ -158,17 +158,18 @@ def http_binary(port: int, model: str, values: np.ndarray) -> Call:
 
 
 def request_frame(model: str, values: np.ndarray, name: str = "x", **parameters: object) -> bytes:
-    """A REQUEST frame with one FP32 input and a binary answer; its id is set when it is sent."""
+    """A REQUEST frame with one input and a binary answer; its id is set when it is sent."""
     body, json_length = oip_body(values, name, **parameters)
     target = f"POST /v2/models/{model}/infer".encode()
     return encode_frame(Frame(FrameType.REQUEST, 1, 0, target, {}, json_length, body))
 
 
 def oip_body(values: np.ndarray, name: str = "x", **parameters: object) -> tuple[bytes, int]:
-    """The body of such a request, and the length of its JSON part."""
-    data = memoryview(np.ascontiguousarray(values, "<f4")).cast("B")
+    """The body of such a request, with UINT8 or FP32, and the length of its JSON part."""
+    datatype, typestr = ("UINT8", "u1") if values.dtype == np.uint8 else ("FP32", "<f4")
+    data = memoryview(np.ascontiguousarray(values, typestr)).cast("B")
     request = oip.InferRequest(
-        inputs=[Tensor(name, "FP32", values.shape, data)], parameters=dict(parameters), binary_output=True
+        inputs=[Tensor(name, datatype, values.shape, data)], parameters=dict(parameters), binary_output=True
     )
     encoded = oip.encode_infer_request(request)
     return b"".join(encoded.chunks), encoded.json_length

@@ -15,17 +15,24 @@ def main(path: str) -> None:
     from benchmarks.servers.bodies import work
 
     compute = work(path)
-    values = np.zeros(_shape(path), np.float32)
+    values = random_input(path)
     compute(values)
     print(0, flush=True)
     for line in sys.stdin:
         print(_rate(compute, values, float(line)) if line.strip() else _once(compute, values), flush=True)
 
 
-def _shape(path: str) -> list[int]:
+def random_input(path: str) -> np.ndarray:
+    """What the model is asked, here and over the socket. Not zeros: the system would give one page for all of them."""
     from ai_edge_litert.interpreter import Interpreter
 
-    return [int(size) for size in Interpreter(path).get_input_details()[0]["shape"]]
+    taken = Interpreter(path).get_input_details()[0]
+    shape, draw = [int(size) for size in taken["shape"]], np.random.default_rng(5)
+    if taken["dtype"] is np.uint8:
+        return draw.integers(0, 256, shape, np.uint8)
+    if taken["dtype"] is not np.float32:
+        raise RuntimeError(f"{path} takes neither FP32 nor UINT8")
+    return draw.random(shape, np.float32)
 
 
 def _once(compute: object, values: np.ndarray) -> float:
