@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import MODELS
+from pocketserve.config import Config, load_config
 from pocketserve.engine.batching import TRIALS, RowBatcher, agrees, free_rows
 from pocketserve.engine.lane import Lane, Turn
 from pocketserve.engine.loading import LoadedModel, load_model
@@ -71,6 +72,12 @@ def trusted(function: Function) -> tuple[RowBatcher, Computed]:
         ask(one, session, trial, trial + 1, trial + 2)
     session.runs.clear()
     return one, session
+
+
+def test_every_test_runs_with_batching():
+    """It is on unless a test switches it off, in servers of this process and in those started for a test."""
+    assert Config().batching and Config().max_batch > 1
+    assert load_config({}).batching, "POCKETSERVE_BATCHING is off in this run: it proves nothing about batches"
 
 
 def test_a_model_is_tried_before_it_is_trusted():

@@ -1,0 +1,182 @@
+"""A hundred thousand requests at once, over both transports: everyone gets their own answer, told by its content.
+
+Models that are batched and one that is not, answers of different models, rows and lengths, plain requests, cameras and
+urgent ones are mixed; each request carries an id of its own, and its answer is compared with the one it gets alone.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import MODELS, Server, StartServer
+from pocketserve.engine.batching import agrees
+from pocketserve.tensors import Array, to_array, to_tensor
+from pocketserve_wire import oip
+from pocketserve_wire.oip import InferRequest
+
+pytestmark = [pytest.mark.live, pytest.mark.soak]
+
+REQUESTS = int(os.environ.get("POCKETSERVE_SOAK_REQUESTS", "100000"))
+ALLOWED_S = 300.0
+"""It takes well under half a minute on two cores; a server that hangs is noticed after this."""
+
+HTTP_SHARE = 0.1
+"""HTTP costs several times as much as the socket, most of it in the client."""
+
+PEERS, UNDER_WAY = 4, 12
+"""Socket connections and requests under way on each; HTTP has as many connections. There is room for all of them."""
+
+MODELS_ASKED = {
+    "digits/versions/tflite": ("image", (8, 8, 1)),
+    "digits/versions/tflite-int8": ("image", (8, 8, 1)),
+    "petals/versions/tflite": ("features", (3,)),
+    "diabetes/versions/tflite": ("features", (10,)),
+    "alone/versions/tflite": ("features", (3,)),
+}
+BATCHED, ALONE = ("digits", "tflite"), ("alone", "tflite")
+ID = b'"id":"00000000"'
+Outcome = Counter[str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request, and what it is answered when nobody else asks.
+
+    Attributes:
+        body: with :data:`ID` where its own id goes.
+    """
+
+    path: str
+    body: bytes
+    json_length: int
+    expected: Array
+
+    def numbered(self, number: int) -> bytes:
+        """The body with an id."""
+        return self.body.replace(ID, b'"id":"%08d"' % number)
+
+    def judge(self, number: int, status: int, body: bytes, json_length: int | None) -> str:
+        """What an answer is: right, WRONG, somebody else's, or its status."""
+        if status != 200:
+            return str(status)
+        answer = oip.decode_infer_response(body, json_length)
+        if answer.id != f"{number:08d}" or answer.model_name != self.path.split("/")[0]:
+            return "SOMEBODY ELSE'S"
+        found = to_array(answer.outputs[0])
+        return "right" if agrees({"y": found}, {"y": self.expected}) else "WRONG"
+
+
+def make_cases(server: Server) -> list[Case]:
+    """Different inputs of one to three rows; those of a camera or in a hurry say so."""
+    draw, listed = np.random.default_rng(2), []
+    for path, (name, shape) in MODELS_ASKED.items():
+        for number in range(120):
+            rows = draw.random((1 + number % 3, *shape), np.float32) * (1 if name == "image" else 5)
+            parameters: dict[str, Any] = {0: {"stream": f"s{number % 4}"}, 1: {"priority": 1 + number % 8}}.get(
+                number % 10, {}
+            )
+            request = InferRequest(
+                inputs=[to_tensor(name, rows)], parameters=parameters, id="00000000", binary_output=True
+            )
+            encoded = oip.encode_infer_request(request)
+            body = b"".join(encoded.chunks)
+            assert encoded.json_length is not None and body.count(ID) == 1
+            with server.connect() as peer:
+                answer = peer.call(f"POST /v2/models/{path}/infer", body, json_length=encoded.json_length)
+            assert answer.status == 200, answer.body
+            found = to_array(oip.decode_infer_response(answer.body, answer.json_length).outputs[0])
+            listed.append(Case(path, body, encoded.json_length, found))
+    return listed
+
+
+def ask_socket(server: Server, cases: list[Case], count: int, seed: int) -> Outcome:
+    """Keep requests under way on one connection; answers come in any order."""
+    draw, ended, ends = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
+    under_way: dict[int, Case] = {}
+    with server.connect() as peer:
+        for left in range(count, -UNDER_WAY, -1):
+            if left > 0:
+                case = draw.choice(cases)
+                number = peer.last_id + 1
+                target = f"POST /v2/models/{case.path}/infer"
+                under_way[peer.ask(target, case.numbered(number), json_length=case.json_length)] = case
+            if under_way and (left <= 0 or len(under_way) >= UNDER_WAY):
+                answer = peer.answer()
+                case = under_way.pop(answer.request_id)
+                ended[case.judge(answer.request_id, answer.status, answer.body, answer.json_length)] += 1
+            assert time.monotonic() < ends
+    assert not under_way
+    return ended
+
+
+def ask_http(server: Server, cases: list[Case], count: int, seed: int) -> Outcome:
+    """One request after the other on one connection."""
+    draw, ended, ends = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    for number in range(1, count + 1):
+        case = draw.choice(cases)
+        headers = {
+            "Authorization": f"Bearer {server.token}",
+            "Inference-Header-Content-Length": str(case.json_length),
+        }
+        connection.request("POST", f"/v2/models/{case.path}/infer", case.numbered(number), headers)
+        answer = connection.getresponse()
+        body, length = answer.read(), answer.getheader("Inference-Header-Content-Length")
+        ended[case.judge(number, answer.status, body, int(length) if length else None)] += 1
+        assert time.monotonic() < ends
+    connection.close()
+    return ended
+
+
+@pytest.fixture
+def models(models_copy: Path) -> Path:
+    """The embedded models, and one of them once more that runs each request alone."""
+    shutil.copytree(MODELS / "petals", models_copy / "alone")
+    manifest = models_copy / "alone" / "model.toml"
+    manifest.write_text("batching = false\n" + manifest.read_text())
+    return models_copy
+
+
+def counted(server: Server, name: str, version: str) -> tuple[int, int]:
+    """Requests answered by a version, and runs of its model."""
+    [found] = server.call("GET", f"/v2/models/{name}/versions/{version}/stats").json()["model_stats"]
+    return found["inference_stats"]["success"]["count"], found["execution_count"]
+
+
+def test_everyone_gets_their_own_answer(new_server: StartServer, models: Path) -> None:
+    server = new_server(models)
+    cases = make_cases(server)
+    over_http = int(REQUESTS * HTTP_SHARE) // PEERS
+    over_socket = REQUESTS // PEERS - over_http
+    jobs: list[tuple[Callable[[Server, list[Case], int, int], Outcome], int]]
+    jobs = [(ask_socket, over_socket), (ask_http, over_http)] * PEERS
+    ended, began = Outcome(), time.monotonic()
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        futures = [pool.submit(job, server, cases, count, seed) for seed, (job, count) in enumerate(jobs)]
+        for future in futures:
+            ended += future.result()
+    print(f"\n{dict(ended)} in {time.monotonic() - began:.0f} s")
+    for path in MODELS_ASKED:
+        name, _, version = path.split("/")
+        print(path, "{} answers in {} runs".format(*counted(server, name, version)))
+    assert set(ended) <= {"right", "409"}  # those of a stream that a newer one replaced
+    assert ended.total() == PEERS * (over_http + over_socket)
+    assert ended["right"] >= 0.9 * ended.total()
+    # Some ran in company, and those of the model that forbids it did not.
+    answers, runs = counted(server, *BATCHED)
+    assert runs < answers
+    answers, runs = counted(server, *ALONE)
+    assert runs == answers
