@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -14,6 +15,7 @@ import pytest
 from conftest import MODELS
 from pocketserve_client import Client, ServerError, ServerUnreachableError
 from pocketserve_client.arrays import as_array, as_tensor
+from pocketserve_client.calls import pauses
 from pocketserve_client.credentials import find_token
 from pocketserve_wire import DATATYPES, ErrorCode, Tensor
 
@@ -39,6 +41,11 @@ def client(server, request) -> Iterator[Client]:
 
 
 # --- Questions and answers
+
+
+def test_a_lost_server_is_looked_for_often():
+    """The wait for it lasts longer than its absence by one pause: at most a tenth of a second."""
+    assert list(itertools.islice(pauses(), 6)) == [0.02, 0.04, 0.08, 0.1, 0.1, 0.1]
 
 
 def test_infer_takes_and_gives_arrays(client):
