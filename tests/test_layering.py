@@ -112,6 +112,7 @@ FORBIDDEN = {
     "pocketserve.doctor": [*HTTP, *API, "pocketserve_client", "requests"],
     "pocketserve.system": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.serving"],
+    "pocketserve.unloads": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.run_marker": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],

@@ -5,6 +5,7 @@ A request goes straight through: resolve the model, check the tensors, wait for 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,10 +29,13 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
+from pocketserve.unloads import Unloads
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, Plan
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -83,6 +87,7 @@ class Service:
             quarantine=self.quarantine,
             power=self.power,
         )
+        self._unloads: Unloads | None = None
         self._in_flight = 0
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
         self._most_in_flight = max(1, config.worker_threads - FREE_THREADS)
@@ -241,6 +246,8 @@ class Service:
             raise ApiError(error.code, detail) from None
         with self.in_flight():
             self._load(entry, default)
+        if self._unloads is not None:
+            self._unloads.discard(name)
 
     def _load(self, entry: ModelEntry, default: VersionEntry) -> None:
         name = entry.name
@@ -259,6 +266,18 @@ class Service:
         # Also what was loaded from files that are gone by now.
         for version in dict.fromkeys([*versions, *self.engine.versions_of(name)]):
             self.engine.unload(name, version, self._deadline())
+        if self._unloads is not None and entry is not None:
+            self._unloads.add(name)
+
+    def remember(self, unloads: Unloads) -> None:
+        """Do not serve what was unloaded when the last server was killed, and keep note of loads and unloads from now.
+
+        Called before requests are accepted.
+        """
+        for name in sorted(unloads.names):
+            log.warning("%s stays unloaded, as before the last server was killed, until it is loaded again", name)
+            self.unload(name)
+        self._unloads = unloads
 
     # Inference
 

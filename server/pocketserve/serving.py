@@ -23,6 +23,7 @@ from pocketserve.service import Service
 from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.socket.server import SocketServer
+from pocketserve.unloads import Unloads
 from pocketserve_wire import ApiError
 
 log = logging.getLogger(__name__)
@@ -75,15 +76,18 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
     )
     _tell_of_killed(config.state_dir)
     marker = RunMarker(config.state_dir, tuple(a.port for a in (addresses.http, addresses.socket) if a is not None))
+    unloads = Unloads(config.state_dir, config.models_dir, config.http_port)
+    service.remember(unloads)
     unfinished = threading.Event()
 
     def end() -> None:
         marker.close()  # whatever ends it now, it was asked to end
+        unloads.close()
         _drain(service, server, sockets, unfinished)
 
     restore = _install_signals(end, server.wakeup_descriptor)
     try:
-        _preload(service)
+        _preload(service, [name for name in config.load if name not in unloads.names])
         if sockets is not None:
             sockets.start()
         with _ready_file(config, addresses):
@@ -96,6 +100,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
             sockets.stop()
         service.close()
         marker.close()
+        unloads.close()
     if unfinished.is_set():
         # A thread still runs native code; ending the interpreter under it would abort the process.
         logging.shutdown()
@@ -150,8 +155,8 @@ def _tell_of_killed(state_dir: Path) -> None:
         log.warning("%s; what helps: %s (`pocketserve doctor` has more)", *tell(Device(), run))
 
 
-def _preload(service: Service) -> None:
-    for name in service.config.load:
+def _preload(service: Service, names: list[str]) -> None:
+    for name in names:
         try:
             service.load(name)
         except ApiError as error:

@@ -1,0 +1,84 @@
+"""What was unloaded on request stays so when the server is killed, and is forgotten when it ends as it was asked to."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, Server, StartServer
+from pocketserve.unloads import FOLDER, Unloads
+
+
+def test_what_was_unloaded_is_on_file_until_a_clean_end(tmp_path: Path) -> None:
+    first = Unloads(tmp_path, MODELS, 8470)
+    first.add("petals")
+    first.add("digits")
+    first.add("digits")
+    first.discard("petals")
+    first.discard("petals")
+    after_a_kill = Unloads(tmp_path, MODELS, 8470)
+    assert after_a_kill.names == {"digits"}
+    assert Unloads(tmp_path, MODELS, 8480).names == frozenset(), "another server's"
+    assert Unloads(tmp_path, MODELS.parent, 8470).names == frozenset(), "of other models"
+    after_a_kill.close()
+    after_a_kill.add("petals")
+    after_a_kill.close()
+    assert Unloads(tmp_path, MODELS, 8470).names == frozenset()
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_a_server_without_a_port_of_its_own_remembers_nothing(tmp_path: Path) -> None:
+    unloads = Unloads(tmp_path, MODELS, 0)
+    unloads.add("digits")
+    unloads.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"\xff", b'{"names": 4, "models_dir": 4}', b"[" * 100_000, b'{"models_dir": "x"}']
+)
+def test_a_damaged_file_is_no_memory(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "8470.json").write_bytes(content)
+    assert Unloads(tmp_path, MODELS, 8470).names == frozenset()
+
+
+def test_a_folder_that_cannot_be_written_costs_the_memory_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FOLDER).write_text("in the way")
+    unloads = Unloads(tmp_path, MODELS, 8470)
+    unloads.add("digits")
+    unloads.close()
+    assert "will be forgotten if the server is killed" in caplog.text
+
+
+def is_served(server: Server, model: str) -> bool:
+    answer = server.call("POST", f"/predictions/{model}", json=[5.1, 3.5, 1.4] if model == "petals" else [0.0] * 10)
+    assert answer.status_code == 200 or answer.json()["code"] == "MODEL_NOT_FOUND", answer.text
+    return answer.status_code == 200
+
+
+@pytest.mark.live
+def test_a_killed_server_comes_back_without_what_was_unloaded(new_server: StartServer, tmp_path: Path) -> None:
+    """Also where its command line asks for that model to be loaded at start. An end on purpose forgets it."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    options = ("--http-port", str(port), "--state-dir", str(tmp_path / "state"), "--load", "petals")
+    first = new_server(MODELS, *options)
+    for model in ("petals", "diabetes"):
+        assert first.call("POST", f"/v2/repository/models/{model}/unload").status_code == 200
+    assert first.call("POST", "/v2/repository/models/diabetes/load").status_code == 200
+    first.process.kill()
+    first.process.wait(20)
+    second = new_server(MODELS, *options)
+    assert (is_served(second, "petals"), is_served(second, "diabetes")) == (False, True)
+    index = {entry["name"]: entry for entry in second.call("POST", "/v2/repository/index").json()}
+    assert index["petals"]["reason"] == "unloaded"
+    assert "petals stays unloaded" in second.log.read_text()
+    assert second.stop() == 0
+    third = new_server(MODELS, *options)
+    assert is_served(third, "petals")
