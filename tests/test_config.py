@@ -26,6 +26,7 @@ GOOD: dict[str, list[tuple[str, Any]]] = {
     "http_port": [("0", 0), ("65535", 65535)],
     "socket": [("true", True), ("off", False)],
     "socket_port": [("0", 0), ("65535", 65535)],
+    "port_wait": [("0", 0.0), ("86400", 86400.0)],
     "socket_connections": [("1", 1), ("1024", 1024)],
     "socket_inflight": [("1", 1), ("1024", 1024)],
     "socket_bytes_inflight": [("1024", 1024), ("1MiB", 2**20)],
@@ -68,6 +69,7 @@ BAD: dict[str, list[str]] = {
     "http_port": ["", "http", "80.5", "0x50", "9" * 5000],
     "socket": ["", "maybe"],
     "socket_port": ["", "http", "80.5"],
+    "port_wait": ["", "1m"],
     "socket_connections": ["", "x"],
     "socket_inflight": ["", "x"],
     "socket_bytes_inflight": ["", "64 megabytes"],
@@ -91,6 +93,7 @@ BAD: dict[str, list[str]] = {
 OUT_OF_RANGE: dict[str, list[str]] = {
     "http_port": ["-1", "65536"],
     "socket_port": ["-1", "65536"],
+    "port_wait": ["-1", "86401", "nan"],
     "socket_connections": ["0", "1025"],
     "socket_inflight": ["0", "1025"],
     "socket_bytes_inflight": ["1023", "2GiB"],

@@ -60,6 +60,9 @@ class Config:
     http_port: int = _setting(8470, "TCP port for HTTP; 0 takes any free one. A taken port is an error.")
     socket: bool = _setting(True, "Answer the socket protocol too, on a port of its own.")
     socket_port: int = _setting(8471, "TCP port for the socket protocol; 0 takes any free one.")
+    port_wait: float = _setting(
+        0.0, "Time for which a start waits for a taken port; a supervised server is back sooner with it.", "seconds"
+    )
     token_file: Path = _setting(None, "File with the access token; made with mode 0600.", factory=default_token_file)
     state_dir: Path = _setting(None, "Folder for what the server learns, such as verdicts.", factory=default_state_dir)
     auth: bool = _setting(True, "Require the token. Without it every app on the device may use the server.")
@@ -191,6 +194,7 @@ def _check(config: Config) -> None:
     ranges: dict[str, tuple[float, float]] = {
         "http_port": (0, 65535),
         "socket_port": (0, 65535),
+        "port_wait": (0, 86400),
         "socket_connections": (1, 1024),
         "socket_inflight": (1, 1024),
         "socket_bytes_inflight": (1024, 2**31 - 1),

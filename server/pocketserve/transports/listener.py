@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import socket
+import threading
+import time
+from typing import Final
+
+LOOK_EVERY_S: Final = 0.1
+"""How soon a port that has become free is taken."""
+
+log = logging.getLogger(__name__)
 
 
 class PortTakenError(Exception):
     """The port cannot be had; the text says which and what to do."""
 
 
-def bind(host: str, port: int, option: str) -> socket.socket:
+def bind(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
     """A bound TCP socket that does not block and does not listen yet.
 
     Args:
         port: 0 takes any free one.
         option: the command-line option that chooses another, for the error.
+        wait: seconds for which a port that somebody else has is waited for.
 
     Raises:
         PortTakenError: the address cannot be bound.
     """
+    ends = time.monotonic() + wait
+    told = False
+    pace = threading.Event()  # never set
+    while True:
+        try:
+            return _bound(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= ends:
+                raise PortTakenError(
+                    f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose another "
+                    f"with {option}"
+                ) from None
+        if not told:
+            log.warning("another program has %s:%d; waiting for it for %g s", host, port, wait)
+            told = True
+        pace.wait(min(LOOK_EVERY_S, max(0.0, ends - time.monotonic())))
+
+
+def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-    except OSError as error:
+    except OSError:
         listener.close()
-        raise PortTakenError(
-            f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose another with {option}"
-        ) from None
+        raise
     listener.setblocking(False)
     return listener

@@ -128,7 +128,7 @@ class HttpServer:
     """
 
     def __init__(self, app: WsgiApp, config: Config, guard: Guard, patience: Patience = DEFAULT_PATIENCE) -> None:
-        listener = bind(config.host, config.http_port, "--http-port")
+        listener = bind(config.host, config.http_port, "--http-port", config.port_wait)
         self.port: int = listener.getsockname()[1]
         self.host = config.host
         self._stopping = self._closed = False

@@ -66,7 +66,7 @@ class SocketServer:
         self.patience = patience or Patience()
         self.key = token.encode("ascii") if token is not None else None
         self.limits = connection_limits(config)
-        self._listener = bind(config.host, config.socket_port, "--socket-port")
+        self._listener = bind(config.host, config.socket_port, "--socket-port", config.port_wait)
         self.host = config.host
         self.port: int = self._listener.getsockname()[1]
         self.watcher = watcher or Watcher()

@@ -1,0 +1,75 @@
+"""A port that another program has: an error at once, or waited for where that is asked for."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, StartServer
+from pocketserve.transports.listener import PortTakenError, bind
+
+LIMIT_S = 60.0
+
+
+class Told(logging.Handler):
+    """Lets the squatter go as soon as somebody says that he waits."""
+
+    def __init__(self, squatter: socket.socket) -> None:
+        super().__init__()
+        self.squatter = squatter
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+        self.squatter.close()
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.01])
+def test_a_port_that_stays_taken_is_an_error(wait: float) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        port = squatter.getsockname()[1]
+        with pytest.raises(PortTakenError, match=f"cannot listen on 127.0.0.1:{port}: .*; stop what uses it or .* --p"):
+            bind("127.0.0.1", port, "--port", wait)
+
+
+def test_what_is_no_taken_port_is_not_waited_for() -> None:
+    with pytest.raises(PortTakenError, match=r"cannot listen on 192\.0\.2\.1"):
+        bind("192.0.2.1", 0, "--port", 10 * LIMIT_S)
+
+
+def test_a_port_that_becomes_free_is_taken() -> None:
+    squatter = socket.create_server(("127.0.0.1", 0))
+    port = squatter.getsockname()[1]
+    told = Told(squatter)
+    logger = logging.getLogger("pocketserve.transports.listener")
+    logger.addHandler(told)
+    try:
+        with bind("127.0.0.1", port, "--port", LIMIT_S) as listener:
+            assert listener.getsockname()[1] == port
+    finally:
+        logger.removeHandler(told)
+    assert told.texts == [f"another program has 127.0.0.1:{port}; waiting for it for 60 s"]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("which", ["--http-port", "--socket-port"])
+def test_a_server_waits_for_its_ports(new_server: StartServer, tmp_path: Path, which: str) -> None:
+    """It answers there as soon as the other program has left."""
+    log = tmp_path / "server-0" / "server.log"
+    with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", 0)) as squatter:
+        port = squatter.getsockname()[1]
+        starting = pool.submit(new_server, MODELS, which, str(port), "--port-wait", "60")
+        ends, pace = time.monotonic() + LIMIT_S, threading.Event()
+        while "waiting for it" not in (log.read_text() if log.exists() else ""):
+            assert time.monotonic() < ends
+            pace.wait(0.02)
+        squatter.close()
+        server = starting.result(LIMIT_S)
+    assert port in (server.port, server.socket_port)
+    assert server.call("GET", "/v2/health/ready").status_code == 200
