@@ -23,6 +23,7 @@ examples:
   pocketserve simulate -- doctor
   pocketserve simulate --device budget -- serve models          (then type: freeze 5)
   pocketserve simulate --events freeze@3+2,kill@8 -- serve models
+  pocketserve simulate --scenario commute --report build/commute
 """
 
 
@@ -43,6 +44,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--memory", metavar="SIZE", help="memory for the processes, such as 700M")
     parser.add_argument("--events", metavar="LIST", default="", help="such as freeze@3+2,kill@8: KIND@START+SECONDS")
     parser.add_argument("--folder", type=Path, metavar="PATH", help="keep the phone's files here, for the next run")
+    parser.add_argument(
+        "--scenario", metavar="NAME", help="instead of a command: commute, camera-live, worst-day, a file"
+    )
+    parser.add_argument("--report", metavar="FOLDER", help="where a scenario's report and picture go")
+    parser.add_argument("--json", action="store_true", help="print a scenario's report as JSON")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="any pocketserve command")
     return parser
 
@@ -50,10 +56,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        raise CommandError("name the command to run: pocketserve simulate -- serve models")
+    if bool(command) is bool(options.scenario):
+        raise CommandError("name either a command, as in simulate -- serve models, or a scenario: --scenario commute")
     if not sys.platform.startswith("linux"):
         raise CommandError("a phone can be simulated on Linux only")
+    if options.scenario:
+        from pocketserve.simulate.command import run_scenario
+
+        return run_scenario(options)
     model, events = _model(options), _events(options.events)
     with _folder(options.folder) as folder:
         return _run(model, folder, command, events)

@@ -1,0 +1,74 @@
+"""Scenarios run to their end: nobody is given a wrong answer, nobody is left waiting, and everybody is served again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from pocketserve.simulate.command import run_scenario
+from pocketserve.simulate.scenario import shipped
+
+pytestmark = pytest.mark.live
+
+SHORT = """
+# One freeze and one kill.
+description = "short"
+device = "mid"
+seconds = 9
+recovery = 5  # seconds; this test runs beside others
+[server]
+load = ["petals"]
+[[streams]]
+name = "keyboard"
+model = "petals"
+rate = 10
+[[streams]]
+name = "scanner"
+client = "http"
+model = "digits"
+ask = "pictures"
+rate = 5
+[[events]]
+kind = "freeze"
+at = 1
+seconds = 0.5
+[[events]]
+kind = "kill"
+at = 3
+seconds = 0.5
+"""
+
+
+def run(scenario: str, report: Path) -> dict:
+    code = run_scenario(argparse.Namespace(scenario=scenario, report=str(report), json=False))
+    content = json.loads((report / "report.json").read_text())
+    broken = [promise for promise in content["promises"] if not promise["kept"]]
+    assert broken == [], content["recoveries"]
+    assert code == 0
+    assert (report / "timeline.png").stat().st_size > 10_000
+    return content
+
+
+def test_a_short_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A freeze and a kill, with everything that a long one has: tables, report and picture."""
+    path = tmp_path / "short.toml"
+    path.write_text(SHORT)
+    content = run(str(path), tmp_path / "report")
+    assert [event["kind"] for event in content["events"]] == ["freeze", "kill"]
+    assert [item["cause"] for item in content["exits"]] == ["kill"]
+    assert len(content["lives"]) == 2
+    printed = capsys.readouterr().out
+    assert "short on a mid phone: 9 s, 2 apps" in printed
+    assert "every answer is right and belongs to its own request" in printed
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_one(tmp_path: Path, name: str) -> None:
+    """The one place where a test asserts a time, because the scenario's promise is one: everybody is served again two
+    seconds after each event. It needs two idle cores."""
+    content = run(name, tmp_path)
+    assert content["recovery"] == 2.0

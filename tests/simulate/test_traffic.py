@@ -1,0 +1,163 @@
+"""The apps of a simulation against a plain server: they tell right answers from wrong ones, and notice what is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import MODELS, Server, StartServer
+from pocketserve.simulate.questions import Question, prepare
+from pocketserve.simulate.run import free_ports
+from pocketserve.simulate.scenario import NEVER_READS, VANISHING, ScenarioError, Stream, parse_scenario
+from pocketserve.simulate.strangers import Stranger
+from pocketserve.simulate.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Addresses, App
+from pocketserve_client import Client
+
+pytestmark = pytest.mark.live
+
+LIMIT_S = 60.0
+
+
+def stream(extra: str = "", model: str = "petals") -> Stream:
+    text = f'seconds = 9\n[[streams]]\nname = "a"\nmodel = "{model}"\nrate = 100\n{extra}'
+    return parse_scenario(text.encode(), "s.toml").streams[0]
+
+
+STREAMS = {
+    "rows over the socket": stream("rows = 3\n"),
+    "rows over HTTP": stream('client = "http"\n', "digits"),
+    "pictures": stream('ask = "pictures"\nparallel = 2\n', "digits"),
+    "loads": stream('ask = "loads"\nclient = "http"\n', "diabetes"),
+}
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Question]]:
+    return {name: prepare([each], MODELS, tmp_path_factory.mktemp("state"))["a"] for name, each in STREAMS.items()}
+
+
+def addresses(server: Server) -> Addresses:
+    return Addresses(server.url, f"socket://127.0.0.1:{server.socket_port}", server.log.with_name("token"))
+
+
+def run(app: App, count: int) -> App:
+    """Let it ask until so many requests have ended."""
+    app.start()
+    ends, pace = time.monotonic() + LIMIT_S, threading.Event()
+    while len(app.samples) < count:
+        assert time.monotonic() < ends, "too few requests ended"
+        pace.wait(0.01)
+    app.stop()
+    return app
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_right_answers(server: Server, questions: dict[str, list[Question]], name: str) -> None:
+    app = run(App(STREAMS[name], addresses(server), questions[name], time.monotonic()), 30)
+    assert {(s.outcome, s.code, s.detail) for s in app.samples} == {(RIGHT, "", "")}
+    with Client(server.url, token_file=server.log.with_name("token")) as client:
+        client.load("diabetes")
+
+
+@pytest.mark.parametrize("name", ["rows over the socket", "rows over HTTP", "pictures"])
+def test_an_answer_to_another_request_is_wrong(server: Server, questions: dict[str, list[Question]], name: str) -> None:
+    """Each question has an answer of its own: exchanged ones do not pass."""
+    mixed = [
+        Question(one.inputs, one.picture, other.label, other.expected)
+        for one, other in zip(questions[name], questions[name][1:], strict=False)
+    ]
+    app = run(App(STREAMS[name], addresses(server), mixed, time.monotonic()), 10)
+    assert {s.outcome for s in app.samples} == {WRONG}
+
+
+def test_questions_differ(questions: dict[str, list[Question]]) -> None:
+    assert {name: len(found) for name, found in questions.items() if len(found) < 10} == {}
+    assert {question.label for question in questions["pictures"]} == set("0123456789")
+    assert questions["rows over the socket"][0].expected["petal_width"].shape == (3, 1)
+    shifted = {"petal_width": questions["rows over the socket"][0].expected["petal_width"] + 0.01}
+    assert "another request's" in questions["rows over the socket"][0].check(("", shifted))
+    assert "shape" in questions["rows over the socket"][0].check(("", {"petal_width": np.zeros(3)}))
+    assert "outputs" in questions["rows over the socket"][0].check(("", {}))
+
+
+def test_a_refusal_is_a_refusal(server: Server, questions: dict[str, list[Question]]) -> None:
+    app = run(App(stream('version = "none"\n'), addresses(server), questions["rows over the socket"], 0.0), 3)
+    assert {(s.outcome, s.code) for s in app.samples} == {(REFUSED, "VERSION_NOT_FOUND")}
+
+
+@pytest.mark.parametrize("client", ["socket", "http"])
+def test_a_server_that_is_gone(new_server: StartServer, questions: dict[str, list[Question]], client: str) -> None:
+    """The app is told so, each time."""
+    server = new_server(MODELS)
+    nowhere = addresses(server)
+    server.stop()
+    app = stream(f'client = "{client}"\nreconnect = 0.1\n')
+    found = run(App(app, nowhere, questions["rows over the socket"], time.monotonic()), 5)
+    assert {s.outcome for s in found.samples} == {LOST}
+    assert all(s.code in ("NobodyListens", "ServerUnreachable") and "start it with" in s.detail for s in found.samples)
+
+
+def test_a_call_that_takes_too_long_is_silence(server: Server, questions: dict[str, list[Question]]) -> None:
+    class Slow(Question):
+        def ask(self, client: Client, stream: Stream) -> str:
+            threading.Event().wait(stream.patience + 0.6)
+            return ""
+
+    first = questions["rows over the socket"][0]
+    slow = Slow(first.inputs, first.picture, first.label, first.expected)
+    app = stream("timeout = 0.1\nreconnect = 0\nparallel = 1\n")
+    found = run(App(app, addresses(server), [slow], time.monotonic()), 1)
+    assert found.samples[0].outcome == SILENT
+    assert found.skipped > 0, "what was due meanwhile was not sent"
+
+
+def test_a_forgotten_unload_is_noticed(server: Server, questions: dict[str, list[Question]]) -> None:
+    """Somebody loads the model again behind the app's back, as a restart without a memory would."""
+    where = addresses(server)
+    app = App(STREAMS["loads"], where, questions["loads"], time.monotonic())
+    app.start()
+    ends = time.monotonic() + LIMIT_S
+    with Client(where.socket, token_file=where.token_file) as client:
+        while not any(s.outcome == WRONG for s in list(app.samples)):
+            assert time.monotonic() < ends
+            client.load("diabetes")
+        app.stop()
+        client.load("diabetes")
+    assert {s.detail for s in app.samples if s.outcome == WRONG} == {"the model was unloaded, and answers again"}
+
+
+@pytest.mark.parametrize("kind", [VANISHING, NEVER_READS])
+def test_strangers_harm_nobody_else(server: Server, questions: dict[str, list[Question]], kind: str) -> None:
+    where = addresses(server)
+    stranger = Stranger(kind, where, "petals", questions["rows over the socket"][0])
+    stranger.start()
+    name = "rows over the socket"
+    app = App(STREAMS[name], where, questions[name], time.monotonic())
+    try:
+        run(app, 100)
+    finally:
+        stranger.stop()
+    assert {(s.outcome, s.code) for s in app.samples} == {(RIGHT, "")}
+    assert stranger.requests > 3
+
+
+def test_a_stranger_without_a_server_goes_on_trying(tmp_path: Path, questions: dict[str, list[Question]]) -> None:
+    (tmp_path / "token").write_text("a" * 64)
+    port = free_ports()[1]
+    where = Addresses("", f"socket://127.0.0.1:{port}", tmp_path / "token")
+    for kind in (VANISHING, NEVER_READS):
+        stranger = Stranger(kind, where, "petals", questions["pictures"][0])
+        stranger.start()
+        stranger.stop()
+        assert stranger.requests == 0
+
+
+def test_a_model_that_cannot_be_asked(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="stream 'a' cannot ask 'roses': "):
+        prepare([stream(model="roses")], MODELS, tmp_path)
+    with pytest.raises(ScenarioError, match="there are no pictures in petals/samples"):
+        prepare([stream('ask = "pictures"\n')], MODELS, tmp_path)
