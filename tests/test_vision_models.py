@@ -1,0 +1,277 @@
+"""The small models that the recipe ``figures`` made: drawn people and shapes in, their points and boxes out, in the
+pixels of the picture that was sent."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import Server, StartServer, start_server
+from odd_pictures import rotated, saved
+from pocketserve.api import predictions
+from pocketserve.api.messages import ApiRequest
+from pocketserve.config import load_config
+from pocketserve.service import Service
+from pocketserve_client import Client
+
+Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+drawn = pytest.importorskip("drawn")
+
+FOLDER = Path(__file__).parent / "models"
+MOST_BYTES = 300_000
+SIZES = ((640, 480), (300, 500), (97, 61), (1200, 720))
+PEOPLE, OBJECTS = (14, 21, 30, 38), (0, 8, 12, 14)
+"""Seeds of drawings that are shown as examples; how many of any are right is measured below."""
+
+SHOWN, SCORE_TOLERANCE = 100, 0.03
+"""Of the 300 drawings that the cards speak of, the first hundred."""
+
+VERSIONS = [
+    ("poses", "tflite"),
+    ("poses", "tflite-points"),
+    pytest.param("poses", "onnx", marks=pytest.mark.onnx),
+    ("shapes", "tflite"),
+    pytest.param("shapes", "onnx", marks=pytest.mark.onnx),
+    ("shapes-yolo", "tflite"),
+]
+
+
+# Quality
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The whole server without a transport."""
+    settings = {"models_dir": FOLDER, "state_dir": tmp_path_factory.mktemp("state"), "quarantine": False}
+    running = Service(load_config(settings, environ={}))
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize(("model", "version"), VERSIONS)
+def test_as_good_as_their_cards(service: Service, model: str, version: str) -> None:
+    """The score that the manifest states is measured again, from PNG files to the pixels of the picture."""
+
+    def ask(body: bytes, threshold: float) -> Any:
+        query = {"version": version, "threshold": str(threshold)}
+        request = ApiRequest(path={"model": model}, query=query, body=memoryview(body))
+        return predictions.document(predictions.ask(service, request))
+
+    if model == "poses":
+        close = [
+            drawn.scores.close(drawn.points_of(ask(body, 0)), truth)
+            for body, truth in islice(drawn.scores.people(), SHOWN)
+        ]
+        found = float(np.mean(close))
+    else:
+        answers = [(ask(body, 0.05)["predictions"], truth) for body, truth in islice(drawn.scores.objects(), SHOWN)]
+        found = drawn.scores.mean_precision(answers)
+    manifest = tomllib.loads((FOLDER / model / "model.toml").read_text(encoding="utf-8"))
+    said = manifest["versions"][version]["evaluation"]["value"]
+    assert abs(found - said) <= SCORE_TOLERANCE
+    assert f"{said:.3f}" in (FOLDER / model / "README.md").read_text(encoding="utf-8")
+
+
+def test_small() -> None:
+    """Each file is small enough for a repository."""
+    for model in ("poses", "shapes", "shapes-yolo"):
+        assert all(path.stat().st_size <= MOST_BYTES for path in (FOLDER / model).iterdir())
+
+
+# Over the wire
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on these models."""
+    running = start_server(tmp_path_factory.mktemp("vision-models"), FOLDER)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def ask(server: Server) -> Any:
+    """``ask(model, body, query)``: the answer over HTTP, which is the same over the socket."""
+
+    def send(model: str, body: bytes, **query: Any) -> Any:
+        answers = []
+        for url in (server.url, f"socket://127.0.0.1:{server.socket_port}"):
+            with Client(url, server.token) as client:
+                answers.append(client.predict(model, body, parameters=query))
+        for answer in answers:
+            del answer["timing_ms"]
+        assert answers[0] == answers[1]
+        return answers[0]
+
+    return send
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("seed", PEOPLE)
+def test_people(ask: Any, seed: int, size: tuple[int, int]) -> None:
+    """Points are in pixels of the picture, wide or upright, smaller or larger than the input, in either layout."""
+    picture, truth = drawn.person(seed, *size)
+    for version in ("tflite", "tflite-points"):
+        answer = ask("poses", saved(picture), version=version)
+        drawn.check_points(drawn.points_of(answer), truth, size)
+        (body,) = answer["predictions"]
+        assert [point["label"] for point in body["keypoints"]][::8] == ["nose", "right elbow", "right ankle"]
+    sent = saved(picture, "JPEG", quality=95)
+    drawn.check_points(drawn.points_of(ask("poses", sent)), truth, size)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("seed", OBJECTS)
+def test_objects(ask: Any, seed: int, size: tuple[int, int]) -> None:
+    """Every shape has one box, after anchors and suppression, and by rows as YOLO gives them."""
+    picture, truth = drawn.objects(seed, *size)
+    for model in ("shapes", "shapes-yolo"):
+        drawn.check_boxes(ask(model, saved(picture)), truth)
+        if min(size) > 100:  # on less, JPEG's blocks are as large as the shapes
+            drawn.check_boxes(ask(model, saved(picture, "JPEG", quality=95)), truth)
+
+
+@pytest.mark.live
+def test_suppression_is_needed(ask: Any) -> None:
+    """Neighbouring anchors see the same shape: without suppression there are several boxes of it."""
+    picture, truth = drawn.objects(OBJECTS[0], 640, 480)
+    for model in ("shapes", "shapes-yolo"):
+        assert len(ask(model, saved(picture), iou=1.0)["predictions"]) > len(truth)
+
+
+@pytest.mark.live
+def test_nobody(ask: Any) -> None:
+    """Where nobody is, nobody is found."""
+    rng = np.random.default_rng(5)
+    for _ in range(5):
+        assert ask("poses", saved(drawn.drawings.nobody(rng, 320, 240)))["predictions"] == []
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_turned_by_exif(ask: Any, orientation: int, kind: str) -> None:
+    """However the sensor was held, points and boxes are those of the upright picture."""
+    picture, truth = drawn.person(PEOPLE[0], 640, 400)
+    body = rotated(picture, orientation, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    drawn.check_points(drawn.points_of(ask("poses", body)), truth, picture.size)
+    picture, shapes = drawn.objects(OBJECTS[0], 640, 400)
+    drawn.check_boxes(ask("shapes", rotated(picture, orientation, kind)), shapes)
+
+
+@pytest.mark.live
+def test_a_person_on_a_part_of_a_picture(ask: Any) -> None:
+    """``region`` finds the person there; the points are those of the whole picture."""
+    picture, truth = drawn.person(PEOPLE[1], 300, 400)
+    whole = Image.new("RGB", (1000, 700), (90, 120, 90))
+    whole.paste(picture, (520, 210))
+    found = drawn.points_of(ask("poses", saved(whole), region="520,210,300,400"))
+    drawn.check_points(found, truth + np.array([520, 210]), picture.size)
+
+
+@pytest.mark.live
+def test_files_that_need_no_manifest(new_server: StartServer, tmp_path: Path) -> None:
+    """Bare files in a folder: the outputs of MoveNet and PoseNet, and Ultralytics' metadata, tell the task."""
+    models = tmp_path / "models"
+    models.mkdir()
+    for name, file in (("movenet", "poses.points.tflite"), ("posenet", "poses.tflite")):
+        shutil.copy(FOLDER / "poses" / file, models / f"{name}.tflite")
+    shutil.copy(FOLDER / "shapes-yolo" / "shapes-yolo.tflite", models / "yolo.tflite")
+    bare = new_server(models)
+    picture, truth = drawn.person(PEOPLE[2], 400, 400)
+    for name in ("movenet", "posenet"):
+        answer = bare.call("POST", f"/predictions/{name}", data=saved(picture)).json()
+        assert answer["task"] == "pose-estimation"
+        drawn.check_points(drawn.points_of(answer), truth, picture.size)
+    picture, shapes = drawn.objects(OBJECTS[1], 400, 300)
+    answer = bare.call("POST", "/predictions/yolo", data=saved(picture)).json()
+    assert answer["task"] == "object-detection"
+    assert {one["label"] for one in answer["predictions"]} == {drawn.drawings.SHAPES[kind] for kind, _ in shapes}
+    drawn.check_boxes(answer, shapes)
+
+
+# Camera frames
+
+
+def frame(picture: Any, kind: str, rotation: int) -> tuple[bytes, dict[str, Any]]:
+    """What a camera gives whose picture, turned clockwise by ``rotation``, is this one; and its parameters."""
+    held = np.rot90(np.asarray(picture), rotation // 90)
+    height, width = held.shape[:2]
+    said: dict[str, Any] = {"width": width, "height": height, "rotation": rotation, "format": kind}
+    if kind == "rgba":
+        alpha = np.full((height, width, 1), 255, np.uint8)
+        return np.concatenate([held, alpha], axis=2).tobytes(), said
+    y, u, v = (np.asarray(plane) for plane in Image.fromarray(held).convert("YCbCr").split())
+    u, v = ((plane.reshape(height // 2, 2, width // 2, 2).mean(axis=(1, 3)) + 0.5).astype(np.uint8) for plane in (u, v))
+    if kind == "nv21":
+        return y.tobytes() + np.stack([v, u], axis=-1).tobytes(), said
+    # YUV_420_888 as most phones lay it out: rows are padded, and U and V lie in turns, seen as two planes.
+    row = width + 32
+    luma = np.pad(y, ((0, 0), (0, 32))).tobytes()
+    half = height // 2
+    in_turns = [np.stack(pair, axis=-1).reshape(half, width) for pair in ((u, v), (v, u))]
+    chroma = b"".join(np.pad(plane, ((0, 0), (0, 32))).tobytes()[: (half - 1) * row + width - 1] for plane in in_turns)
+    return luma + chroma, {**said, "row_stride": row, "uv_row_stride": row, "pixel_stride": 2}
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+@pytest.mark.parametrize("kind", ["nv21", "yuv420", "rgba"])
+def test_camera_frames(ask: Any, kind: str, rotation: int) -> None:
+    """A camera's frame, however it is held, gives the points and boxes that the PNG gives."""
+    for size in ((640, 480), (240, 320)):
+        picture, truth = drawn.person(PEOPLE[3], *size)
+        body, said = frame(picture, kind, rotation)
+        found, wanted = drawn.points_of(ask("poses", body, **said)), drawn.points_of(ask("poses", saved(picture)))
+        drawn.check_points(found, truth, size)
+        assert np.quantile(np.linalg.norm(found - wanted, axis=1), 0.9) <= 0.02 * max(size)
+        picture, shapes = drawn.objects(OBJECTS[2], *size)
+        body, said = frame(picture, kind, rotation)
+        drawn.check_boxes(ask("shapes", body, **said), shapes)
+
+
+# Drawings of the answer
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("model", "version"), [("poses", "tflite"), ("poses", "tflite-points"), ("shapes", "tflite")])
+def test_drawings(server: Server, tmp_path: Path, model: str, version: str) -> None:
+    """Joints and frames lie where the answer says; HTTP, the socket and the command give the same picture."""
+    picture, _ = (drawn.person if model == "poses" else drawn.objects)(PEOPLE[0], 800, 600)
+    body = saved(picture)
+    query = {"version": version}
+    pictures = []
+    for url in (server.url, f"socket://127.0.0.1:{server.socket_port}"):
+        with Client(url, server.token) as client:
+            answer = client.predict(model, body, parameters=query)
+            pictures.append(client.predict(model, body, parameters=query, annotate="png"))
+    path, out = tmp_path / "picture.png", tmp_path / "drawn.png"
+    path.write_bytes(body)
+    environment = {**os.environ, "POCKETSERVE_URL": server.url, "POCKETSERVE_TOKEN": server.token or ""}
+    command = [sys.executable, "-m", "pocketserve", "predict", model, str(path), "--version", version]
+    subprocess.run([*command, "--save", str(out)], env=environment, capture_output=True, check=True, timeout=60)
+    assert pictures == [out.read_bytes()] * 2
+    pixels = np.asarray(Image.open(io.BytesIO(pictures[0])).convert("RGB"))
+    assert pixels.shape == (600, 800, 3)
+    plain = np.asarray(picture)
+    for one in answer["predictions"]:
+        for point in (p for p in one.get("keypoints", ()) if p["score"] >= 0.3):
+            x, y = round(point["x"]), round(point["y"])
+            assert pixels[y, x].min() > 200, point  # a joint is a light dot
+        if model == "shapes":
+            x, y = round(one["box"]["x"] + one["box"]["width"] / 2), round(one["box"]["y"] + one["box"]["height"] - 1)
+            column = slice(max(0, y - 4), y + 5)
+            assert (pixels[column, x] != plain[column, x]).any()
