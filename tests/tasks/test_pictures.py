@@ -187,13 +187,6 @@ def test_several_jpegs_in_one_file() -> None:
     assert near(read(body, width=100, height=50, max_pixels=100_000)[25, 10], RED)
 
 
-def test_heic_without_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence says what to install; the bytes of the file's start suffice to know."""
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(ApiError, match="pip install pillow-heif"):
-        read(b"\0\0\0\x18ftypheic" + bytes(100))
-
-
 def test_the_first_frame_of_a_gif() -> None:
     """Of an animation the first frame counts."""
     frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+LIBHEIF = (1, 23)
+"""The oldest libheif that is used. 1.21 decoded as many pixels as the stream holds, whatever the file announced."""
+
 SCALABLE = ("JPEG", "MPO")
 """What decodes at a fraction of its size. MPO: several JPEGs in one file, as many phones write them."""
 
@@ -137,7 +141,10 @@ def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
     if held is not None:  # opening a GIF or WebP already allocates
         _check_size(held, max_pixels)
     PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
-    formats = [*FORMATS, "HEIF"] if _is_heif(body) and _heif_is_installed() else FORMATS
+    formats: tuple[str, ...] = FORMATS
+    if _is_heif(body):
+        _need_heif()
+        formats = ("HEIF",)
     try:
         image = PIL.Image.open(io.BytesIO(file), formats=formats)  # which shares the bytes
         if image.format not in SCALABLE:  # already asking a PNG for its EXIF data decodes it
@@ -148,10 +155,8 @@ def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
 
 
 def _unreadable(body: memoryview) -> str:
-    if _is_heif(body) and _heif_is_installed():
-        return "the HEIC picture is damaged or of a kind that pillow-heif cannot read"
     if _is_heif(body):
-        return "HEIC pictures need pillow-heif: pip install pillow-heif; or send a JPEG"
+        return "the HEIC picture is damaged or of a kind that pillow-heif cannot read"
     return f"the body is not a picture this server can read ({', '.join(FORMATS)})"
 
 
@@ -159,13 +164,24 @@ def _is_heif(body: memoryview) -> bool:
     return bytes(body[4:8]) == b"ftyp" and bytes(body[8:12]) in HEIF_BRANDS
 
 
-def _heif_is_installed() -> bool:
+def _need_heif() -> None:
+    """Let Pillow open HEIC.
+
+    Raises:
+        ApiError: INVALID_INPUT, pillow-heif is missing, or its libheif is too old.
+    """
     try:
         import pillow_heif
     except ImportError:
-        return False
+        raise invalid_input("HEIC pictures need pillow-heif: pip install 'pocketserve[heic]'; or send a JPEG") from None
+    version: str = pillow_heif.libheif_version()
+    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < LIBHEIF:
+        needed = ".".join(map(str, LIBHEIF))
+        raise invalid_input(
+            f"HEIC pictures need libheif {needed} or newer, and this is {version:.20}: "
+            "pip install --upgrade pillow-heif; or send a JPEG"
+        )
     pillow_heif.register_heif_opener()  # adds one entry to a table of Pillow's; again does no harm
-    return True
 
 
 def upright(image: Image) -> tuple[int, int]:
