@@ -120,6 +120,26 @@ def test_every_road(server: Server, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["predictions"] == wanted
 
 
+LANGUAGES = {"": "rising", "de": "steigend", "de-AT": "steigend", "fr": "rising"}
+
+
+@pytest.mark.parametrize("tag", LANGUAGES)
+def test_labels_in_the_requests_language(server: Server, tag: str) -> None:
+    """By the parameter ``language``, by every road and both transports; one that is not there falls back."""
+    body, _ = RIGHT["rising"]
+    wanted = LANGUAGES[tag]
+    query = f"?language={tag}" if tag else ""
+    found = server.call("POST", f"/predictions/tones{query}", data=body).json()["predictions"]
+    assert found[0]["label"] == wanted
+    with server.connect() as framed:
+        assert json.loads(framed.call(f"POST /predictions/tones{query}", body).body)["predictions"] == found
+    for url in (server.url, f"socket://127.0.0.1:{server.ready['socket']['port']}"):
+        with Client(url, server.token) as client:
+            one = {"raw": np.array([body], dtype=object)}
+            given = {"task": True, **({"language": tag} if tag else {})}
+            assert json.loads(client.infer("tones", one, parameters=given)["answer"][0])["predictions"] == found
+
+
 def test_small() -> None:
     """A few kilobytes, like keyword spotters."""
     assert (FOLDER / "tones" / "tones.tflite").stat().st_size <= 60_000
