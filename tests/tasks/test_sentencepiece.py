@@ -27,6 +27,7 @@ from pocketserve.runtimes.tflite_metadata import (
     TensorMetadata,
 )
 from pocketserve.tasks import charsmap, sentencepiece_model
+from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.sentencepiece import SentencePiece
 from pocketserve.tasks.sentencepiece_model import SentencePieceError, read_model
@@ -292,6 +293,23 @@ def test_out_of_a_manifest(tmp_path: Path) -> None:
         ids_by(tmp_path / "8", "albert", "the lamp", add_bos=True)
     with pytest.raises(ModelLoadError, match=r"text\.vocabulary x\.model is not beside the model"):
         ids_by(tmp_path / "9", "albert", "the lamp", vocabulary="x.model")
+
+
+def test_answers_begin_with_a_letter(tmp_path: Path) -> None:
+    """A word's space belongs to its piece, but not to an answer."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "spiece.model").write_bytes(content_of("albert"))
+    outputs = {"end_logits": (1, 40), "start_logits": (1, 40)}
+    manifest = {"task": "question-answering", "text": {"tokenizer": "sentencepiece"}}
+    task = task_of(tmp_path, bert_inputs(40), outputs, manifest)
+    asked = {"question": "what", "context": "please turn on  the lamp"}
+    context = task.prepare(memoryview(json.dumps(asked).encode())).context
+    ((_, _, front),) = context.windows
+    place = front + next(n for n, token in enumerate(context.tokens) if token.number == NUMBERS["▁lamp"])
+    logits = np.zeros((1, 40), np.float32)
+    logits[0, place] = 9.0
+    best = task.answer([{"end_logits": logits, "start_logits": logits}], AnswerOptions(1), context)[0]
+    assert (best["answer"], best["start"], best["end"]) == ("lamp", 20, 24)
 
 
 @pytest.mark.live

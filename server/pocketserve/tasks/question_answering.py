@@ -99,7 +99,7 @@ class QuestionAnswering:
         if room < max(1, length * (1 - QUESTION_SHARE)) or not question:
             most = int(length * QUESTION_SHARE)
             raise invalid_input(f"the question has {len(question)} tokens; this model takes 1 to {most}")
-        tokens = list(self._tokenizer.tokens(asked["context"]))
+        tokens = [_without_space(token, asked["context"]) for token in self._tokenizer.tokens(asked["context"])]
         step = max(1, room - min(self._options.stride, room // 2))
         starts = range(0, max(1, len(tokens) - room + step), step)
         if len(starts) > MAX_WINDOWS:
@@ -146,6 +146,14 @@ class QuestionAnswering:
                     places = tokens[first + begins].start, tokens[first + ends].end
                     found.append(Found(*places, float(start[begins] * end[ends])))
         return found
+
+
+def _without_space(token: Token, text: str) -> Token:
+    """A token whose place begins behind the space that SentencePiece counts to the word."""
+    start = token.start
+    while start < token.end and text[start].isspace():
+        start += 1
+    return token if start == token.start else Token(token.number, start, token.end)
 
 
 def _shares(logits: Array, front: int, count: int) -> Array:
