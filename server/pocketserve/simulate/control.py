@@ -47,6 +47,7 @@ class Control:
         self._line = b""
         self._say = say
         self._started = 0.0
+        self._asked_to_end = False
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run the command to its end.
@@ -58,21 +59,22 @@ class Control:
             PhoneError: it cannot be started.
         """
         self._started = time.monotonic()
-        with _endings(self._phone):
+        with self._signals():
             self._phone.start(arguments)
-            while True:
+            while not self._asked_to_end:
                 code = self._phone.wait(0.0)
                 if code is not None and not self._may_come_back:
                     return self._ended(code)
                 self._read(self._pause())
                 self._advance()
+            self._phone.close()  # also thaws what is frozen, which could not hear that it is to end
+            return self._ended(self._phone.exits[-1].code)
 
     @property
     def _may_come_back(self) -> bool:
         """Whether something may yet start a process that was killed."""
-        cause = self._phone.exits[-1].cause
-        waiting = any(event.kind in REVIVING and math.isfinite(at) for at, event in self._ends)
-        return cause in REVIVING.values() and (waiting or self._typed is not None)
+        may_end = [event for at, event in self._ends if math.isfinite(at) or self._typed is not None]
+        return any(REVIVING.get(event.kind) == self._phone.exits[-1].cause for event in may_end)
 
     def _ended(self, code: int) -> int:
         if code < 0:
@@ -113,6 +115,22 @@ class Control:
     def _tell(self, what: str) -> None:
         self._say(f"{self._elapsed():7.1f} s  {what}")
 
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM end the command on the phone and the run with it; a second one does not wait for it."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self._asked_to_end:
+                raise KeyboardInterrupt
+            self._asked_to_end = True
+
+        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
     # Typed lines
 
     def _read(self, seconds: float) -> None:
@@ -138,7 +156,7 @@ class Control:
         if word in ("", "help", "?"):
             self._say(HELP)
         elif word == "quit":
-            self._phone.interrupt()
+            self._asked_to_end = True
         elif word == "status":
             self._say(self._status())
         elif word == "end" or line in ("thaw", "revive"):
@@ -159,26 +177,6 @@ class Control:
         state = f"process {phone.pid}" + (f" holds {memory / 1e6:.0f} MB" if memory else "")
         names = ", ".join(event.kind for event in phone.under_way) or "nothing"
         return f"{state if phone.alive else 'no process'}; speed {phone.speed:.0%}; under way: {names}"
-
-
-@contextmanager
-def _endings(phone: Phone) -> Iterator[None]:
-    """SIGINT and SIGTERM end the command on the phone, which then ends the run. A second one ends the run at once."""
-    seen = 0
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal seen
-        seen += 1
-        if seen > 1:
-            raise KeyboardInterrupt
-        phone.interrupt()
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def say_to_stderr(line: str) -> None:

@@ -164,17 +164,17 @@ class PortSquatter:
         if not ports:
             raise EventError("the command listens on no port yet")
         phone.kill("squatter")
-        phone.excuse = "squatter"
+        phone.excuse("squatter")
         try:
             self.squatter = Squatter(ports)
         except OSError as error:
-            phone.excuse = ""
+            phone.excuse("")
             phone.revive()
             raise EventError(f"the ports {ports} cannot be taken: {error.strerror}") from None
         phone.revive()
 
     def end(self, phone: Phone) -> None:
-        phone.excuse = ""
+        phone.excuse("")
         if self.squatter is not None:
             self.squatter.close()
 

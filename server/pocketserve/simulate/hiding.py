@@ -1,0 +1,63 @@
+"""What a desktop has and Termux has not: ``/tmp``, and a ``/proc/stat`` that may be read. Hidden where possible."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+LAUNCH = Path(__file__).with_name("launch.py")
+ABSENT = (Path("/tmp"), Path("/proc/stat"))
+PROBE_TIMEOUT_S = 20.0
+
+
+def launcher(cores: Sequence[int], covers: dict[str, str], ready: int | None = None) -> list[str]:
+    """The start of a command line that runs the rest of it on the phone.
+
+    Args:
+        covers: path -> the empty file or folder that is laid over it.
+        ready: a descriptor to which a byte is written once the process cannot outlive this one.
+    """
+    specification = json.dumps({"parent": os.getpid(), "cores": list(cores), "hide": covers, "ready": ready})
+    return [sys.executable, "-I", "-S", str(LAUNCH), specification]
+
+
+def find_covers(folder: Path, absent: Iterable[Path] = ABSENT) -> dict[str, str]:
+    """Which paths can be hidden here, and what is laid over each.
+
+    A path stays in sight if something that the phone needs lies in it (Python, this program, its own folder, the
+    folder that one works in), or if the system does not allow it.
+
+    Args:
+        folder: where the covers are made.
+    """
+    needed = [folder, Path.cwd(), Path(sys.prefix), Path(sys.base_prefix), *map(Path, filter(None, sys.path))]
+    resolved = [path.resolve() for path in needed]
+    covers = {}
+    for path in absent:
+        if path.exists() and not any(each.is_relative_to(path.resolve()) for each in resolved):
+            covers[str(path)] = str(_make_cover(folder, path.is_dir()))
+    return {path: covers[path] for path in _probe(covers)} if covers else {}
+
+
+def _make_cover(folder: Path, is_folder: bool) -> Path:
+    cover = folder / ("no-folder" if is_folder else "no-file")
+    if is_folder:
+        cover.mkdir(mode=0o500, exist_ok=True)
+    else:
+        cover.touch(mode=0o000)  # the super-user reads it all the same, as empty
+    return cover
+
+
+def _probe(covers: dict[str, str]) -> list[str]:
+    try:
+        done = subprocess.run(
+            launcher([0], covers), capture_output=True, stdin=subprocess.DEVNULL, timeout=PROBE_TIMEOUT_S
+        )
+        found: list[str] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []
+    return found

@@ -1,0 +1,249 @@
+"""The phone itself: its cores, its look, its processes and their ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketserve.simulate.conditions import Condition, combine
+from pocketserve.simulate.device import DEVICES, PhoneModel, map_cores
+from pocketserve.simulate.phone import Phone, PhoneError, describe
+from pocketserve.simulate.throttle import DutyCycle
+
+from .conftest import QUICK, eventually
+
+
+def phone_with(fast: int, slow: int) -> PhoneModel:
+    return PhoneModel("one", fast, slow, 1.0, 1000)
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "desktop", "expected"),
+    [
+        (4, 4, 8, ((0, 1, 2, 3), (4, 5, 6, 7))),
+        (4, 4, 16, ((0, 1, 2, 3), (4, 5, 6, 7))),
+        (2, 6, 4, ((0,), (1, 2, 3))),
+        (2, 6, 2, ((0,), (1,))),
+        (5, 3, 2, ((0,), (1,))),
+        (8, 0, 2, ((0, 1), ())),
+        (4, 4, 1, ((0,), (0,))),
+        (1, 0, 1, ((0,), ())),
+    ],
+)
+def test_how_cores_are_laid_over_the_desktops(fast, slow, desktop, expected):
+    cores = map_cores(phone_with(fast, slow), range(desktop))
+    assert (cores.fast, cores.slow) == expected
+    assert cores.shared == (desktop == 1 and slow > 0)
+
+
+@given(st.integers(1, 16), st.integers(0, 16), st.sets(st.integers(0, 63), min_size=1, max_size=24))
+def test_every_phone_fits_every_desktop(fast, slow, desktop):
+    listed = sorted(desktop)
+    cores = map_cores(phone_with(fast, slow), listed)
+    assert cores.fast and len(cores.fast) <= fast and len(cores.slow) <= slow
+    assert bool(cores.slow) == bool(slow)
+    assert set(cores.all) <= desktop and set(cores.background) <= desktop and cores.background
+    assert len(listed) == 1 or not cores.shared
+
+
+def test_knobs():
+    changed = DEVICES["mid"].with_knobs(speed=0.1, fast_cores=None)
+    assert (changed.speed, changed.fast_cores, changed.name) == (0.1, 4, "mid, changed")
+    assert DEVICES["mid"].with_knobs(speed=None) == DEVICES["mid"]
+    for wrong in ({"speed": 0.0}, {"speed": 1.5}, {"fast_cores": 0}, {"memory_mb": 1}, {"slow_cores": -1}):
+        with pytest.raises(ValueError, match="of a phone must lie between"):
+            DEVICES["mid"].with_knobs(**wrong)
+
+
+def test_conditions_together():
+    heat, low = Condition(speed=0.5, heat=80.0), Condition(battery={"percentage": 8})
+    both = combine([heat, Condition(speed=0.5, memory_mb=100), low, Condition(frozen=True, memory_mb=50, clock=3.0)])
+    assert (both.speed, both.heat, both.memory_mb, both.frozen, both.clock) == (0.25, 80.0, 50, True, 3.0)
+    assert both.battery == {"percentage": 8} and both.api_answers and not both.background
+    assert combine([]).speed == 1.0 and combine([]).memory_mb is None
+
+
+class Sent:
+    """Remembers the signals; what a process would be after them."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+        self.enough = threading.Event()
+
+    def __call__(self, number: int) -> bool:
+        self.signals.append(number)
+        if len(self.signals) > 20:
+            self.enough.set()
+        return True
+
+    @property
+    def stopped(self) -> bool:
+        return self.signals[-1] == signal.SIGSTOP
+
+
+def test_the_duty_cycle_stops_and_continues():
+    """It alternates at a share of the time, holds still in a freeze, and leaves the processes running at its end."""
+    sent = Sent()
+    cycle = DutyCycle(sent)
+    try:
+        cycle.set(0.5, False)
+        assert sent.enough.wait(30)
+        cycle.set(0.5, True)
+        assert sent.stopped
+        after = len(sent.signals)
+        cycle.set(0.5, True)
+        assert sent.signals[after:] == [signal.SIGSTOP]  # nothing else was sent in between
+    finally:
+        cycle.close()
+    pairs = list(zip(sent.signals, sent.signals[1:], strict=False))
+    assert pairs.count((signal.SIGSTOP, signal.SIGCONT)) >= 8
+    assert not sent.stopped
+    after = len(sent.signals)
+    cycle.set(1.0, False)
+    assert len(sent.signals) == after + 1
+
+
+def run_python(folder: Path, code: str, **options) -> str:
+    """What a piece of Python prints in the phone's surroundings."""
+    with Phone(QUICK, folder, **options) as phone:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=phone.look.environment(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def test_the_look(tmp_path):
+    """Code asks our seam and is on Android; platformdirs and Termux's programs agree."""
+    code = (
+        "import os, subprocess, tempfile, platformdirs; from pocketserve import system;"
+        "from pocketserve.engine.cores import count_fast, readable_memory, top_speed_khz, usable_cores;"
+        "print(system.platform(), platformdirs.user_state_path('x'), tempfile.gettempdir(), readable_memory());"
+        "print(top_speed_khz(usable_cores()[0]), subprocess.check_output(['termux-battery-status'])[:20]);"
+        "print(subprocess.check_output(['getprop', 'ro.build.version.sdk'], text=True))"
+    )
+    first, second, third, *_ = run_python(tmp_path / "phone", code).splitlines()
+    files = tmp_path / "phone/data/data/com.termux/files"
+    platform, state, temporary, memory = first.split()
+    assert (platform, state, temporary) == ("android", f"{files}/home/.local/state/x", f"{files}/usr/tmp")
+    assert int(memory) == QUICK.memory_mb * 10**6 // 1024 * 1024
+    assert second.startswith(str(QUICK.fast_khz)) and "present" in second
+    assert third == str(QUICK.api)
+
+
+def test_a_sitecustomize_of_the_desktop_still_runs(tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/sitecustomize.py").write_text("import os; os.environ['SEEN'] = 'yes'")
+    path = os.pathsep.join(filter(None, [str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+    assert run_python(tmp_path / "phone", "import os; print(os.environ['SEEN'])") == "yes\n"
+
+
+def test_the_clock_is_the_phones(tmp_path):
+    """Every way to ask the module ``time`` for the time jumps, and ``logging`` can use it; monotonic time does not."""
+    code = (
+        "import logging, sys, time; from pocketserve.system import simulation; import struct;"
+        "before, mono = time.time(), time.monotonic();"
+        "open(simulation() / 'clock', 'r+b').write(struct.pack('d', 1e8));"
+        "now = [time.time(), time.time_ns() / 1e9, time.mktime(time.localtime()),"
+        " time.mktime(time.strptime(time.ctime())), time.mktime(time.strptime(time.strftime('%c')))];"
+        "assert all(9e7 < t - before < 1.1e8 for t in now), now;"
+        "assert time.gmtime(0).tm_year == 1970 and time.strftime('%Y', time.gmtime(0)) == '1970';"
+        "assert time.monotonic() - mono < 9e7;"
+        "logging.basicConfig(stream=sys.stdout, format='%(asctime)s'); logging.warning('x')"
+    )
+    assert run_python(tmp_path / "phone", code).strip()
+
+
+def test_a_second_run_is_a_guest(tmp_path):
+    """It finds the phone as the first one left it, and the next one after both has it anew."""
+    battery = tmp_path / "battery.json"
+    with Phone(QUICK, tmp_path) as phone:
+        phone.impose(Condition(battery={"percentage": 8}))
+        with Phone(QUICK, tmp_path) as guest:
+            assert guest.look.is_guest and not phone.look.is_guest
+        assert '"percentage": 8' in battery.read_text()
+    with Phone(QUICK, tmp_path) as phone:
+        assert not phone.look.is_guest and '"percentage": 76' in battery.read_text()
+
+
+@pytest.mark.live
+def test_a_command_runs_and_ends(tmp_path):
+    with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log") as phone:
+        assert phone.pid is None and phone.memory_bytes() is None and phone.processor_seconds() is None
+        phone.start(["token"])
+        assert phone.wait(60) == 0
+        assert [(gone.code, gone.cause) for gone in phone.exits] == [(0, "")]
+        phone.start(["--version"])
+        assert phone.wait(60) == 0
+        assert describe(phone).startswith("mid: 4 fast and 4 slow cores")
+    assert len((tmp_path / "log").read_text().splitlines()[0]) > 40
+    with pytest.raises(PhoneError, match="closed"):
+        phone.start(["token"])
+    phone.revive()
+    phone.close()
+    assert not phone.alive
+
+
+@pytest.mark.live
+def test_a_failing_command_is_started_again_by_the_supervisor_only(tmp_path):
+    with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log") as phone:
+        phone.start(["serve", str(tmp_path / "none")])
+        assert phone.wait(60) == 1
+        phone.revive()
+        eventually(lambda: len(phone.exits) >= 3)
+        phone.kill()
+        assert phone.wait(60) is not None
+
+
+@pytest.mark.live
+def test_it_dies_with_the_simulation(tmp_path):
+    """A stopped process that nobody wakes would stay for ever."""
+    code = (
+        "import sys, os, pathlib; from pocketserve.simulate.phone import Phone;"
+        "from pocketserve.simulate.events import Event;"
+        "from pocketserve.simulate.device import DEVICES; phone = Phone(DEVICES['mid'], pathlib.Path(sys.argv[1]));"
+        "phone.start(['serve', '--http-port', '0', '--socket-port', '0']); phone.begin(Event('freeze'));"
+        "print(phone.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "phone")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
+    assert done.returncode == -9
+    pid = int(done.stdout)
+
+    def gone() -> bool:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        return state in "ZX"
+
+    eventually(gone)
+
+
+@pytest.mark.live
+def test_what_is_hidden(tmp_path):
+    """A folder and a file that the desktop has are not seen on the phone, where the system allows that."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/models").mkdir()
+    absent = [tmp_path / "there", Path("/proc/stat"), tmp_path / "phone", tmp_path / "never"]
+    with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log", absent=absent) as phone:
+        assert set(phone.hidden) <= {str(tmp_path / "there"), "/proc/stat"}
+        phone.start(["serve", str(tmp_path / "there/models"), "--http-port", "0", "--socket-port", "0"])
+        if str(tmp_path / "there") in phone.hidden:
+            assert phone.wait(60) == 1
+            assert "cannot be read" in (tmp_path / "log").read_text()
+        else:
+            eventually(lambda: "serving" in (tmp_path / "log").read_text())

@@ -1,0 +1,196 @@
+"""``pocketserve simulate`` as a person uses it: a command, a timeline, lines typed in, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS
+from pocketserve.cli import main
+from pocketserve.run_marker import killed
+from pocketserve_client import Client, ServerUnreachableError
+
+from .conftest import WIDTH, eventually, free_ports, width
+
+pytestmark = pytest.mark.live
+SIMULATE = [sys.executable, "-m", "pocketserve", "simulate"]
+
+
+def simulate(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SIMULATE, *words], capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
+
+
+class Run:
+    """``pocketserve simulate … -- serve`` under way."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.ports = free_ports()
+        self.log, self.ready, self.phone = folder / "log", folder / "ready.json", folder / "phone"
+        serve = ["serve", str(MODELS), f"--http-port={self.ports[0]}", f"--socket-port={self.ports[1]}"]
+        command = [*SIMULATE, "--speed", "1", "--folder", str(self.phone), *words, "--", *serve]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, f"--ready-file={self.ready}"], stdin=subprocess.PIPE, stdout=output, stderr=output
+            )
+
+    def await_ready(self) -> None:
+        eventually(lambda: self.ready.exists() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.text
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def type(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def says(self, what: str) -> None:
+        """Wait until it has printed something."""
+        eventually(lambda: what in self.text or self.process.poll() is not None)
+        assert what in self.text, self.text
+
+    def client(self, reconnect: float = 60.0) -> Client:
+        return Client(f"socket://127.0.0.1:{self.ports[1]}", token_file=self.state / "token", reconnect=reconnect)
+
+    @property
+    def state(self) -> Path:
+        return self.phone / "data/data/com.termux/files/home/.local/state/pocketserve"
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def start(*words: str) -> Run:
+        runs.append(Run(tmp_path, *words))
+        return runs[-1]
+
+    yield start
+    for each in runs:
+        each.close()
+
+
+def test_the_doctor_on_a_phone():
+    """It finds Termux, the phone's cores and memory, and a battery; its exit code is passed on."""
+    done = simulate("--device", "budget", "--memory", "200M", "--", "doctor", str(MODELS), "--json")
+    findings = {finding["subject"]: finding["sentence"] for finding in json.loads(done.stdout)["findings"]}
+    assert "in Termux (android" in findings["python"]
+    assert "GHz" in findings["cores"] and "the battery has 76 %" in findings["battery"]
+    assert "Android will end the server" in findings["memory"]
+    assert "budget, changed: 2 fast and 6 slow cores" in done.stderr and "200 MB" in done.stderr
+    assert simulate("--", "predict").returncode == 2
+
+
+def test_typed_events(run):
+    """Each begins and ends as typed; a killed server comes back when told to; `quit` ends all with 0."""
+    one = run()
+    one.await_ready()
+    with one.client() as client:
+        assert width(client) == pytest.approx(WIDTH, abs=1e-3)
+        one.type("background")
+        one.says("background begins\n")
+        one.type("status")
+        one.says("speed 40%; under way: background")
+        one.type("end background")
+        one.says("background ends")
+        one.type("freeze")
+        one.says("freeze begins")
+        one.type("thaw")
+        one.says("freeze ends")
+        one.type("kill")
+        one.says("kill begins")
+        one.type("status")
+        one.says("no process; speed 100%; under way: kill")
+        one.type("revive")
+        assert width(client) == pytest.approx(WIDTH, abs=1e-3)
+        one.type("freeze 0.2")
+        one.says("freeze begins, for 0.2 s")
+        assert width(client) == pytest.approx(WIDTH, abs=1e-3)  # thawed by itself
+        for line, answer in {
+            "quake": "there is no event 'quake'",
+            "freeze soon": "seconds must be a number",
+            "end background": "no background is under way",
+            "end": "no event is under way",
+            "help": "quit             ends the command",
+        }.items():
+            one.type(line)
+            one.says(answer)
+    one.type("quit")
+    assert one.process.wait(60) == 0
+    assert "was killed, most likely by Android" in one.text and killed(one.state) is not None
+
+
+def test_a_timeline_of_events(run):
+    one = run("--events", "kill@1+0.1,freeze@1.5+0.2,clock_jump@2+0.1:by=60")
+    one.await_ready()
+    assert one.process.stdin is not None
+    one.process.stdin.close()  # nobody types
+    one.process.stdin = None
+    for event in ("kill", "freeze", "clock_jump"):
+        one.says(f"{event} begins, for 0.")
+        one.says(f"{event} ends")
+    with one.client() as client:
+        assert width(client) == pytest.approx(WIDTH, abs=1e-3)
+    one.process.send_signal(signal.SIGINT)
+    assert one.process.wait(60) == 0
+    assert "ended at once" not in one.text
+
+
+def test_ending_a_frozen_server(run):
+    """SIGTERM ends it all, though the server cannot hear it."""
+    one = run()
+    one.await_ready()
+    one.type("freeze")
+    one.says("freeze begins")
+    one.process.send_signal(signal.SIGTERM)
+    assert one.process.wait(60) == 0
+
+
+def test_a_server_too_large_for_the_phone(run):
+    """It is killed, and the run ends with 1 and says why."""
+    one = run("--memory", "32M")
+    eventually(lambda: one.ready.exists() or one.process.poll() is not None)
+    if one.process.poll() is None:  # the bare server fits, the runtime and a model do not
+        with pytest.raises(ServerUnreachableError), one.client(0.0) as client:
+            width(client)
+    assert one.process.wait(60) == 1
+    assert "ended by signal 9: it held more memory than the phone has" in one.text
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "name either a command, as in simulate -- serve models, or a scenario"),
+        (["--device", "brick", "--", "doctor"], "there is no device 'brick'; there are budget, mid, flagship"),
+        (["--speed", "2", "--", "doctor"], "speed of a phone must lie between 0.02 and 1, not 2.0"),
+        (["--memory", "much", "--", "doctor"], "--memory must be a size such as 700M, not 'much'"),
+        (["--events", "nap@1", "--", "doctor"], "there is no event 'nap'"),
+    ],
+)
+def test_wrong_usage(capsys, words, expected):
+    assert main(["simulate", *words]) == 1
+    assert expected in capsys.readouterr().err
+
+
+def test_nothing_is_left_behind(tmp_path):
+    """The phone's folder goes with it unless one is named."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [*SIMULATE, "--", "token"]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and list(tmp_path.iterdir()) == []
