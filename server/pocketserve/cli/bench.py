@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
         with service.running(name, version) as (_, running):
             inputs = random_inputs(running.model.inputs.specs)
         request = InferRequest(inputs=[as_tensor(key, value) for key, value in inputs.items()], binary_output=True)
-        with own_server(service.config.models_dir, "--threads", str(options.threads)) as server:
+        settings = ("--threads", str(options.threads), "--low-power", "off")
+        with own_server(service.config.models_dir, *settings) as server:
             result = _measure(options, name, inputs, lambda: service.infer(name, version, request), server)
     finally:
         service.close()

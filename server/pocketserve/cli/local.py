@@ -42,4 +42,6 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
 
 
 def _config(models_dir: str | None, threads: int) -> Config:
-    return load_config({"models_dir": models_dir, "keep_alive": 0.0, "threads": threads})
+    # What a command computes or measures on demand does not depend on the battery.
+    given = {"models_dir": models_dir, "keep_alive": 0.0, "threads": threads, "low_power": "off"}
+    return load_config(given)
