@@ -35,7 +35,8 @@ RELEASE, PYTHON = "forky", "3.14"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 WHEELS = (
     *CORE_WHEELS,
-    *("segno", "scikit-learn", "srptools", "tokenizers", "zxing-cpp", "openapi-spec-validator", "hatchling"),
+    *("segno", "scikit-learn", "srptools", "sentencepiece", "tokenizers", "zxing-cpp", "hatchling"),
+    "openapi-spec-validator",
 )
 NOT_HERE = "torch or tensorflow or tfjs or compiler or java or conformance or wheel or soak or assets"
 
