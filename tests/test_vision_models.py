@@ -3,6 +3,7 @@ pixels of the picture that was sent."""
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import shutil
@@ -258,12 +259,19 @@ def test_drawings(server: Server, tmp_path: Path, model: str, version: str) -> N
         with Client(url, server.token) as client:
             answer = client.predict(model, body, parameters=query)
             pictures.append(client.predict(model, body, parameters=query, annotate="png"))
+            both = client.predict(model, body, parameters=query, annotate="both")
+            pictures.append(base64.b64decode(both["picture"]))
+            assert both["predictions"] == answer["predictions"]
+    before = server.call("GET", f"/v2/models/{model}/versions/{version}/stats").json()
+    runs = before["model_stats"][0]["inference_count"]
     path, out = tmp_path / "picture.png", tmp_path / "drawn.png"
     path.write_bytes(body)
     environment = {**os.environ, "POCKETSERVE_URL": server.url, "POCKETSERVE_TOKEN": server.token or ""}
     command = [sys.executable, "-m", "pocketserve", "predict", model, str(path), "--version", version]
     subprocess.run([*command, "--save", str(out)], env=environment, capture_output=True, check=True, timeout=60)
-    assert pictures == [out.read_bytes()] * 2
+    assert pictures == [out.read_bytes()] * 4
+    after = server.call("GET", f"/v2/models/{model}/versions/{version}/stats").json()
+    assert after["model_stats"][0]["inference_count"] == runs + 1  # one request gives the answer and the picture
     pixels = np.asarray(Image.open(io.BytesIO(pictures[0])).convert("RGB"))
     assert pixels.shape == (600, 800, 3)
     plain = np.asarray(picture)

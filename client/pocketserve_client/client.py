@@ -198,14 +198,15 @@ class Client:
             data: the bytes of a picture or ``.npy`` file, or a JSON-like value (numbers, features).
             top_k: entries of the answer at most.
             threshold: lowest score that is answered.
-            annotate: ``png`` asks for the picture with the answer drawn on it instead of the answer.
+            annotate: ``png`` asks for the picture with the answer drawn on it instead of the answer, ``both`` for the
+                answer with that picture in base64 as ``picture``.
             parameters: further query parameters: the task's, such as ``{"format": "nv21", "width": 640}``, and
                 ``stream`` or ``priority``.
             content_type: what the data is, for tasks that cannot tell it from the bytes.
             wait: seconds that the request may wait for its turn, else DEADLINE_EXCEEDED.
 
         Returns:
-            A dict of ``model``, ``version``, ``task``, ``predictions`` (a list) and ``timing_ms``; with ``annotate``
+            A dict of ``model``, ``version``, ``task``, ``predictions`` (a list) and ``timing_ms``; with ``png``
             the bytes of a PNG file.
 
         Raises:

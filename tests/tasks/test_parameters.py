@@ -21,6 +21,7 @@ from pocketserve_wire import ApiError, ErrorCode
         ("threshold", "-inf", -math.inf),
         ("language", "de", "de"),
         ("annotate", "png", "png"),
+        ("annotate", "both", "both"),
         ("rotation", "90", 90),
         ("iou", "0", 0.0),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import json
 import os
@@ -128,9 +129,10 @@ def _parameters(options: argparse.Namespace) -> dict[str, str]:
 def _ask_server(options: argparse.Namespace, body: bytes) -> Asked:
     query = _parameters(options)
     with connect(options) as client:
-        answer = client.predict(options.model, body, parameters=query)
-        picture = client.predict(options.model, body, parameters=query, annotate="png") if options.save else None
-    return answer, picture
+        if not options.save:
+            return client.predict(options.model, body, parameters=query), None
+        answer = client.predict(options.model, body, parameters=query, annotate="both")
+    return answer, base64.b64decode(answer.pop("picture"))
 
 
 def _ask_local(options: argparse.Namespace, body: bytes) -> Asked:

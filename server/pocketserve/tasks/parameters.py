@@ -74,7 +74,12 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("top_k", "integer", "Entries of the answer at most.", 1, 10_000),
     Parameter("threshold", "number", "Lowest score that is answered."),
     Parameter("language", "string", "Of the labels or of the text, such as de or en-US."),
-    Parameter("annotate", "string", "Answer a picture with the answer drawn on it.", choices=("png",)),
+    Parameter(
+        "annotate",
+        "string",
+        "png: answer the picture with the answer drawn on it. both: the answer, with that picture in base64.",
+        choices=("png", "both"),
+    ),
     Parameter("mask", "string", "Segmentation: also answer the mask as a PNG in base64.", choices=("png",)),
     Parameter("iou", "number", "Detection: overlap above which the weaker of two boxes is dropped.", 0, 1),
     Parameter("region", "string", "Use this part of the picture only: x,y,width,height in pixels."),
