@@ -109,9 +109,10 @@ def variants(picture: Any) -> dict[str, tuple[bytes, Any]]:
     on_white.paste(picture, (0, 0), veil)
     deep = Image.fromarray(np.asarray(grey, np.uint16) * 257)
     cmyk = picture.convert("CMYK")
+    grey_jpeg = saved(grey, "JPEG", quality=97)
     kinds: dict[str, tuple[bytes, Any]] = {
         "grayscale": (saved(grey), grey.convert("RGB")),
-        "grayscale JPEG": (saved(grey, "JPEG", quality=97), grey.convert("RGB")),
+        "grayscale JPEG": (grey_jpeg, Image.open(io.BytesIO(grey_jpeg)).convert("RGB")),
         "CMYK": (saved(cmyk, "JPEG", quality=97), picture),
         "RGBA": (saved(see_through), on_white),
         "RGBA WebP": (saved(see_through, "WEBP", lossless=True), on_white),

@@ -157,7 +157,7 @@ def make_poses(steps: int = 7000, pictures: int = 14000) -> None:
         f"{found['tflite']:.3f} of the points of {scores.HELD_OUT} held-out drawings lie within a fifth of the torso's length of "
         f"where they belong (PCK@0.2; `onnx` {found['onnx']:.3f}, `tflite-points` {found['tflite-points']:.3f}; pointing at "
         f"the average place of each point would score {scores.average_pose():.3f}).",
-        "It knows the drawn people of the recipe: one on a picture, whole, facing the viewer, head up. It says nothing "
+        "It knows the drawn people of the recipe: one on a picture, whole, facing the viewer, head up, in colour. It says nothing "
         "about photos.",
     )
 
@@ -323,7 +323,7 @@ def make_shapes(steps: int = 3500, pictures: int = 6000) -> None:
     (folder / "model.toml").write_text(Template(SHAPES_MANIFEST).substitute(tables))
     table = evaluation("mAP_0.5", found["shapes-yolo/tflite"])
     (yolo / "model.toml").write_text(Template(YOLO_MANIFEST).substitute(tflite=table))
-    limits = "It knows flat shapes with a diameter of about a quarter to a half of the picture's shorter side."
+    limits = "It knows flat shapes in bright colours, with a diameter of about a quarter to a half of the picture's shorter side."
     card(
         folder,
         "Shapes, by anchors",

@@ -1,0 +1,143 @@
+"""Every task on pictures takes every kind of picture, over HTTP: the same answer, or one clear sentence."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import MODELS, Server, start_server
+from odd_pictures import bombs, damaged, rotated, saved, variants
+
+Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+drawn = pytest.importorskip("drawn")
+onnx = pytest.importorskip("onnx", reason="makes the model that tells areas apart")
+
+pytestmark = [pytest.mark.live, pytest.mark.onnx]
+
+TASKS = {
+    "digits": "image-classification",
+    "shapes": "object-detection",
+    "areas": "image-segmentation",
+    "poses": "pose-estimation",
+}
+
+
+def areas(folder: Path) -> None:
+    """A model that calls every pixel dark, bright or reddish, by one convolution."""
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    kernel = np.array([[-1, -1, -1], [1, 1, 1], [3, -1.5, -1.5]], np.float32)[:, :, None, None]
+    bias = np.array([1.5, -1.5, 0], np.float32)
+    nodes = [helper.make_node("Conv", ["image", "kernel", "bias"], ["map"])]
+    image = helper.make_tensor_value_info("image", onnx.TensorProto.FLOAT, [1, 3, 48, 64])
+    output = helper.make_tensor_value_info("map", onnx.TensorProto.FLOAT, [1, 3, 48, 64])
+    weights = [numpy_helper.from_array(kernel, "kernel"), numpy_helper.from_array(bias, "bias")]
+    graph = helper.make_graph(nodes, "areas", [image], [output], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    folder.mkdir()
+    (folder / "areas.onnx").write_bytes(model.SerializeToString())
+    (folder / "labels.txt").write_text("dark\nbright\nreddish\n")
+    (folder / "model.toml").write_text('task = "image-segmentation"\nlabels = "labels.txt"\n')
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with one model a task."""
+    root = tmp_path_factory.mktemp("odd-pictures")
+    models = root / "models"
+    models.mkdir()
+    areas(models / "areas")
+    shutil.copytree(MODELS / "digits", models / "digits")
+    for name in ("shapes", "poses"):
+        shutil.copytree(Path(__file__).parent / "models" / name, models / name)
+    (root / "server").mkdir()
+    running = start_server(root / "server", models)
+    yield running
+    assert running.stop() == 0
+
+
+def example(model: str) -> Any:
+    """A picture with something for the model to find."""
+    if model == "poses":
+        return drawn.person(38, 320, 240)[0]
+    if model == "shapes":
+        return drawn.objects(0, 320, 240)[0]
+    if model == "digits":
+        with Image.open(MODELS / "digits" / "samples" / "7.png") as digit:
+            return digit.convert("RGB").resize((120, 120))
+    colours = np.zeros((96, 128, 3), np.uint8)
+    colours[:, 40:] = (230, 40, 30)
+    colours[60:, 40:] = (240, 240, 230)
+    return Image.fromarray(colours)
+
+
+def ask(server: Server, model: str, body: bytes, content_type: str = "application/octet-stream") -> Any:
+    """The entries of the answer, also the unlikely ones: grey people and shapes are nothing that the models know."""
+    answer = server.call("POST", f"/predictions/{model}?threshold=0", data=body, headers={"Content-Type": content_type})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["task"] == TASKS[model]
+    return answer.json()["predictions"]
+
+
+def check_same(model: str, found: Any, wanted: Any, size: tuple[int, int]) -> None:
+    """Two answers to the same picture in two formats, which differ by a codec's rounding."""
+    assert wanted
+    if found == wanted:
+        return
+    assert found
+    if model == "poses":
+        away = np.linalg.norm(drawn.scores.points_of(found[0]) - drawn.scores.points_of(wanted[0]), axis=1)
+        assert np.quantile(away, 0.9) <= 0.03 * max(size)
+    elif model == "shapes":
+        sure = [one for one in wanted if one["score"] > 0.4]
+        for one in sure:
+            box = one["box"]
+            corners = np.array([box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]])
+            assert any(f["index"] == one["index"] and drawn.scores.overlap(f["box"], corners) > 0.85 for f in found)
+        assert len([one for one in found if one["score"] > 0.5]) <= len(wanted)
+    elif model == "areas":
+        shares = [{one["label"]: one["share"] for one in answer} for answer in (found, wanted)]
+        assert all(abs(shares[0].get(name, 0) - shares[1].get(name, 0)) < 0.03 for name in shares[0] | shares[1])
+    else:
+        assert found[0]["label"] == wanted[0]["label"] and abs(found[0]["score"] - wanted[0]["score"]) < 0.1
+
+
+VARIANTS = sorted(variants(Image.new("RGB", (64, 64), (9, 99, 200))))
+
+
+@pytest.mark.parametrize("case", VARIANTS)
+@pytest.mark.parametrize("model", TASKS)
+def test_every_kind_of_picture(server: Server, model: str, case: str) -> None:
+    """Turned, grey, CMYK, RGBA, palette and 16-bit files answer as the plain RGB picture that they show."""
+    body, shown = variants(example(model))[case]
+    check_same(model, ask(server, model, body), ask(server, model, saved(shown)), shown.size)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "image/gif", "application/json", "audio/wav", ""])
+@pytest.mark.parametrize("model", TASKS)
+def test_wrongly_named(server: Server, model: str, kind: str) -> None:
+    """What it is, is told from the bytes."""
+    picture = example(model)
+    for form in ("PNG", "BMP"):
+        assert ask(server, model, saved(picture, form), kind) == ask(server, model, saved(picture))
+    turned = rotated(picture, 6)
+    assert ask(server, model, turned, kind) == ask(server, model, turned, "image/jpeg")
+
+
+DAMAGED = sorted(damaged(Image.new("RGB", (64, 64))))
+
+
+@pytest.mark.parametrize("case", [*DAMAGED, *bombs()])
+@pytest.mark.parametrize("model", TASKS)
+def test_one_clear_sentence(server: Server, model: str, case: str) -> None:
+    """Truncated, empty, foreign and monstrous files are refused in one sentence, with or without a drawing."""
+    body = damaged(example(model)).get(case) if case in DAMAGED else bombs()[case]
+    for query in ("", "?annotate=png"):
+        answer = server.call("POST", f"/predictions/{model}{query}", data=body)
+        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_INPUT"), answer.text
+        sentence = answer.json()["error"]
+        assert 10 < len(sentence) < 300 and "\n" not in sentence and "Traceback" not in sentence
