@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pocketserve import __version__
-from pocketserve.config import Config
+from pocketserve.config import SETTINGS, Config
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.statistics import Timing
 from pocketserve.engine.terms import DEFAULT_RANK, Terms, asks_for_a_place, read_terms, stream_of
+from pocketserve.engine.tuning_store import TuningStore
 from pocketserve.inference import Prediction, run_planned, run_raw_input, run_tensors
 from pocketserve.pairing import PairingDesk
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
@@ -74,6 +75,7 @@ class Service:
         self.repository = Repository(config.models_dir)
         self.quarantine = _open_quarantine(config)
         self.power = PowerWatch(config.low_power, config.low_battery, config.hot_battery)
+        self.tuning = TuningStore(config.state_dir / "tuned.json")
         self.engine = Engine(
             EngineOptions(
                 memory_budget=config.memory_budget,
@@ -83,9 +85,11 @@ class Service:
                 max_image_pixels=config.max_image_pixels,
                 batching=config.batching,
                 max_batch=config.max_batch,
+                max_batch_fixed=config.max_batch != SETTINGS["max_batch"].default,
             ),
             quarantine=self.quarantine,
             power=self.power,
+            tuning=self.tuning,
         )
         self._unloads: Unloads | None = None
         self._in_flight = 0

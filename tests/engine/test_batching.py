@@ -19,6 +19,7 @@ from pocketserve.engine.batching import TRIALS, RowBatcher, agrees, free_rows
 from pocketserve.engine.lane import Lane, Turn
 from pocketserve.engine.loading import LoadedModel, load_model
 from pocketserve.engine.terms import Terms
+from pocketserve.engine.tuned import Threads
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
@@ -290,7 +291,7 @@ def test_a_bad_input_in_a_crowd(pool):
 
 def opened(name: str, version: str) -> LoadedModel:
     entry = scan(MODELS)[name]
-    return load_model(entry, entry.versions[version], 1, 10**6, None, monotonic() + TIMEOUT_S)
+    return load_model(entry, entry.versions[version], Threads(1, 1), 10**6, None, monotonic() + TIMEOUT_S)
 
 
 def check_real(name: str, version: str) -> None:

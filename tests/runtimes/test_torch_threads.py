@@ -10,6 +10,7 @@ import pytest
 
 from conftest import MODELS
 from pocketserve.engine.loading import load_model
+from pocketserve.engine.tuned import Threads
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
 
@@ -28,7 +29,9 @@ def pool():
 
 def open_with(threads: int, version: str) -> Session:
     entry = scan(MODELS)["digits"]
-    return load_model(entry, entry.versions[version], threads, 10**6, None, monotonic() + 60).sessions[0]
+    return load_model(
+        entry, entry.versions[version], Threads(threads, threads), 10**6, None, monotonic() + 60
+    ).sessions[0]
 
 
 def threads_of_a_run(session: Session) -> int:

@@ -36,6 +36,8 @@ def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT
         "labels": len(getattr(model.task, "labels", ())),
         "runtime": model.runtime,
         "device": device_of(model.sessions),
+        "threads": model.threads,
+        "tuned": model.tuned.said,
         "file": version.path.name,
         "file_bytes": file_bytes(version),
         "memory_bytes": model.memory_bytes,

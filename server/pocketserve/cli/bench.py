@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from pocketserve.cli import CommandError
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_json, print_table
 from pocketserve.cli.own_server import OwnServer, own_server
+from pocketserve.cli.progress import Progress
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_client import Client
 from pocketserve_client.arrays import as_tensor
@@ -25,8 +25,6 @@ from pocketserve_wire.oip import InferRequest
 WARM_UP = 10
 MAX_ROUNDS = 1_000_000
 MAX_ELEMENTS = 1 << 26
-BAR_WIDTH = 30
-BAR_EVERY_S = 0.1
 MEMORY_KEYS = {"Rss": "resident", "Pss": "proportional", "Private_Clean": "private", "Private_Dirty": "private"}
 WAYS = {"in_process": "in this process", "socket": "over the socket", "http": "over HTTP"}
 
@@ -45,12 +43,21 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=_rounds, default=200, metavar="N", help="samples of each way [200]")
     parser.add_argument("--seconds", type=float, default=30.0, metavar="S", help="stop sampling after so long [30]")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of one run [the fast cores]")
+    parser.add_argument(
+        "--tune", action="store_true", help="find the best threads and batches for this device, and keep them"
+    )
+    parser.add_argument("--force", action="store_true", help="with --tune: also try what model.toml fixes")
+    parser.add_argument("--reset", action="store_true", help="forget what --tune found")
     parser.add_argument("--json", action="store_true", help="print JSON, with all samples")
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
+    if options.tune or options.reset:
+        from pocketserve.cli import tune
+
+        return tune.reset(options) if options.reset else tune.tune(options)
     service, name = open_local(options.model, options.models_dir, threads=options.threads)
     version = options.model_version
     try:
@@ -127,32 +134,18 @@ def _samples(ways: Mapping[str, Callable[[], object]], rounds: int, seconds: flo
     for call in ways.values():
         call()  # loads the model
     samples: dict[str, list[float]] = {way: [] for way in ways}
-    ends, shown = time.monotonic() + seconds, 0.0
+    ends, progress = time.monotonic() + seconds, Progress()
     for turn in range(-min(WARM_UP, rounds), rounds):
         for way, call in ways.items():
             began = time.perf_counter()
             call()
             if turn >= 0:
                 samples[way].append((time.perf_counter() - began) * 1e3)
-        now = time.monotonic()
-        if now - shown > BAR_EVERY_S:
-            shown = now
-            _show_progress(max(0, turn) / rounds)
-        if turn >= 0 and now > ends:
+        progress.show("measuring", max(0, turn) / rounds)
+        if turn >= 0 and time.monotonic() > ends:
             break
-    _show_progress(None)
+    progress.end()
     return samples
-
-
-def _show_progress(done: float | None) -> None:
-    """A bar on the terminal, or none any more; nothing where errors go to a file."""
-    if not sys.stderr.isatty():
-        return
-    if done is None:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
-        return
-    filled = round(BAR_WIDTH * done)
-    print(f"\rmeasuring [{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {done:4.0%}", end="", file=sys.stderr, flush=True)
 
 
 def summary(samples: list[float]) -> dict[str, float]:

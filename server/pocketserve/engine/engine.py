@@ -21,12 +21,14 @@ from pocketserve.engine.lane import Scheduler
 from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running, start_running
 from pocketserve.engine.statistics import VersionStatistics
+from pocketserve.engine.tuned import Threads
 from pocketserve.repository.files import file_bytes, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
+    from pocketserve.engine.tuning_store import TuningStore
     from pocketserve.quarantine.quarantine import Quarantine
 
 log = logging.getLogger(__name__)
@@ -87,6 +89,7 @@ class Engine:
         usable_cores: the cores that this process may use now; a test may inject its own.
         power: whether the battery is low or hot; None takes it for neither.
         available_memory: bytes that can be had now; half of them are the budget where the settings name none.
+        tuning: what was measured on this device; None knows nothing.
     """
 
     def __init__(
@@ -97,8 +100,10 @@ class Engine:
         usable_cores: Callable[[], list[int]] = cores.usable_cores,
         power: PowerWatch | None = None,
         available_memory: Callable[[], int] = cores.available_memory,
+        tuning: TuningStore | None = None,
     ) -> None:
         self._options = options
+        self._tuning = tuning
         self._quarantine = quarantine
         self._clock = clock
         self._budget = options.memory_budget or available_memory() // 2
@@ -261,11 +266,10 @@ class Engine:
         """Whether there is something to look at that was not looked at yet."""
         return self._power.due(now) or (self._usable_cores(), self._power.low) != self._fitted
 
-    def _threads(self, entry: ModelEntry) -> int:
-        """Threads that one run of a model is to use: half of them while power is low."""
+    def _threads(self) -> Threads:
         usable, low = self._fitted
-        wanted = entry.manifest.threads or self._options.threads or cores.count_fast(usable)
-        return max(1, wanted // 2) if low else wanted
+        named = self._options.threads
+        return Threads(named or cores.count_fast(usable), len(usable), fixed=named != 0, low_power=low)
 
     def _fit_threads(self) -> None:
         """Open loaded models again whose sessions were made for another number of cores. The old ones serve on."""
@@ -276,7 +280,7 @@ class Engine:
                 running = slot.running
                 if running is None or slot.state is not State.READY:
                     continue
-                threads = self._threads(running.model.entry)
+                threads = running.model.threads_for(self._threads())
                 if running.model.threads == threads or running.model.fixed_threads:
                     continue
                 if running.open_sequences:
@@ -385,10 +389,11 @@ class Engine:
             model = load_model(
                 entry,
                 version,
-                self._threads(entry),
+                self._threads(),
                 self._options.max_image_pixels,
                 self._quarantine,
                 deadline,
+                self._tuning,
             )
         except ApiError as error:
             self._publish_failure(slot, version, error, fallback)

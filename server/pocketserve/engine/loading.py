@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pocketserve.engine.bindings import Bindings, bind
+from pocketserve.engine.tuned import NOT_TUNED, Threads, Tuned, threads_for
+from pocketserve.engine.tuning_store import AGAIN, TuningStore
 from pocketserve.quarantine.quarantine import Quarantine
-from pocketserve.repository.files import Stamp, check_digest, stamp, version_files
+from pocketserve.repository.files import Stamp, check_digest, content_digest, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import (
     ModelLoadError,
@@ -25,6 +28,8 @@ from pocketserve.tasks.facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve_wire import ApiError, ErrorCode
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class LoadedModel:
@@ -38,6 +43,7 @@ class LoadedModel:
         open_session: makes one more session, for a sequence that needs its own.
         threads: what one run may use, as the sessions were opened.
         source, files: what they were opened from.
+        tuned: what ``bench --tune`` found for it here.
     """
 
     entry: ModelEntry
@@ -52,6 +58,7 @@ class LoadedModel:
     threads: int
     source: ModelSource
     files: Stamp
+    tuned: Tuned = NOT_TUNED
 
     @property
     def inputs(self) -> Bindings:
@@ -83,6 +90,19 @@ class LoadedModel:
         """Whether opening it again with another number of threads would change nothing."""
         return getattr(runtime_for(self.version.kind), "fixed_threads", False)
 
+    def threads_for(self, threads: Threads) -> int:
+        """Threads that one run should use as things stand now."""
+        return threads_for(threads, self.entry.manifest, self.tuned)
+
+    def open_with(self, threads: int) -> Session:
+        """One more session, for another number of threads. Whoever asked for it closes it.
+
+        Raises:
+            ApiError: MODEL_FAILED.
+        """
+        source = dataclasses.replace(self.source, threads=threads)
+        return _open_again(self.entry, self.version, runtime_for(self.version.kind), source, self.files)
+
     def reopen(self, threads: int) -> LoadedModel:
         """The same files with sessions for another number of threads.
 
@@ -111,10 +131,11 @@ class LoadedModel:
 def load_model(
     entry: ModelEntry,
     version: VersionEntry,
-    threads: int,
+    threads: Threads,
     max_image_pixels: int,
     quarantine: Quarantine | None,
     deadline: float,
+    tuning: TuningStore | None = None,
 ) -> LoadedModel:
     """Open a version's sessions and choose its task.
 
@@ -122,12 +143,13 @@ def load_model(
         threads: what one run may use.
         quarantine: asked before the file is opened; None trusts every file.
         deadline: monotonic time by which a trial must have begun.
+        tuning: what was measured on this device; None knows nothing.
 
     Raises:
         ApiError: RUNTIME_MISSING or MODEL_FAILED, with the reason in words.
     """
     try:
-        return _load(entry, version, threads, max_image_pixels, quarantine, deadline)
+        return _load(entry, version, threads, max_image_pixels, quarantine, deadline, tuning)
     except ApiError:
         raise
     except RuntimeMissingError as error:
@@ -142,10 +164,11 @@ def load_model(
 def _load(
     entry: ModelEntry,
     version: VersionEntry,
-    threads: int,
+    threads: Threads,
     max_image_pixels: int,
     quarantine: Quarantine | None,
     deadline: float,
+    tuning: TuningStore | None,
 ) -> LoadedModel:
     if version.problem is not None:
         raise ModelLoadError(version.problem)
@@ -157,7 +180,7 @@ def _load(
     manifest = entry.manifest
     source = ModelSource(
         path=_contained(version.path, entry.folder),
-        threads=threads,
+        threads=threads_for(threads, manifest, NOT_TUNED),
         options=version.options,
         inputs=manifest.inputs,
         outputs=manifest.outputs,
@@ -167,7 +190,13 @@ def _load(
         quarantine.check(version, source, deadline)
     elif version.sha256 is not None:
         check_digest(version)
+    tuned = _tuned(version, quarantine, tuning)
+    plain, source = source, dataclasses.replace(source, threads=threads_for(threads, manifest, tuned))
     sessions = [runtime.open(source) for _ in range(manifest.instances)]
+    if tuned.runtime not in ("", sessions[0].runtime):  # only a session tells the framework's version
+        _ignore_tuned(entry, version, tuned, sessions)
+        tuned, source = NOT_TUNED, plain
+        sessions = [runtime.open(source) for _ in range(manifest.instances)]
     _refuse_changed(version, files)
     first = sessions[0]
     points: dict[str | None, tuple[Bindings, Bindings]] = {
@@ -191,7 +220,24 @@ def _load(
         threads=source.threads,
         source=source,
         files=files,
+        tuned=tuned,
     )
+
+
+def _tuned(version: VersionEntry, quarantine: Quarantine | None, tuning: TuningStore | None) -> Tuned:
+    """What was measured of a version; the content's digest is known already where it was tried."""
+    if tuning is None:
+        return NOT_TUNED
+    return tuning.find(version, lambda: quarantine.content(version) if quarantine else content_digest(version))
+
+
+def _ignore_tuned(entry: ModelEntry, version: VersionEntry, tuned: Tuned, sessions: Sequence[Session]) -> None:
+    log.warning(
+        "what was tuned for %s, version %r, is ignored: it was measured with %s, and this is %s; %s",
+        *(entry.name, version.name, tuned.runtime, sessions[0].runtime, AGAIN),
+    )
+    for session in sessions:
+        session.close()
 
 
 def _open_again(

@@ -86,7 +86,7 @@ class Quarantine:
             ModelLoadError: the content is not the expected one, or is in quarantine; the text says why.
             RuntimeMissingError: the framework is missing.
         """
-        check_digest(version, self._content(version))
+        check_digest(version, self.content(version))
         key = self.key(version)
         verdict = self._store.get(key) or self._try(key, version, source, deadline)
         if not verdict.ok:
@@ -110,10 +110,14 @@ class Quarantine:
         Raises:
             ModelLoadError: a file cannot be read.
         """
-        return _key(version, self._content(version))
+        return _key(version, self.content(version))
 
-    def _content(self, version: VersionEntry) -> str:
-        """The SHA-256 of the content. A file that has not changed is not hashed again."""
+    def content(self, version: VersionEntry) -> str:
+        """The SHA-256 of the content. A file that has not changed is not hashed again.
+
+        Raises:
+            ModelLoadError: a file cannot be read.
+        """
         now = stamp(version_files(version))
         name = version.path.as_posix()
         known = self._digests.get(name)

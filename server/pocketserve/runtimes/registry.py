@@ -23,6 +23,7 @@ class Kind:
         packages: Python packages of which one must be there.
         install: how to get one, on a desktop and in Termux.
         marker: for kinds that are folders, the file that tells them.
+        own_threads: whether each session has its number of threads; else the process has one for all of them.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Kind:
     packages: tuple[str, ...] = ()
     install: str = ""
     marker: str | None = None
+    own_threads: bool = False
 
 
 _TFLITE = (
@@ -44,7 +46,14 @@ _TENSORFLOW = ("tensorflow",), "pip install 'pocketserve[tensorflow]'; not avail
 
 
 def _kind(name: str, *suffixes: str, needs: tuple[tuple[str, ...], str], module: str = "", marker: str = "") -> Kind:
-    return Kind(name, suffixes, f"pocketserve.runtimes.{module or name}", *needs, marker or None)
+    return Kind(
+        name,
+        suffixes,
+        f"pocketserve.runtimes.{module or name}",
+        *needs,
+        marker or None,
+        own_threads=name in ("tflite", "onnx"),
+    )
 
 
 KINDS: tuple[Kind, ...] = (
