@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {"pocketserve": ROOT / "server", "pocketserve_wire": ROOT / "server", "pocketserve_client": ROOT / "client"}
 FRAMEWORKS = {"torch", "tensorflow", "ai_edge_litert", "tflite_runtime", "onnxruntime"}
 LATE = FRAMEWORKS | {"PIL", "prometheus_client"}
+SLOW = {"subprocess", "difflib", "email", "zipfile"}
+"""Parts of the standard library that a start does without: each costs it some milliseconds."""
 
 
 def files(package: str) -> list[Path]:
@@ -189,7 +191,7 @@ def loaded_by(statement: str) -> set[str]:
     [
         ("import pocketserve_wire.oip", {*LATE, "numpy", "requests", "flask", "socket", "pocketserve"}),
         ("import pocketserve", {*LATE, "numpy", "requests", "flask", "waitress"}),
-        ("import pocketserve.serving", {*LATE, "requests", "flask", "werkzeug", "platformdirs"}),
+        ("import pocketserve.serving", {*LATE, "requests", "flask", "werkzeug", "platformdirs"} | SLOW),
         ("import pocketserve.cli as c; c._parser(['serve'])", {*LATE, "numpy", "requests", "flask", "waitress"}),
         ("import pocketserve.transports.socket.server", {*LATE, "requests", "flask", "werkzeug", "waitress"}),
         ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.KINDS if k.module]", LATE),

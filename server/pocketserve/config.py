@@ -12,11 +12,11 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pocketserve_wire import limits
+from pocketserve_wire.records import dataclass
 
 APP_NAME: Final = "pocketserve"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}

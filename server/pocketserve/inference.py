@@ -6,7 +6,7 @@ import base64
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from pocketserve_wire.oip import (
     encode_infer_response,
     raw_input,
 )
+from pocketserve_wire.records import dataclass
 from pocketserve_wire.tensor import invalid
 
 Bound = tuple[TensorSpec, str]

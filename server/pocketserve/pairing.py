@@ -10,11 +10,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import field
+from typing import TYPE_CHECKING, Final
 
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.pairing import SALT_BYTES, PairingError, ServerExchange, new_code
+from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from pocketserve_wire.pairing import ServerExchange
 
 OPEN_S: Final = 120.0
 MAX_TRIES: Final = 3
@@ -74,6 +77,8 @@ class PairingDesk:
         """
         if self._token is None:
             raise ApiError(ErrorCode.INVALID_REQUEST, "this server asks for no token, so there is nothing to pair")
+        from pocketserve_wire.pairing import SALT_BYTES, new_code  # late: most servers never pair
+
         with self._changed:
             self._opening = _Opening(new_code(), secrets.token_bytes(SALT_BYTES), self._clock() + OPEN_S)
             self._changed.notify_all()
@@ -114,6 +119,8 @@ class PairingDesk:
                 text = "another app has interfered: pairing was begun too often; run `pocketserve pair` again"
                 raise ApiError(ErrorCode.PAIRING_REFUSED, text)
             opening.starts -= 1
+        from pocketserve_wire.pairing import PairingError, ServerExchange
+
         exchange = ServerExchange(opening.code, opening.salt)
         try:
             public = exchange.begin(client_public)

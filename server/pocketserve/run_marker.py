@@ -13,9 +13,11 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from pocketserve_wire.records import dataclass
 
 FOLDER = "runs"
 KILLED_FILE = "last-killed.json"

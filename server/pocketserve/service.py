@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pocketserve import __version__
@@ -33,6 +32,7 @@ from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
 from pocketserve.unloads import Unloads
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, Plan
+from pocketserve_wire.records import dataclass
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +25,7 @@ from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.socket.server import SocketServer
 from pocketserve.unloads import Unloads
 from pocketserve_wire import ApiError
+from pocketserve_wire.records import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pocketserve_wire import DATATYPES, Tensor
+from pocketserve_wire.records import dataclass
 from pocketserve_wire.tensor import invalid
 
 Array = npt.NDArray[Any]

@@ -6,7 +6,7 @@ Triton's binary tensor data extension for BF16 and BYTES.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pocketserve_wire.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

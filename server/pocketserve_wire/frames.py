@@ -10,8 +10,10 @@ import enum
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
+
+from pocketserve_wire.records import dataclass
 
 from .faults import ConnectionFault, ConnectionFaultError
 

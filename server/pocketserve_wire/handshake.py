@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
 from typing import Any, Final
+
+from pocketserve_wire.records import dataclass
 
 from . import strict_json
 from .errors import ApiError

@@ -10,8 +10,10 @@ implementations differ, `docs/protocol-notes.md` says which behaviour this codec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from pocketserve_wire.records import dataclass
 
 from . import strict_json
 from .datatypes import DATATYPES

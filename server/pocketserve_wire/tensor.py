@@ -10,8 +10,10 @@ import array
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from pocketserve_wire.records import dataclass
 
 from .datatypes import DATATYPES, Datatype
 from .errors import ApiError, ErrorCode

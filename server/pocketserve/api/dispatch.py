@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -16,6 +15,7 @@ from pocketserve.api.routes import ROUTES, Route
 from pocketserve.engine.cancellation import cancelled
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.records import dataclass
 
 log = logging.getLogger(__name__)
 

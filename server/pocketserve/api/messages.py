@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve_wire import ApiError, ErrorCode, strict_json
+from pocketserve_wire.records import dataclass
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"

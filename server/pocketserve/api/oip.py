@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from pocketserve.api import tasks
-from pocketserve.api.describe import describe_model
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.engine import State
 from pocketserve.engine.running import Running
@@ -53,6 +52,8 @@ def model_ready(service: Service, request: ApiRequest) -> ApiResponse:
 
 def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     """Inputs, outputs, versions and what runs the model."""
+    from pocketserve.api.describe import describe_model  # late: no inference needs it
+
     with service.running(request.path["model"], request.path.get("version")) as (entry, running):
         return json_response(describe_model(entry, running, service.config.http_port))
 

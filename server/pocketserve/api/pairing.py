@@ -8,7 +8,6 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, que
 from pocketserve.pairing import PairingState
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode, strict_json
-from pocketserve_wire.pairing import EXCHANGE_BYTES, PROOF_BYTES, PUBLIC_BYTES
 
 MAX_BODY_BYTES = 4096
 MAX_WAIT_MS = 2_000
@@ -38,6 +37,8 @@ def state(service: Service, request: ApiRequest) -> ApiResponse:
 
 def begin(service: Service, request: ApiRequest) -> ApiResponse:
     """An app begins the exchange with its public number."""
+    from pocketserve_wire.pairing import PUBLIC_BYTES  # late: most servers never pair
+
     public = _hexadecimal(request, public=PUBLIC_BYTES)["public"]
     identifier, salt, ours = service.pairing.begin(public)
     return json_response({"exchange": identifier.hex(), "salt": salt.hex(), "public": ours.hex()})
@@ -45,6 +46,8 @@ def begin(service: Service, request: ApiRequest) -> ApiResponse:
 
 def finish(service: Service, request: ApiRequest) -> ApiResponse:
     """An app proves that it knows the code and gets the token, sealed with the exchange's key."""
+    from pocketserve_wire.pairing import EXCHANGE_BYTES, PROOF_BYTES
+
     values = _hexadecimal(request, exchange=EXCHANGE_BYTES, proof=PROOF_BYTES)
     proof, sealed = service.pairing.finish(values["exchange"], values["proof"])
     return json_response({"proof": proof.hex(), "token": sealed.hex()})

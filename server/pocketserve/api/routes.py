@@ -7,11 +7,11 @@ A pattern's ``{name}`` stands for one path segment without "/" and ":"; its perc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from pocketserve.api import metrics, oip, openapi, pairing, predictions, tfserving
+from pocketserve.api import metrics, oip, pairing, predictions, tfserving
 from pocketserve.api.messages import ApiRequest, ApiResponse
 from pocketserve.service import Service
+from pocketserve_wire.records import dataclass
 
 Handler = Callable[[Service, ApiRequest], ApiResponse]
 
@@ -45,6 +45,8 @@ class Route:
 
 def _openapi(service: Service, request: ApiRequest) -> ApiResponse:
     """This interface in OpenAPI 3.1."""
+    from pocketserve.api import openapi  # late: few ask for it
+
     return openapi.document(ROUTES)
 
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tensors import TensorSpec
+from pocketserve_wire.records import dataclass
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Bindings:
     """One direction's tensors.
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from pocketserve.repository.files import file_bytes, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.engine.tuning_store import TuningStore

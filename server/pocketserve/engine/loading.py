@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pocketserve.engine.bindings import Bindings, bind
@@ -27,6 +26,7 @@ from pocketserve.tasks.base import Task
 from pocketserve.tasks.facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.records import dataclass
 
 log = logging.getLogger(__name__)
 

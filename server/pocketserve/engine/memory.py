@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from pocketserve_wire.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.engine.batching import RowBatcher, free_rows
@@ -11,6 +10,7 @@ from pocketserve.engine.lane import Lane, Scheduler
 from pocketserve.engine.policy import Gain
 from pocketserve.engine.sequences import SequenceTable
 from pocketserve.engine.tuned import rows_for
+from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.engine.loading import LoadedModel

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pocketserve.engine.cancellation import waking
@@ -24,6 +24,7 @@ from pocketserve.engine.terms import Terms
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.records import dataclass
 
 MAX_ID_CHARS = 256
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from pocketserve_wire import ErrorCode
+from pocketserve_wire.records import dataclass
 
 MAX_BATCH_SIZES = 64
 """Batch sizes that are itemised; a caller who tries out thousands must not make the table grow."""

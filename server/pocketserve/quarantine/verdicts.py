@@ -8,8 +8,10 @@ import os
 import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+
+from pocketserve_wire.records import dataclass
 
 MAX_VERDICTS = 4096
 MAX_STORE_BYTES = 8 << 20

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from pocketserve.repository.sections import SECTIONS, TASKS
 from pocketserve.repository.toml_table import ManifestError, Table
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
+from pocketserve_wire.records import dataclass
 
 FILE_NAME = "model.toml"
 MAX_MANIFEST_BYTES = 256 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pocketserve.repository.manifest import (
 )
 from pocketserve.repository.toml_table import ManifestError
 from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind, content_of, kind_at, kind_of_name
+from pocketserve_wire.records import dataclass
 
 EMPTY_MANIFEST = Manifest()
 

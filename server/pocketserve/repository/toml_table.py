@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -95,7 +94,9 @@ class Table:
 
     def refuse_rest(self) -> None:
         for key in self._left:
-            close = difflib.get_close_matches(key, self._known, n=1)
+            from difflib import get_close_matches  # late: only those who mistype need it
+
+            close = get_close_matches(key, self._known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(self._known)}"
             raise ManifestError(f"{self._file}: unknown key {self._prefix}{key}; {hint}")
 

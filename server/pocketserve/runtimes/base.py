@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire.records import dataclass
 
 TRIAL_VARIABLE = "POCKETSERVE_IN_TRIAL"
 """Set in the environment of a trial's process: whatever a runtime starts there must stay in its process group."""

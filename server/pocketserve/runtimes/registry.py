@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from dataclasses import dataclass
 from pathlib import Path
+
+from pocketserve_wire.records import dataclass
 
 from .base import Runtime
 from .zip_kinds import kind_of_zip

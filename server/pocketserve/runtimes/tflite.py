@@ -25,10 +25,10 @@ import logging
 import math
 import os
 import re
+import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib import metadata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ import numpy as np
 
 from pocketserve.tensors import Array, Quantization, TensorSpec, datatype_of
 from pocketserve_wire import DATATYPES
+from pocketserve_wire.records import dataclass
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from .flatbuffer import DamagedFileError
@@ -579,7 +580,12 @@ def _is_absent(package: Package, error: ModuleNotFoundError) -> bool:
 
 
 def _titled(package: Package) -> str:
-    """The package's name with its version, where the installation tells it."""
+    """The package's name with its version, where the package or its installation tells it."""
+    told = getattr(sys.modules[package.module.partition(".")[0]], "__version__", None)
+    if isinstance(told, str):
+        return f"{package.title} {told}"
+    from importlib import metadata  # late: it needs the email package, a tenth of a cold start
+
     for distribution in package.distributions:
         try:
             return f"{package.title} {metadata.version(distribution)}"

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pocketserve_wire.records import dataclass
 
 from .base import ModelLoadError, ModelSource
 from .trust import check_trusted

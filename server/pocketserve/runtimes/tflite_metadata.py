@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import enum
 import io
-import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from pocketserve.runtimes.flatbuffer import Buffer, DamagedFileError, Table, mapped
+from pocketserve_wire.records import dataclass
 
 MAX_METADATA_BYTES = 1 << 20
 """Size of the description without the files. The largest in the wild are some kilobytes."""
@@ -258,6 +258,8 @@ def read_associated_file(path: Path, name: str, limit: int = MAX_FILE_BYTES) -> 
     Raises:
         DamagedFileError: no such file, a damaged archive, or more bytes than the limit.
     """
+    import zipfile  # late: few files carry others
+
     try:
         with path.open("rb") as file, zipfile.ZipFile(_Capped(file)) as archive:
             info = archive.getinfo(name)

@@ -11,9 +11,10 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from pocketserve_wire.records import dataclass
 
 MAX_ENTRIES = 200_000
 """A model has one entry per weight tensor: the largest have some ten thousand."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
 
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.records import dataclass
 
 Answer = list[dict[str, Any]]
 Arrays = Mapping[str, Array]

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pocketserve.runtimes.base import ModelLoadError, Session
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_metadata import ModelMetadata
 from pocketserve.tensors import TensorSpec
+from pocketserve_wire.records import dataclass
 
 MAX_JSON_BYTES = 4 * 2**20
 """Of a configuration beside a model. 21,000 class names are about 1 MB."""

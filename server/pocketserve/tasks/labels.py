@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from pocketserve.runtimes import tflite_metadata
@@ -13,6 +13,7 @@ from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_metadata import FileType, TensorMetadata
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.preprocessing import CONFIG, literal
+from pocketserve_wire.records import dataclass
 
 MAX_LABELS_BYTES = 8 * 2**20
 MAX_LABELS = 1 << 20

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pocketserve.tasks.base import AnswerOptions, Hints, invalid_parameter
+from pocketserve_wire.records import dataclass
 
 MAX_TEXT = 256
 

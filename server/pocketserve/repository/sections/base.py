@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pocketserve.repository.toml_table import Table
+from pocketserve_wire.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
 from typing import Any
 
 from pocketserve.repository.sections.base import Section

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pocketserve.repository.sections.base import Section
 from pocketserve.repository.toml_table import Table
+from pocketserve_wire.records import dataclass
 
 TASKS = ("image-classification", "object-detection", "image-segmentation", "pose-estimation")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pocketserve.repository.sections.base import Section
 from pocketserve.repository.toml_table import Table
+from pocketserve_wire.records import dataclass
 
 TASKS: tuple[str, ...] = (
     "audio-classification",

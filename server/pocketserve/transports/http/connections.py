@@ -10,7 +10,6 @@ import math
 import socket
 import struct
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
 from waitress.channel import HTTPChannel
@@ -20,6 +19,7 @@ from waitress.task import WSGITask
 
 from pocketserve.security import Guard
 from pocketserve_wire import ApiError
+from pocketserve_wire.records import dataclass
 
 MAX_UNREAD: Final = 64 * 1024
 """Bytes of answers that a client has not taken, above which its next pipelined request is not begun."""

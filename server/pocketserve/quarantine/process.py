@@ -1,0 +1,192 @@
+"""The process of one trial: started, watched, ended, and its end judged."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from pocketserve.quarantine.trial import describe
+from pocketserve.quarantine.verdicts import Verdict
+from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
+from pocketserve.runtimes.registry import kind_named
+from pocketserve_wire import ApiError, ErrorCode
+
+WATCH_INTERVAL_S = 0.05
+MAX_ANSWER_BYTES = 64 * 1024
+HEADROOM_BYTES = 2 << 30
+"""Address space that frameworks reserve but do not use, on top of the limit, before the hard end of memory."""
+
+ALARM_MARGIN_S = 5
+"""After its time limit, a trial whose server has gone ends itself."""
+
+
+class TrialProcess:
+    """A process that loads and runs one version, in a working folder of its own.
+
+    Args:
+        kind: the kind's name.
+        state_dir: where the working folder is made.
+        timeout: seconds from its start to its answer.
+        memory: resident bytes that it may take.
+    """
+
+    def __init__(self, kind: str, source: ModelSource, state_dir: Path, timeout: float, memory: int) -> None:
+        self._kind, self._timeout, self._memory = kind, timeout, memory
+        self._request = {
+            **describe(kind, source),
+            "data_limit": memory + HEADROOM_BYTES,
+            "alarm": math.ceil(timeout) + ALARM_MARGIN_S,
+        }
+        self._state_dir = state_dir
+        self._stack = ExitStack()
+
+    def __enter__(self) -> TrialProcess:
+        self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            self._folder: str = stack.enter_context(tempfile.TemporaryDirectory(prefix="trial-", dir=self._state_dir))
+            self._answer: IO[bytes] = stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "pocketserve.quarantine.trial"],
+                stdin=subprocess.PIPE,
+                stdout=self._answer,
+                stderr=subprocess.DEVNULL,
+                cwd=self._folder,
+                env=_environment(self._folder),
+                start_new_session=True,  # so that its own children end with it
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with self._stack:
+            if self._process.returncode is None:
+                self.end()
+
+    def judge(self) -> Verdict:
+        """Wait for its end and say what it means.
+
+        Raises:
+            RuntimeMissingError: the framework is missing; that is no verdict on the file.
+            ModelLoadError: the framework refused the file in good order; neither is that one, and nothing to remember:
+                a newer framework or another manifest may change it.
+        """
+        try:
+            fault = _watch(self._process, json.dumps(self._request).encode(), self._timeout, self._memory)
+        finally:
+            self.end()
+        self._answer.seek(0)
+        verdict = _judge(fault, self._process.returncode, self._answer.read(MAX_ANSWER_BYTES))
+        if not verdict.ok and self._process.returncode:
+            _check_framework(self._kind, self._folder, self._timeout)
+        return verdict
+
+    def end(self) -> None:
+        """End it, and whatever it started."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self._process.kill()
+        self._process.wait()
+
+
+def _environment(folder: str) -> dict[str, str]:
+    # Relative entries of the path would mean something else in the trial's own folder.
+    path = os.pathsep.join(map(os.path.abspath, sys.path))
+    return {**os.environ, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
+
+
+def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, memory: int) -> str:
+    """Wait for the end; returns what limit was broken, or nothing."""
+    assert process.stdin is not None
+    ends = time.monotonic() + timeout
+    try:
+        process.stdin.write(request)
+        process.stdin.close()
+    except OSError:  # it ended before it read: its exit code tells why
+        pass
+    while True:
+        try:
+            process.wait(WATCH_INTERVAL_S)
+            return ""
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > ends:
+                return f"it did not finish loading and running within {timeout:g} s"
+            if _resident_bytes(process.pid) > memory:
+                return f"it took more than {memory // 2**20} MiB of memory"
+
+
+def _judge(fault: str, exit_code: int | None, answer: bytes) -> Verdict:
+    if fault:
+        return Verdict(False, fault)
+    if exit_code is not None and -exit_code in (signal.SIGKILL, signal.SIGTERM):
+        # Android ends child processes when it likes: that says nothing of the file.
+        raise ApiError(ErrorCode.MODEL_NOT_READY, "the system ended the file's trial; try again", retry_after_s=1)
+    if exit_code is not None and exit_code < 0:
+        return Verdict(False, f"it crashed its framework ({_signal_name(-exit_code)})")
+    try:
+        result = json.loads(answer)
+    except ValueError:
+        return Verdict(False, f"its framework ended the process (exit code {exit_code})")
+    if result["outcome"] == "missing":
+        raise RuntimeMissingError(result["reason"])
+    if result["outcome"] == "refused":
+        raise ModelLoadError(result["reason"])
+    return Verdict(result["outcome"] == "good", result["reason"], result["runtime"])
+
+
+def _check_framework(kind: str, folder: str, timeout: float) -> None:
+    """A file is not to blame for a framework that does not even import without it.
+
+    Raises:
+        RuntimeMissingError: the framework's import ends its process, or does not end.
+    """
+    known = kind_named(kind)
+    for package in known.packages if known is not None else ():
+        if importlib.util.find_spec(package) is None:
+            continue
+        command = [sys.executable, "-c", f"import {package}"]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=folder,
+                env=_environment(folder),
+                timeout=timeout,
+                check=False,
+            )
+            harmed = done.returncode not in (0, 1)  # 1: it raised, which harms nobody
+        except subprocess.TimeoutExpired:
+            harmed = True
+        if harmed:
+            raise RuntimeMissingError(
+                f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
+            )
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
