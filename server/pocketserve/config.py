@@ -19,6 +19,7 @@ from pocketserve_wire import limits
 from pocketserve_wire.records import dataclass
 
 APP_NAME: Final = "pocketserve"
+STATE_VARIABLE: Final = "POCKETSERVE_STATE_DIR"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 

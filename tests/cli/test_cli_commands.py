@@ -18,6 +18,7 @@ import pytest
 from conftest import MODELS
 from pocketserve import __version__
 from pocketserve.cli import COMMANDS, main
+from pocketserve.cli.models import _print_models
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"
 FLOWER = ["5.1", "3.5", "1.4"]
@@ -222,7 +223,7 @@ def test_without_a_server(run, tmp_path):
     [
         (["petals", "abc"], "'abc' is neither a file nor a number"),
         (["petals", "1", "2", "x"], "is neither a file nor a number"),
-        (["petals", "1", "2"], "cannot take 2 values"),
+        (["petals", "1", "2"], "2 values are no whole row; the model takes 3: sepal_length"),
         (["petals", "[1, 2"], "failed to parse the request JSON"),
         (["petals", SEVEN], "this model takes numbers"),
         (["digits", MODELS / "digits" / "labels.txt"], "failed to parse the request JSON"),
@@ -261,11 +262,48 @@ def test_a_missing_token_is_one_sentence(run, server, tmp_path):
 
 
 def test_models_are_listed(run, connection):
-    header, *rows = run("models", *connection).splitlines()
+    header, *rows = run("models", "--all", *connection).splitlines()
     assert header.split() == ["MODEL", "VERSION", "STATE", "NOTE"]
     assert ["digits", "tflite-int8", "READY"] in [row.split()[:3] for row in rows]
     entries = json.loads(run("models", "--json", *connection))
     assert {(one["name"], one["version"]) for one in entries} >= {("digits", "tflite"), ("petals", "keras")}
+
+
+def test_models_are_grouped(run, connection):
+    printed = run("models", *connection)
+    table, *reasons = printed.split("\n\n")
+    header, *rows = table.splitlines()
+    assert header.split() == ["MODEL", "STATE", "VERSIONS"]
+    assert [row.split()[:2] for row in rows] == [["diabetes", "READY"], ["digits", "READY"], ["petals", "READY"]]
+    assert "tflite, tflite-int8" in printed
+    entries = json.loads(run("models", "--json", *connection))
+    failed = {entry["reason"] for entry in entries if entry["state"] != "READY"}
+    said = "".join(reasons)
+    assert all(said.count(reason) == 1 for reason in failed)
+    assert bool(failed) is ("models --all" in said)
+
+
+def test_reasons_are_counted(capsys):
+    broken = [{"name": f"m{n}", "version": "", "state": "UNAVAILABLE", "reason": "no file"} for n in range(6)]
+    _print_models([*broken, {"name": "good", "version": "tflite", "state": "READY"}])
+    printed = capsys.readouterr().out
+    assert "  m0, m1, m2, m3 and 2 more: no file\n" in printed
+    assert [line.split() for line in printed.splitlines() if line.startswith("good")] == [["good", "READY", "tflite"]]
+
+
+def test_a_file_is_shown_with_how_to_ask_it(run, tmp_path):
+    file = tmp_path / "my models" / "flowers.tflite"
+    file.parent.mkdir()
+    shutil.copy(MODELS / "petals" / "petals.tflite", file)
+    printed = run("inspect", file, "--version", "tflite")
+    assert f"pocketserve predict --local '{file}' --version tflite input.json" in printed
+    assert "http://" not in printed
+
+
+@pytest.mark.parametrize("flower", [["5.1", "3.5"], ["[[5.1, 3.5]]"]], ids=["flat", "row"])
+def test_too_few_features_are_told_by_name(run, flower):
+    said = run("predict", "--local", MODELS / "petals", *flower, code=1)
+    assert said.endswith("the model takes 3: sepal_length, sepal_width, petal_length")
 
 
 def test_an_empty_folder_says_what_to_do(run, new_server, tmp_path):

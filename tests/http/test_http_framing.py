@@ -228,7 +228,8 @@ def test_a_wrong_method_is_told_the_right_ones(server, wire, refused, method, pa
     answer = wire.one(wire.write(method, path, CLOSE), head=method == "HEAD")
     assert answer.status == 405 and set(answer.headers["allow"].split(", ")) == allowed
     if method != "HEAD":
-        refused(answer, 405, "METHOD_NOT_ALLOWED")
+        said = refused(answer, 405, "METHOD_NOT_ALLOWED")
+        assert said.endswith(f"use {' or '.join(sorted(allowed - {'HEAD'}))}")
 
 
 def test_head_answers_like_get_without_the_body(server, wire):

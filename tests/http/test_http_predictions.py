@@ -190,7 +190,7 @@ FEATURE_FAULTS: dict[str, tuple[Any, str]] = {
         "unknown feature 'colour'",
     ),
     "mixed rows": ([{"sepal_length": 1, "sepal_width": 1, "petal_length": 1}, [1, 2, 3]], "row 1"),
-    "too few": ([1, 2], "cannot take 2 values"),
+    "too few": ([1, 2], "2 values are no whole row"),
     "none": ([], "cannot take 0 values"),
 }
 

@@ -31,25 +31,30 @@ connection.getOutputStream().write(bytes);  // of {file}
 String json = new Scanner(connection.getInputStream(), "UTF-8").useDelimiter("\\\\A").next();"""
 
 
-def card(model: LoadedModel, port: int = DEFAULT_PORT) -> dict[str, Any]:
+def card(model: LoadedModel, port: int = DEFAULT_PORT, local: str = "") -> dict[str, Any]:
     """The card of a loaded model.
 
     Args:
         port: where the server listens for HTTP; 0 stands for the usual one.
+        local: for a model that no server serves: the arguments of ``predict --local`` that name it.
 
     Returns:
         ``task``; ``input``, ``preprocessing`` and ``answer`` where the task tells them; ``labels`` (their count) and
-        ``first_labels`` where there are any; ``examples`` by language: ``curl``, ``python``, ``java``.
+        ``first_labels`` where there are any; ``examples`` by language: ``curl``, ``python``, ``java``; of a model
+        that is not served, ``shell``.
     """
     task = model.task
     said: Mapping[str, str] = task.describe() if isinstance(task, Described) else PLAIN
+    example = said.get("example", PLAIN["example"])
     labels = list(getattr(task, "labels", ()))
     facts: dict[str, Any] = {
         "task": task.name,
         **{key: said[key] for key in ("input", "preprocessing", "answer") if key in said},
         "labels": len(labels),
         "first_labels": labels[:SHOWN_LABELS],
-        "examples": _examples(model.entry.name, said.get("example", PLAIN["example"]), port or DEFAULT_PORT),
+        "examples": {"shell": f"pocketserve predict --local {local} {example}"}
+        if local
+        else _examples(model.entry.name, example, port or DEFAULT_PORT),
     }
     return {key: value for key, value in facts.items() if value}
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pocketserve.runtimes.tflite_metadata import Normalization, TensorMetadata
 
 
-def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT) -> dict[str, Any]:
+def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT, local: str = "") -> dict[str, Any]:
     """A model's metadata as ``GET /v2/models/NAME`` answers it.
 
     The protocol's own keys come first. ``parameters`` holds flat facts, ``card`` the model's card, ``metadata`` what a
@@ -24,6 +24,7 @@ def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT
 
     Args:
         port: where the server listens for HTTP, for the card's examples.
+        local: for a model that no server serves: how ``predict --local`` names it.
     """
     model = running.model
     version = model.version
@@ -55,7 +56,7 @@ def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT
         "inputs": [describe(spec) for spec in model.inputs.specs],
         "outputs": [describe(spec) for spec in model.outputs.specs],
         "parameters": {key: value for key, value in facts.items() if value},
-        "card": card(model, port),
+        "card": card(model, port, local),
     }
     metadata = _file_metadata(version)
     return description | ({"metadata": metadata} if metadata else {})

@@ -33,7 +33,8 @@ class MethodNotAllowedError(ApiError):
     """
 
     def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
-        text = f"Method Not Allowed: {method[:16]} is not possible on this path"
+        usable = " or ".join(name for name in allowed if name != "HEAD")
+        text = f"Method Not Allowed: {method[:16]} is not possible on this path; use {usable}"
         super().__init__(ErrorCode.METHOD_NOT_ALLOWED, text)
         self.allowed = allowed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import textwrap
 from typing import Any
 
@@ -66,9 +67,17 @@ def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
     service, name = open_local(options.model, options.models_dir)
     try:
         with service.running(name, options.model_version) as (entry, running):
-            return describe_model(entry, running)
+            return describe_model(entry, running, local=_as_arguments(options))
     finally:
         service.close()
+
+
+def _as_arguments(options: argparse.Namespace) -> str:
+    """How ``predict --local`` is told of the same model."""
+    words = [options.model]
+    words += ["--models-dir", options.models_dir] if options.models_dir else []
+    words += ["--version", options.model_version] if options.model_version else []
+    return shlex.join(words)
 
 
 def _print_description(description: dict[str, Any]) -> None:

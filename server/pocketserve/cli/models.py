@@ -3,29 +3,59 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pocketserve.cli.connection import add_connection_options, connect
 from pocketserve.cli.output import print_json, print_table
+
+READY = "READY"
+SHOWN = 4
+"""Versions that are named for one reason; the others are counted."""
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """The command's options."""
     parser: argparse.ArgumentParser = commands.add_parser("models", help="list the models of a running server")
     add_connection_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--all", action="store_true", help="one line for each version, with the reason in full")
+    parser.add_argument("--json", action="store_true", help="print JSON, of all versions")
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print every version of every model."""
+    """Print every model with what can be asked, and what keeps the other versions from being served."""
     with connect(options) as client:
         entries = client.index()
     if options.json:
         print_json(entries)
+    elif entries and not options.all:
+        _print_models(entries)
     elif entries:
         rows = [[entry["name"], entry.get("version", ""), entry["state"], entry.get("reason", "")] for entry in entries]
         print_table(["MODEL", "VERSION", "STATE", "NOTE"], rows)
     else:
         print("The models folder is empty. Put a model file into it and run this command again.")
     return 0
+
+
+def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each model, then the reasons of what cannot be served, each once."""
+    models: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        models.setdefault(entry["name"], []).append(entry)
+    rows, reasons = [], dict[str, list[str]]()
+    for name, versions in models.items():
+        ready = [one["version"] for one in versions if one["state"] == READY]
+        others = [one for one in versions if one["state"] != READY]
+        more = f"{len(others)} unavailable" if others else ""
+        rows.append([name, READY if ready else others[0]["state"], ", ".join(ready), more])
+        for one in others:
+            label = f"{name}/{one['version']}" if one.get("version") else name
+            reasons.setdefault(one.get("reason", "") or one["state"].lower(), []).append(label)
+    print_table(["MODEL", "STATE", "VERSIONS", ""], rows)
+    if reasons:
+        print("\nUnavailable (`pocketserve models --all` lists each version):")
+    for reason, labels in reasons.items():
+        more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+        print(f"  {', '.join(labels[:SHOWN])}{more}: {reason}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.config import SETTINGS, Config, load_config
+from pocketserve.config import SETTINGS, STATE_VARIABLE, Config, load_config
 
 if TYPE_CHECKING:
     from pocketserve.serving import Addresses
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
     if options.load is not None:
         given["load"] = tuple(name for item in options.load for name in item.split(",") if name)
     config = load_config(given)
+    # For what knows no settings, such as runtimes and the processes of trials: they look in the same folder.
+    os.environ[STATE_VARIABLE] = str(config.state_dir.absolute())
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-import platformdirs
+from pocketserve.config import STATE_VARIABLE, default_state_dir
 
 from .base import RuntimeMissingError
 
@@ -45,4 +45,6 @@ def find_modules(modules: Path | None = None) -> Path:
 
 
 def _default_modules() -> Path:
-    return platformdirs.user_state_path("pocketserve") / "tfjs" / "node_modules"
+    named = os.environ.get(STATE_VARIABLE)  # `serve --state-dir` sets it too
+    state = Path(named).expanduser() if named else default_state_dir()
+    return state / "tfjs" / "node_modules"

@@ -94,9 +94,12 @@ class Rows:
     def _check_widths(self, rows: Sequence[Any]) -> None:
         """Rows of different lengths would shift into each other: the wire only compares the total count."""
         width = self.spec.shape[1]
+        takes = f"the model takes {width}{': ' if self._features else ''}{', '.join(self._features)}"
+        if width > 0 and len(rows) % width and not any(isinstance(row, list) for row in rows):
+            raise invalid_input(f"{len(rows)} values are no whole row; {takes}")
         for index, row in enumerate(rows):
             if isinstance(row, list) and len(row) != width >= 0:
-                raise invalid_input(f"row {index} has {len(row)} values; the model takes {width}")
+                raise invalid_input(f"row {index} has {len(row)} values; {takes}")
 
     def _row(self, row: Any, index: int) -> list[Any]:
         if not isinstance(row, dict):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
 from typing import Any
 
 from pocketserve.repository.sections.base import Section
 from pocketserve.repository.toml_table import Table
+from pocketserve_wire.records import dataclass
 
 MOST_FFT = 1 << 16
 
