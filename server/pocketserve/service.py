@@ -321,17 +321,16 @@ class Service:
         Returns:
             QUEUE_FULL or SUPERSEDED, counted as if the lane had said it. An unknown model is not told of here.
         """
-        if not self.engine.crowded or len(head) > EARLY_HEAD_BYTES:
+        if self._draining or not self.engine.crowded or len(head) > EARLY_HEAD_BYTES:
             return None
-        text = bytes(head)
+        text, stream = bytes(head), ""
         if asks_for_a_place(text):
-            if follower is None or len(follower) > EARLY_HEAD_BYTES:
+            # One that says anything else may be refused for it, and would take nobody's place.
+            if follower is None or follower != text:
                 return None
             stream = stream_of(text)
-            if not stream or stream != stream_of(bytes(follower)):
+            if not stream:
                 return None
-        else:
-            stream = ""
         try:
             entry, found = self._resolve(name, version)
         except ApiError:

@@ -14,6 +14,8 @@ import pytest
 from framed import TIMEOUT_S, Framed
 from pocketserve.engine.lane import Lane
 from pocketserve.engine.terms import Terms
+from pocketserve_wire import ErrorCode
+from pocketserve_wire.frames import FrameType
 
 TARGET = "POST /v2/models/petals/infer"
 TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.8, 3.0, 4.3]}
@@ -28,7 +30,8 @@ class Busy:
     """A model whose one session is held until the test lets it go."""
 
     def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Callable[[Callable[[], bool]], None]) -> None:
-        self.service, self._until, self._go = started.service, until, threading.Event()
+        self.service, self.server = started.service, started.server
+        self._until, self._go = until, threading.Event()
         self.peer: Framed = started.connect()
         assert self.peer.call(TARGET, body()).status == 200
         self.lane: Lane = self.service.engine.running("petals", "tflite").lane
@@ -129,3 +132,42 @@ def test_a_burst_of_different_streams_is_kept_apart(busy):
     left = busy.peer.answers(2)
     assert sorted([*gone, *left]) == [ids[0] - 1, *ids]
     assert set(left) == {ids[2], ids[4]} and {answer.status for answer in left.values()} == {200}
+
+
+def test_a_step_of_a_sequence_is_not_refused_for_a_line_that_it_may_not_wait_in(busy):
+    busy.wait(2, stream="")
+    refused = busy.service.refusal("petals", None, memoryview(body()))
+    assert refused is not None and refused.code is ErrorCode.QUEUE_FULL
+    for parameters in ({"sequence_id": 7}, {"sequence_id": 7, "stream": "camera"}):
+        head = memoryview(body(**parameters))
+        assert busy.service.refusal("petals", None, head, head) is None
+
+
+def test_a_newer_request_with_a_fault_takes_nobody_s_place(busy):
+    [oldest] = busy.wait(1, stream="camera")
+    sound, faulty = body(stream="camera"), body(stream="camera").replace(b"[1, 3]", b"[3, 1]")
+    ids = [busy.peer.last_id + 1, busy.peer.last_id + 2]
+    busy.peer.send(busy.peer.write(TARGET, sound) + busy.peer.write(TARGET, faulty))
+    assert {number: answer.code for number, answer in busy.peer.answers(2).items()} == {
+        oldest: "SUPERSEDED",
+        ids[1]: "INVALID_TENSOR",
+    }
+    busy.go()
+    assert busy.peer.answers(1)[ids[0]].status == 200
+
+
+def test_after_goaway_a_full_line_is_no_answer(busy):
+    waiting = busy.wait(2)
+    busy.server.drain()
+    busy.peer.frame(FrameType.GOAWAY)
+    late = busy.peer.call(TARGET, body())
+    assert (late.status, late.code) == (503, "SHUTTING_DOWN")
+    assert busy.ended("refused") == 0
+    busy.go()
+    assert sorted(busy.peer.answers(2)) == waiting
+
+
+def test_a_service_that_drains_says_so_whatever_waits(busy):
+    busy.wait(2)
+    assert not busy.service.drain(0.0)
+    assert busy.service.refusal("petals", None, memoryview(body())) is None

@@ -47,21 +47,24 @@ class Terms:
 
 
 def asks_for_a_place(head: bytes) -> bool:
-    """Whether a request's JSON part may hold a priority or a stream, told without reading it.
+    """Whether a request's JSON part may hold a priority, a stream or a sequence, told without reading it.
 
-    A backslash may spell any letter of a name.
+    A backslash may spell any letter of a name. A step of a sequence may wait in a line of its own.
     """
-    return b'"stream"' in head or b'"priority"' in head or b"\\" in head
+    return b'"stream"' in head or b'"priority"' in head or b'"sequence_id"' in head or b"\\" in head
 
 
 @lru_cache(64)
 def stream_of(head: bytes) -> str:
-    """The stream that a request's JSON part names; "" for none, and for one that will be refused for its faults.
+    """The stream that a request's JSON part names; "" for none, for a step of a sequence, and for one with faults.
 
     A camera sends the same JSON with every picture.
     """
     try:
-        found = strict_json.loads(head)["parameters"]["stream"]
+        parameters = strict_json.loads(head)["parameters"]
+        if "sequence_id" in parameters:
+            return ""
+        found = parameters["stream"]
     except (ApiError, KeyError, TypeError):
         return ""
     return found if isinstance(found, str) and len(found) <= MAX_STREAM_CHARS else ""

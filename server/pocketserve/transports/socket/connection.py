@@ -179,7 +179,8 @@ class Connection:
 
     def _take_request(self, frame: Frame) -> bool:
         """Answer a request on this thread; whether this thread still holds the right to read."""
-        if self._server.service.engine.crowded and self._admission.refusal is None:
+        # After GOAWAY nothing but SHUTTING_DOWN is an answer.
+        if self._server.service.engine.crowded and self._admission.refusal is None and not self._going_away:
             early = requests.refuse_early(self._server.service, frame, self._decoder.peek())
             if early is not None:
                 self._post(requests.encode(frame.request_id, early, self._client_max_frame)[0])
