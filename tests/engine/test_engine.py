@@ -580,6 +580,33 @@ def test_files_that_changed_are_not_taken_for_a_change_of_cores(bench, models_co
     assert one.running("petals") is before
 
 
+def test_a_model_that_is_opened_again_counts_twice_until_the_old_one_is_gone(bench):
+    cores = [0, 1]
+    one = bench(cores=lambda: list(cores), threads=0, memory_budget=2400)  # room for two of about 1.1 kB
+    one.ask("petals")
+    refused: list[ApiError] = []
+
+    class WhileBothAreThere(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "threads now" in record.getMessage():
+                refused.append(refusal(lambda: one.ask("diabetes", deadline=0.0)))
+
+    log, handler = logging.getLogger("pocketserve.engine.engine"), WhileBothAreThere()
+    log.addHandler(handler)
+    before = log.level
+    log.setLevel(logging.INFO)
+    try:
+        del cores[1:]
+        one.engine.sweep()
+        until(lambda: bool(refused) and one.state("petals") is State.READY)
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+    assert [error.code for error in refused] == [ErrorCode.MEMORY_BUDGET]
+    one.ask("diabetes")
+    assert one.loaded() == ["diabetes", "petals"]
+
+
 AFFINITY = """
 import os, sys, time
 from pathlib import Path

@@ -53,7 +53,7 @@ class Slot:
     """Everything known of one version, loaded or not.
 
     Attributes:
-        reserved: bytes that a load under way is thought to need.
+        reserved: bytes that a load under way is thought to need, or the second copy of one that is opened again.
     """
 
     state: State = State.ON_DEMAND
@@ -286,7 +286,7 @@ class Engine:
                     continue
                 if running.open_sequences:
                     continue  # their state would be lost; the next sweep looks again
-                slot.state = State.LOADING
+                slot.state, slot.reserved = State.LOADING, running.model.memory_bytes
             self._reopen(key, slot, running, threads)
 
     def _reopen(self, key: Key, slot: Slot, running: Running, threads: int) -> None:
@@ -304,7 +304,7 @@ class Engine:
                     fresh.last_used = running.last_used
                     closing = self._detach(slot)
                     slot.running = fresh
-                slot.state = State.READY
+                slot.state, slot.reserved = State.READY, 0
                 if self._closed:
                     closing = self._detach(slot)
                 self._changed.notify_all()
