@@ -55,7 +55,7 @@ class Prepared:
         self._inputs = inputs
         self._outputs = outputs
         self._response = response
-        self._header: tuple[Looks, bytes] = ([], b"")
+        self._header: tuple[Looks | None, bytes] = (None, b"")
 
     def arrays(self, body: memoryview) -> dict[str, Array]:
         """The inputs by the session's names; they share the body's memory."""

@@ -21,6 +21,7 @@ from pocketserve.config import load_config
 from pocketserve.service import Service
 from pocketserve.tensors import to_tensor
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode
+from pocketserve_wire.oip import InferResponse, encode_infer_response
 from pocketserve_wire.tensor import to_raw
 
 Array = npt.NDArray[Any]
@@ -125,6 +126,11 @@ def test_it_goes_with_the_model(service):
     ask(service, *body_of(picture(5)))
     service.load("digits")
     assert not kept(service)
+
+
+def test_an_answer_without_outputs_is_still_a_whole_one():
+    answered = prepared.Prepared(None, 1, [], [], InferResponse("m", "1", []))
+    assert answered.encode({}) == encode_infer_response(InferResponse("m", "1", []), True)
 
 
 @given(
