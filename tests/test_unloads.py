@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, Server, StartServer
+from pocketserve.config import load_config
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.service import Service
 from pocketserve.unloads import FOLDER, Unloads
 
 
@@ -53,6 +56,27 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_only(
     unloads.add("digits")
     unloads.close()
     assert "will be forgotten if the server is killed" in caplog.text
+
+
+class UnloadedMeanwhile(Service):
+    """Another request unloads each model just after it was loaded, before that is on file."""
+
+    def _load(self, entry: ModelEntry, default: VersionEntry) -> None:
+        super()._load(entry, default)
+        self.unload(entry.name)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(Service, set()), (UnloadedMeanwhile, {"petals"})])
+def test_what_is_on_file_is_what_holds(tmp_path: Path, kind: type[Service], kept: set[str]) -> None:
+    service = kind(load_config({"models_dir": MODELS, "state_dir": tmp_path, "quarantine": False}, environ={}))
+    try:
+        service.remember(Unloads(tmp_path, MODELS, 8470))
+        service.unload("petals")
+        assert Unloads(tmp_path, MODELS, 8470).names == {"petals"}
+        service.load("petals")
+        assert Unloads(tmp_path, MODELS, 8470).names == kept
+    finally:
+        service.close()
 
 
 def is_served(server: Server, model: str) -> bool:

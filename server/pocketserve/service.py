@@ -92,6 +92,7 @@ class Service:
             tuning=self.tuning,
         )
         self._unloads: Unloads | None = None
+        self._noting = threading.Lock()
         self._in_flight = 0
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
         self._most_in_flight = max(1, config.worker_threads - FREE_THREADS)
@@ -250,8 +251,7 @@ class Service:
             raise ApiError(error.code, detail) from None
         with self.in_flight():
             self._load(entry, default)
-        if self._unloads is not None:
-            self._unloads.discard(name)
+        self._note(entry)
 
     def _load(self, entry: ModelEntry, default: VersionEntry) -> None:
         name = entry.name
@@ -270,8 +270,18 @@ class Service:
         # Also what was loaded from files that are gone by now.
         for version in dict.fromkeys([*versions, *self.engine.versions_of(name)]):
             self.engine.unload(name, version, self._deadline())
-        if self._unloads is not None and entry is not None:
-            self._unloads.add(name)
+        if entry is not None:
+            self._note(entry)
+
+    def _note(self, entry: ModelEntry) -> None:
+        """Put on file how a model stands now: of a load and an unload at the same time, either may end last."""
+        if self._unloads is None:
+            return
+        with self._noting:
+            if all(self.engine.state(entry.name, version) is State.STOPPED for version in entry.versions):
+                self._unloads.add(entry.name)
+            else:
+                self._unloads.discard(entry.name)
 
     def remember(self, unloads: Unloads) -> None:
         """Do not serve what was unloaded when the last server was killed, and keep note of loads and unloads from now.
