@@ -1,8 +1,9 @@
-"""A server process for one command: on free ports, with a token of its own, ended with the command."""
+"""A server process for one command: on free ports, with a token of its own, ended with the command however that ends."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -35,14 +36,15 @@ class OwnServer:
 
 @contextmanager
 def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
-    """Start ``pocketserve serve`` on a models folder, with further options.
+    """Start ``pocketserve serve`` on a models folder, with further options. It ends with the calling thread at latest.
 
     Raises:
         CommandError: it did not start.
     """
     with tempfile.TemporaryDirectory(prefix="pocketserve-") as folder:
         ready, token = Path(folder, "ready.json"), Path(folder, "token")
-        command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0", "--socket-port", "0"]
+        command = [sys.executable, "-m", "pocketserve.cli.bound", str(os.getpid()), "serve", str(models)]
+        command += ["--http-port", "0", "--socket-port", "0"]
         command += ["--ready-file", str(ready), "--token-file", str(token), "--log-level", "warning", *options]
         process = subprocess.Popen(command)
         try:

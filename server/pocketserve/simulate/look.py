@@ -173,7 +173,7 @@ class Look:
         """Stand-ins for the programs of Termux and Android that something here runs."""
         folder = shlex.quote(str(self.folder))
         programs = {
-            "termux-battery-status": f"[ -e {folder}/battery-hangs ] && exec sleep 600\ncat {folder}/battery.json",
+            "termux-battery-status": f"[ -e {folder}/battery-hangs ] && exec sleep 60\ncat {folder}/battery.json",
             "termux-wake-lock": f": > {folder}/wake-lock",
             "termux-wake-unlock": f"rm -f {folder}/wake-lock",
             "getprop": f'case "$1" in ro.build.version.sdk) echo {self._model.api};; '

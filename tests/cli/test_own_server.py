@@ -1,0 +1,51 @@
+"""A server that belongs to one command: it is there for it, and not a moment longer."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from conftest import MODELS
+from pocketserve.cli.own_server import own_server
+from pocketserve_client import Client
+
+LIMIT_S = 60.0
+KILLED = (
+    "import os, sys; from pathlib import Path; from pocketserve.cli.own_server import own_server\n"
+    "with own_server(Path(sys.argv[1])) as server:\n"
+    "    print(server.http, flush=True); os.kill(os.getpid(), 9)\n"
+)
+
+pytestmark = pytest.mark.live
+
+
+def listens(url: str) -> bool:
+    address = urlsplit(url)
+    try:
+        socket.create_connection((address.hostname, address.port), LIMIT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_it_answers_and_ends() -> None:
+    with own_server(MODELS) as server, Client(server.http, token_file=server.token_file) as client:
+        assert client.predict("petals", [5.1, 3.5, 1.4])["predictions"]
+    assert not listens(server.http)
+
+
+def test_it_ends_with_a_command_that_is_killed() -> None:
+    command = [sys.executable, "-c", KILLED, str(MODELS)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S)
+    assert done.returncode == -signal.SIGKILL
+    ends, never = time.monotonic() + LIMIT_S, threading.Event()
+    while listens(done.stdout.strip()):
+        assert time.monotonic() < ends, "nobody ended it"
+        never.wait(0.02)
