@@ -115,6 +115,29 @@ def test_a_call_that_takes_too_long_is_silence(server: Server, questions: dict[s
     assert found.skipped > 0, "what was due meanwhile was not sent"
 
 
+def test_a_call_that_never_ends_is_silence(server: Server, questions: dict[str, list[Question]]) -> None:
+    """The report comes all the same, and counts it once."""
+    called, let_go = threading.Event(), threading.Event()
+
+    class Endless(Question):
+        def ask(self, client: Client, stream: Stream) -> str:
+            called.set()
+            assert let_go.wait(LIMIT_S)
+            return ""
+
+    first = questions["rows over the socket"][0]
+    endless = Endless(first.inputs, first.picture, first.label, first.expected)
+    asking = stream("timeout = 0.1\nreconnect = 0\nparallel = 1\n")
+    app = App(asking, addresses(server), [endless], time.monotonic())
+    app.start()
+    assert called.wait(LIMIT_S)
+    app.stop()
+    assert [(s.outcome, s.detail) for s in app.samples] == [(SILENT, "has not ended")]
+    let_go.set()
+    app.stop()
+    assert len(app.samples) == 1
+
+
 def test_a_forgotten_unload_is_noticed(server: Server, questions: dict[str, list[Question]]) -> None:
     """Somebody loads the model again behind the app's back, as a restart without a memory would."""
     where = addresses(server)

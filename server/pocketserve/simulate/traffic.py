@@ -88,7 +88,9 @@ class App:
         self._next_turn = 0
         self._loads = LoadsAndUnloads()
         count = 1 if stream.ask == LOADS else stream.parallel
-        self._threads = [threading.Thread(target=self._work, name=f"app {stream.name}") for _ in range(count)]
+        self._under_way: dict[int, float] = {}  # by thread: when its request was sent
+        name = f"app {stream.name}"
+        self._threads = [threading.Thread(target=self._work, name=name, daemon=True) for _ in range(count)]
 
     def start(self) -> None:
         """Begin to ask."""
@@ -96,25 +98,34 @@ class App:
             thread.start()
 
     def stop(self) -> None:
-        """Ask nothing new; returns once everything under way has ended."""
+        """Ask nothing new; returns once everything under way has ended, or had all the time that it may take."""
         self._stopping.set()
+        ends = time.monotonic() + self.stream.patience + SLACK_S
         for thread in self._threads:
-            thread.join()
-        self._client.close()
+            thread.join(max(0.0, ends - time.monotonic()))
+        for number in list(self._under_way):
+            self._note(number, SILENT, "", "has not ended")
+        if not any(thread.is_alive() for thread in self._threads):
+            self._client.close()
 
     def _work(self) -> None:
         while not self._stopping.is_set():
             turn, due = self._take_turn()
             if self._stopping.wait(max(0.0, due - time.monotonic())):
                 return
-            sent = time.monotonic()
+            self._under_way[threading.get_ident()] = sent = time.monotonic()
             outcome, code, detail = self._ask(turn)
-            ended = time.monotonic()
-            if ended - sent > self.stream.patience + SLACK_S:
-                outcome, detail = SILENT, f"ended after {ended - sent:.1f} s as {outcome} {code}"
-            self.samples.append(
-                Sample(self.stream.name, sent - self._begin, ended - self._begin, outcome, code, detail)
-            )
+            waited = time.monotonic() - sent
+            if waited > self.stream.patience + SLACK_S:
+                outcome, detail = SILENT, f"ended after {waited:.1f} s as {outcome} {code}"
+            self._note(threading.get_ident(), outcome, code, detail)
+
+    def _note(self, thread: int, outcome: str, code: str, detail: str) -> None:
+        """How a thread's request has ended. What was given up counts once, however it ends later."""
+        sent = self._under_way.pop(thread, None)
+        if sent is not None:
+            ended = time.monotonic() - self._begin
+            self.samples.append(Sample(self.stream.name, sent - self._begin, ended, outcome, code, detail))
 
     def _take_turn(self) -> tuple[int, float]:
         """The number and the time of the next request; those whose time has passed long ago are left out."""
