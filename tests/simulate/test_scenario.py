@@ -44,6 +44,7 @@ def test_everything_can_be_said() -> None:
         '[[streams]]\nname = "x"\nclient = "http"\nmodel = "digits"\nversion = "onnx"\nask = "pictures"\nrate = 30\n'
         'parallel = 2\ndeadline = 0.5\ntimeout = 3\nreconnect = 0\npriority = 1\nfresh = true\nallow = ["SUPERSEDED"]\n'
         '[[events]]\nkind = "vanishing"\nat = 4\nseconds = 1\n[[events]]\nkind = "kill"\nat = 1\nseconds = 0.5\n'
+        f"{STREAM}"
     )
     assert scenario.options == ("--queue-limit", "4")
     assert scenario.streams[0].allow == ("SUPERSEDED",)
@@ -68,6 +69,12 @@ MISTAKES = {
     WHOLE.replace("freeze", "flood"): "s.toml: events[0].kind must be one of ",
     WHOLE.replace("at = 3", "at = 17"): "s.toml: events[0].seconds must end it by 18 s, so that there is time to see",
     WHOLE.replace("at = 3\n", ""): "s.toml: events[0].at is missing",
+    WHOLE.replace("freeze", "vanishing").replace("rate = 5", 'rate = 5\nask = "pictures"'): (
+        "s.toml: events holds 'vanishing', which asks what a stream of tensors asks, and there is none"
+    ),
+    f'{WHOLE}[[events]]\nkind = "squatter"\nat = 4\nseconds = 2\n'.replace("freeze", "squatter"): (
+        "s.toml: events holds two of kind 'squatter' at once"
+    ),
     f"{WHOLE}degrees = 4\n": "s.toml: events[0].kind 'freeze' cannot be: ",
     f"{WHOLE}degrees = 4\n".replace("freeze", "vanishing"): "s.toml: unknown key events[0].degrees",
 }

@@ -27,6 +27,7 @@ MAX_RATE: Final = 1_000.0
 MAX_ROWS: Final = 256
 MAX_PARALLEL: Final = 32
 
+SQUATTER: Final = "squatter"
 VANISHING, NEVER_READS = "vanishing", "never_reads"
 DISTURBANCES: Final = (VANISHING, NEVER_READS)
 """What other apps do to the server, as events; all other events happen to the phone."""
@@ -162,6 +163,7 @@ def _scenario(table: Table, file_name: str) -> Scenario:
     streams = tuple(_stream(entry) for entry in _several(table, "streams", 1, MAX_STREAMS))
     _refuse_twins(table, [stream.name for stream in streams])
     events = tuple(_event(entry, seconds - recovery) for entry in _several(table, "events", 0, MAX_EVENTS))
+    _refuse_impossible(table, streams, events)
     table.refuse_rest()
     return Scenario(
         name=Path(file_name).stem,
@@ -234,6 +236,18 @@ def _several(table: Table, key: str, fewest: int, most: int) -> list[Table]:
     if not fewest <= len(found) <= most:
         raise table.fault(key, f"must be {fewest} to {most} tables ([[{key}]]), not {len(found)}")
     return found
+
+
+def _refuse_impossible(table: Table, streams: Collection[Stream], events: Collection[Event]) -> None:
+    """What no single event or stream shows to be wrong."""
+    strange = next((event.kind for event in events if event.kind in DISTURBANCES), None)
+    if strange is not None and not any(stream.ask == TENSORS for stream in streams):
+        raise table.fault("events", f"holds {strange!r}, which asks what a stream of tensors asks, and there is none")
+    free_at = 0.0
+    for event in sorted((event for event in events if event.kind == SQUATTER), key=lambda event: event.at):
+        if event.at < free_at:
+            raise table.fault("events", f"holds two of kind {SQUATTER!r} at once, and a port goes to one only")
+        free_at = event.at + event.seconds
 
 
 def _refuse_twins(table: Table, names: Collection[str]) -> None:
