@@ -90,6 +90,10 @@ BREAKING: dict[str, tuple[Callable[[], Record], str]] = {
         lambda: dataclasses.replace(GOOD, exits=[Exit(7.0, -11, "")]),
         "no process of the server ended by itself",
     ),
+    "outgrown": (
+        lambda: dataclasses.replace(GOOD, exits=[Exit(7.0, -9, "memory")]),
+        "no process of the server ended by itself",
+    ),
     "late": (
         lambda: dataclasses.replace(GOOD, recovery=1.0),
         "every app has right answers again within 1 s",
@@ -124,6 +128,12 @@ def test_recovery_counts_from_the_end_of_what_silences_everybody() -> None:
 
 def test_a_start_on_a_taken_port_is_no_crash() -> None:
     record = dataclasses.replace(GOOD, events=[Happened("squatter", 3.0, 5.0)], exits=[Exit(4.0, 1, "")])
+    assert "no process of the server ended by itself" not in broken(record)
+
+
+def test_a_process_that_memory_pressure_ends_is_no_crash() -> None:
+    pressed = [Happened("memory_pressure", 3.0, 5.0)]
+    record = dataclasses.replace(GOOD, events=pressed, exits=[Exit(4.0, -9, "memory"), Exit(5.5, -9, "memory")])
     assert "no process of the server ended by itself" not in broken(record)
 
 
@@ -163,6 +173,14 @@ def test_a_picture_of_nothing() -> None:
     """A run in which nobody was answered and nothing happened can be drawn, too."""
     empty = dataclasses.replace(GOOD, events=[], samples=[], memory=[], lives=[], successes=None)
     assert draw(empty).size[0] == 1500
+
+
+@pytest.mark.parametrize("took", [0.0, 1e-9, 99.0, 150.0, 1e6])
+def test_a_picture_of_a_single_answer(took: float) -> None:
+    """Also of one that took longer, or shorter, than any axis shows."""
+    single = dataclasses.replace(GOOD, samples=[sample(1.0, took=took)])
+    assert draw(single).size[0] == 1500
+    assert len(tables(single)[0][1]) == len(STREAMS)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1400), st.floats(5, 300)), max_size=20))

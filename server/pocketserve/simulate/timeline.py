@@ -285,7 +285,7 @@ def _lanes(places: Sequence[Place]) -> list[int]:
 
 def _latency_panel(record: Record, top: float) -> Panel:
     waits = [1000 * (s.ended - s.sent) for s in record.samples if s.outcome == RIGHT] or [1.0]
-    low = 10 ** math.floor(math.log10(max(FASTEST_MS, min(waits))))
+    low = 10 ** math.floor(math.log10(min(SLOWEST_MS / 10, max(FASTEST_MS, min(waits)))))
     high = 10 ** math.ceil(math.log10(min(SLOWEST_MS, max(*waits, 10 * low))))
     return Panel(top, top + LATENCY_HEIGHT, low, high, logarithmic=True)
 

@@ -18,6 +18,9 @@ SILENCING = ("freeze", "kill", "squatter")
 PORT_S = 1.0
 """How long after a squatter's end a start may still end because of it."""
 
+KILL_S = 1.0
+"""How long after the end of memory pressure a process may still be seen to have ended because of it."""
+
 MANY = 3
 """Examples that a promise's detail names at most."""
 
@@ -139,11 +142,18 @@ def _recovered(record: Record) -> Promise:
 
 
 def _no_crash(record: Record) -> Promise:
-    crashes = [item for item in record.exits if not item.cause and not _port_taken(item, record.events)]
+    crashes = [item for item in record.exits if not _is_asked_for(item, record.events)]
     detail = f"{len(record.lives)} processes, each ended as the scenario says"
     if crashes:
         detail = "; ".join(f"exit code {item.code} at {item.at:.1f} s" for item in crashes[:MANY])
     return Promise("no process of the server ended by itself", not crashes, detail)
+
+
+def _is_asked_for(ended: Exit, events: Sequence[Happened]) -> bool:
+    """Whether the scenario explains it. A server that outgrows the phone without pressure from others is to blame."""
+    if ended.cause == "memory":
+        return any(e.kind == "memory_pressure" and e.begun <= ended.at <= e.ended + KILL_S for e in events)
+    return bool(ended.cause) or _port_taken(ended, events)
 
 
 def _port_taken(ended: Exit, events: Sequence[Happened]) -> bool:
