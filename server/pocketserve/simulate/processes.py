@@ -106,8 +106,13 @@ class Processes:
             self._arguments, self._supervised, self._start_error = list(arguments), False, None
             self._start_at = time.monotonic()
             self.changed.notify_all()
-            self.changed.wait_for(lambda: self._process or self._start_error or self._closed, SPAWN_TIMEOUT_S)
-            if self._process is None:
+            before = len(self.exits)
+
+            def begun() -> bool:
+                return self._process is not None or len(self.exits) > before  # or ended before anybody looked
+
+            self.changed.wait_for(lambda: begun() or self._start_error or self._closed, SPAWN_TIMEOUT_S)
+            if not begun():
                 raise PhoneError(f"the command cannot be started: {self._start_error or 'it takes too long'}")
 
     def revive(self) -> None:
@@ -211,10 +216,11 @@ class Processes:
         if process is None:
             return
         with self._reaping:
-            if process.poll() is None:
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it started is not left behind
+                os.killpg(process.pid, signal.SIGKILL)  # what it started; before its id may be somebody else's
+            process.wait()
         cause = self._cause or (self._failing_cause if process.returncode > 0 else "")
         self.exits.append(Exit(time.monotonic(), process.pid, process.returncode, cause))
         self._process, self._cause = None, ""
