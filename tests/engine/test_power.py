@@ -128,6 +128,8 @@ def test_the_thermal_zone_of_the_battery(tmp_path):
         ({"capacity": "", "status": "", "temp": "0"}, Reading()),  # 0 is what a missing sensor says
         ({"temp": "44500"}, Reading()),  # some other unit: not guessed at
         ({"temp": "--5", "capacity": "5e1"}, Reading()),
+        ({"capacity": "-1", "temp": "-2731"}, Reading()),  # 0 K, and the -1 of one that does not know
+        ({"capacity": "101"}, Reading()),
         ({"status": "Not charging"}, Reading(None, True, None)),  # a charger that rests at a limit
         ({"status": "Full", "capacity": "100"}, Reading(100.0, True, None)),
     ],
@@ -149,6 +151,9 @@ def test_a_device_without_a_battery_tells_nothing(tmp_path):
         ('{"percentage": 9, "plugged": "UNPLUGGED", "temperature": 31.5}', Reading(9.0, False, 31.5)),
         ('{"percentage": 9, "plugged": "PLUGGED_AC"}', Reading(9.0, True, None)),
         ('{"percentage": "9", "plugged": 3, "temperature": NaN}', Reading()),
+        ('{"percentage": -1, "temperature": 4310}', Reading()),
+        ('{"percentage": true, "temperature": -273.1}', Reading()),
+        ('{"percentage": 1%s}' % ("0" * 400), Reading()),  # beyond every float
         ("", None),
         ("[]", None),
         ("{}", None),

@@ -6,7 +6,6 @@ The program may hang for good and may start others: it is asked rarely, and neve
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import threading
@@ -21,6 +20,7 @@ PROGRAM_TIMEOUT_S = 4.0
 MAX_SUPPLIES, MAX_ZONES = 32, 128
 MAX_FILE_BYTES = 64
 SANE_C = (-40.0, 120.0)
+SANE_PERCENT = (0.0, 100.0)
 
 
 class Battery:
@@ -50,7 +50,8 @@ class Battery:
 
     def read_files(self) -> Reading:
         """What the kernel's files say; most devices hide some of them from apps. Takes well below a millisecond."""
-        charges = [charge for folder in self._supplies if (charge := _number(folder / "capacity")) is not None]
+        found = (_sane(_number(folder / "capacity"), *SANE_PERCENT) for folder in self._supplies)
+        charges = [charge for charge in found if charge is not None]
         states = [state for folder in self._supplies if (state := _read(folder / "status")) not in ("", "Unknown")]
         return Reading(
             charge=max(charges, default=None),
@@ -103,14 +104,17 @@ def read_status(text: str) -> Reading | None:
         return None
     plugged = status.get("plugged")
     return Reading(
-        charge=_real(status["percentage"]),
+        charge=_sane(status["percentage"], *SANE_PERCENT),
         charging=plugged != "UNPLUGGED" if isinstance(plugged, str) else None,
-        heat=_real(status.get("temperature")),
+        heat=_sane(status.get("temperature"), *SANE_C),
     )
 
 
-def _real(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+def _sane(value: object, low: float, high: float) -> float | None:
+    """A number between two limits; None for anything else, such as the -1 of a device that does not know."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if low <= value <= high else None
 
 
 def _batteries(folder: Path) -> list[Path]:
