@@ -12,6 +12,8 @@ import pytest
 from conftest import MODELS
 from pocketserve.run_marker import RunMarker, boot_id, killed, notice_killed, running
 
+ENDLESS = '{"pid": Infinity, "started": 1, "suspended": null, "boot": "", "ports": []}'
+NEVER = '{"pid": 7, "started": 1e300, "suspended": null, "boot": "", "ports": []}'
 START = "from pocketserve.run_marker import RunMarker; from pathlib import Path; import os, sys;"
 
 
@@ -52,7 +54,7 @@ def test_a_living_server_with_the_same_folder_is_left_alone(tmp_path):
     marker.close()
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"pid": "x"}', "\0" * 100, "[" * 4000])
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"pid": "x"}', "\0" * 100, "[" * 4000, ENDLESS, NEVER])
 def test_damaged_files_are_passed_over(tmp_path, content):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "7.json").write_text(content)

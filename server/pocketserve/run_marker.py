@@ -24,6 +24,8 @@ KILLED_FILE = "last-killed.json"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAX_FILE_BYTES = 4096
 MAX_FILES = 64
+LATEST = 253_402_300_799.0
+"""The end of the year 9999, the last that can be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +125,18 @@ def _read(path: Path) -> Run | None:
         with path.open("rb") as file:
             document = json.loads(file.read(MAX_FILE_BYTES))
         return _run_of(document)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 
 def _run_of(document: Mapping[str, Any]) -> Run:
     suspended = document["suspended"]
+    started = float(document["started"])
+    if not 0 <= started <= LATEST:
+        raise ValueError("no date can be made of it")
     return Run(
         int(document["pid"]),
-        float(document["started"]),
+        started,
         None if suspended is None else float(suspended),
         str(document["boot"]),
         tuple(int(port) for port in document["ports"]),
