@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,23 @@ def test_what_is_on_file_is_what_holds(tmp_path: Path, kind: type[Service], kept
         service.close()
 
 
+def test_a_start_that_fails_does_not_forget(tmp_path: Path) -> None:
+    """The supervisor tries again in a second: what was unloaded before the kill must still be."""
+    port = free_port()
+    Unloads(tmp_path, MODELS, port).add("petals")
+    command = [sys.executable, "-m", "pocketserve", "serve", str(MODELS), "--http-port", str(port), "--no-socket"]
+    command += ["--state-dir", str(tmp_path), "--token-file", str(tmp_path / "token"), "--load", "no-such-model"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "--load no-such-model" in done.stderr
+    assert Unloads(tmp_path, MODELS, port).names == {"petals"}
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
 def is_served(server: Server, model: str) -> bool:
     answer = server.call("POST", f"/predictions/{model}", json=[5.1, 3.5, 1.4] if model == "petals" else [0.0] * 10)
     assert answer.status_code == 200 or answer.json()["code"] == "MODEL_NOT_FOUND", answer.text
@@ -88,9 +107,7 @@ def is_served(server: Server, model: str) -> bool:
 @pytest.mark.live
 def test_a_killed_server_comes_back_without_what_was_unloaded(new_server: StartServer, tmp_path: Path) -> None:
     """Also where its command line asks for that model to be loaded at start. An end on purpose forgets it."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     options = ("--http-port", str(port), "--state-dir", str(tmp_path / "state"), "--load", "petals")
     first = new_server(MODELS, *options)
     for model in ("petals", "diabetes"):

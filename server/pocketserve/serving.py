@@ -106,7 +106,6 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
             sockets.stop()
         service.close()
         marker.close()
-        unloads.close()
     if unfinished.is_set():
         # A thread still runs native code; ending the interpreter under it would abort the process.
         logging.shutdown()
