@@ -1,4 +1,4 @@
-"""A server process for one command: on free ports, with a token of its own, ended with the command however that ends."""
+"""A server process for one command: on free ports, with its own token, ended with the command however that ends."""
 
 from __future__ import annotations
 
