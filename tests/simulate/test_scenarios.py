@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -65,6 +69,24 @@ def test_a_short_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     printed = capsys.readouterr().out
     assert "short on a mid phone: 9 s, 2 apps" in printed
     assert "every answer is right and belongs to its own request" in printed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_is_ended_in_a_freeze_leaves_nothing(tmp_path: Path, number: int) -> None:
+    path, temporary = tmp_path / "frozen.toml", tmp_path / "temporary"
+    temporary.mkdir()
+    path.write_text(
+        'seconds = 60\n[[streams]]\nname = "a"\nmodel = "petals"\nrate = 9\ntimeout = 0.3\nreconnect = 0\n'
+        '[[events]]\nkind = "freeze"\nat = 0\nseconds = 50\n'
+    )
+    command = [sys.executable, "-m", "pocketserve", "simulate", "--scenario", str(path)]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stderr is not None
+        assert any("freeze begins" in line for line in process.stderr)
+        process.send_signal(number)
+        assert process.wait(60) == 1
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.soak
