@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import struct
 import zipfile
+from collections.abc import Mapping
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -226,17 +228,25 @@ def test_long_texts(name: str) -> None:
 # In a model
 
 
-NUMBERS = {piece: number for number, piece in enumerate(read_model(content_of("albert")).pieces)}
+ALBERT = content_of("albert")
+NUMBERS = {piece: number for number, piece in enumerate(read_model(ALBERT).pieces)}
 LABELS = AssociatedFile("labels.txt", type=FileType.TENSOR_AXIS_LABELS)
 
 
-def described(folder: Path, unit: SentencePieceTokenizer, names: list[str]) -> Any:
+def described(
+    folder: Path,
+    unit: SentencePieceTokenizer,
+    names: list[str],
+    content: bytes = ALBERT,
+    manifest: Mapping[str, Any] | None = None,
+) -> Any:
     """The task of a TFLite file whose metadata has this tokenizer, with the file in the archive at its end."""
+    folder.mkdir(exist_ok=True)
     inputs = [TensorSpec(f"serving_default_{name}:0", "INT32", (1, 8)) for name in names]
-    facts = model(folder, inputs, {"Identity": (1, 2)})
+    facts = model(folder, inputs, {"Identity": (1, 2)}, manifest)
     path = folder / "m" / "m.tflite"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("30k.model", content_of("albert"))
+        archive.writestr("30k.model", content)
         archive.writestr("labels.txt", "bad\ngood")
     kind = next(kind for kind in KINDS if kind.name == "tflite")
     version = dataclasses.replace(facts.version, kind=kind, path=path)
@@ -259,13 +269,30 @@ def test_out_of_the_files_metadata(tmp_path: Path) -> None:
     assert ids[sum(mask) :] == [NUMBERS["<pad>"]] * (8 - sum(mask))
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
-    """The error says what is missing."""
-    (tmp_path / "other").mkdir()
-    with pytest.raises(ModelLoadError, match="names a tokenizer, but no file of it"):
-        described(tmp_path, SentencePieceTokenizer((), ()), ["ids"])
-    with pytest.raises(ModelLoadError, match=r"vocabulary cannot be read.*other\.model"):
-        described(tmp_path / "other", SentencePieceTokenizer((AssociatedFile("other.model"),), ()), ["ids"])
+NAMED = SentencePieceTokenizer((AssociatedFile("30k.model"),), ())
+UNUSABLE: dict[str, tuple[SentencePieceTokenizer, bytes, str]] = {
+    "no file": (SentencePieceTokenizer((), ()), b"", "names a tokenizer, but no file of it"),
+    "a file that is not there": (
+        SentencePieceTokenizer((AssociatedFile("other.model"),), ()),
+        b"",
+        r"vocabulary cannot be read.*other\.model",
+    ),
+    "a model of words": (NAMED, content_of("unigram") + b"\x12\x02\x18\x03", "only unigram and BPE are read"),
+    "cut off": (NAMED, content_of("unigram")[:900], "no SentencePiece model"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_tokenizer_that_cannot_be_used(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A model from a hub stays usable as tensors, with a warning; an owner who asked for the task is told why not."""
+    unit, content, why = UNUSABLE[case]
+    task = described(tmp_path / "hub", unit, ["ids"], content)
+    assert task.name == "tensors" and re.search(why, task.problem)
+    assert re.search(f"served as tensors, not as text-classification: .*{why}", caplog.text)
+    manifests: list[dict[str, Any]] = [{"task": "text-classification"}, {"text": {"lower_case": True}}]
+    for number, manifest in enumerate(manifests):
+        with pytest.raises(ModelLoadError, match=why):
+            described(tmp_path / str(number), unit, ["ids"], content, manifest)
 
 
 def ids_by(folder: Path, file: str, text: str, **table: Any) -> list[int]:

@@ -59,6 +59,9 @@ def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT
         "card": card(model, port, local),
     }
     metadata = _file_metadata(version)
+    problem = getattr(model.task, "problem", "")
+    if problem:
+        metadata = {**metadata, "problem": problem}
     return description | ({"metadata": metadata} if metadata else {})
 
 

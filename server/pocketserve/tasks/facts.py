@@ -23,6 +23,10 @@ MAX_JSON_BYTES = 4 * 2**20
 """Of a configuration beside a model. 21,000 class names are about 1 MB."""
 
 
+class MetadataError(ModelLoadError):
+    """What a file's own metadata asks for cannot be had, and the manifest says nothing of it: it runs as tensors."""
+
+
 @dataclass(frozen=True)
 class ModelFacts:
     """All that a task may look at.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from pocketserve.tasks import custom
 from pocketserve.tasks.base import Task
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.facts import MetadataError, ModelFacts
 from pocketserve.tasks.registry import MODULES, task_module
 from pocketserve.tasks.tensors import Tensors
+
+log = logging.getLogger(__name__)
 
 
 def select_task(facts: ModelFacts) -> Task:
@@ -22,4 +26,11 @@ def select_task(facts: ModelFacts) -> Task:
         name = next((name for name in MODULES if task_module(name).fits(facts)), "tensors")
     if name == "tensors":
         return Tensors(facts.inputs, facts.manifest.state.feedback)
-    return task_module(name).create(facts)
+    try:
+        return task_module(name).create(facts)
+    except MetadataError as error:
+        if facts.manifest.task is not None:
+            raise
+        where = (facts.entry.name, facts.version.name)
+        log.warning("%s, version %r, is served as tensors, not as %s: %s", *where, name, error)
+        return Tensors(facts.inputs, facts.manifest.state.feedback, problem=str(error))

@@ -17,11 +17,13 @@ class Tensors:
 
     Args:
         optional: inputs that the server fills in where they are missing: the state of a model with a memory.
+        problem: why a model whose file names another task is served by this one; empty for all others.
     """
 
     name = "tensors"
 
-    def __init__(self, inputs: Sequence[TensorSpec], optional: Container[str] = ()) -> None:
+    def __init__(self, inputs: Sequence[TensorSpec], optional: Container[str] = (), problem: str = "") -> None:
+        self.problem = problem
         self._inputs = inputs
         self._needed = [spec for spec in inputs if not any(name in optional for name in (spec.name, *spec.aliases))]
 

@@ -16,7 +16,7 @@ from pocketserve.runtimes import tflite_metadata
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_metadata import BertTokenizer, RegexTokenizer, SentencePieceTokenizer
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.facts import MetadataError, ModelFacts
 from pocketserve.tasks.regex_words import RegexWords
 from pocketserve.tasks.sentencepiece_model import MAX_MODEL_BYTES
 from pocketserve.tasks.sentencepiece_setup import sentencepiece_of
@@ -32,6 +32,7 @@ def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
     """The model's tokenizer.
 
     Raises:
+        MetadataError: the one that the file's metadata names cannot be used, and the manifest has no ``[text]``.
         ModelLoadError: there is none, or it cannot be used.
     """
     if options.tokenizer == "huggingface":
@@ -40,7 +41,12 @@ def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
         return _of_manifest(facts, options)
     unit = _unit(facts)
     if unit is not None:
-        return _of_unit(facts, unit, options)
+        try:
+            return _of_unit(facts, unit, options)
+        except ModelLoadError as error:
+            if TextOptions in facts.manifest.sections:
+                raise
+            raise MetadataError(str(error)) from error
     if facts.beside("tokenizer.json") is not None:
         return _of_tokenizer_json(facts, options)
     path = facts.beside("vocab.txt")
@@ -106,7 +112,10 @@ def _of_unit(facts: ModelFacts, unit: TokenizerUnit, options: TextOptions) -> To
     pieces = isinstance(unit, SentencePieceTokenizer)
     files = unit.model_files if isinstance(unit, SentencePieceTokenizer) else unit.vocab_files
     if not files:
-        raise ModelLoadError("the model's metadata names a tokenizer, but no file of it; put one beside the model")
+        raise ModelLoadError(
+            "the model's metadata names a tokenizer, but no file of it; name text.tokenizer and text.vocabulary in "
+            "model.toml"
+        )
     try:
         limit = MAX_MODEL_BYTES if pieces else tflite_metadata.MAX_FILE_BYTES
         content = tflite_metadata.read_associated_file(facts.version.path, files[0].name, limit)
