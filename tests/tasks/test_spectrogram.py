@@ -234,6 +234,15 @@ def test_sounds_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             inputs(classifier(tmp_path, shape), wav(tone()))
 
 
+def test_what_is_worked_on_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One coefficient of many bands is refused by the bands, and a window of the manifest's by its own length."""
+    monkeypatch.setattr(module, "MAX_FEATURES", 100 * 20)
+    monkeypatch.setattr(module, "MAX_PREPARED", 1 << 26)
+    for shape in ((1, -1, 1), (1, 126, 1)):
+        with pytest.raises(ApiError, match="send it in parts"):
+            inputs(classifier(tmp_path, shape, kind="mfcc", n_mfcc=1), wav(tone()))
+
+
 def test_the_card_says_so(tmp_path: Path) -> None:
     """What happens to a sound, in words."""
     said = classifier(tmp_path, (1, 26, 20)).describe()["preprocessing"]
@@ -246,6 +255,12 @@ UNFIT: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
     "the other layout": ((1, 26, 20), {"layout": "bins-frames"}, "no place for 20 bins"),
     "two channels": ((1, 26, 20), {"audio": {"channels": 2}}, "is of one channel"),
     "above half the rate": ((1, 26, 20), {"f_max": 9000}, r"f_max is above half the sampling rate, 8000 Hz"),
+    "no room below half the rate": ((1, 26, 20), {"f_min": 8000}, "f_min leaves no room for 20 bands below 8000 Hz"),
+    "bands on one spot": (
+        (1, 26, 1024),
+        {"f_min": 7999.9999999999, "f_max": 8000, "n_mels": 1024},
+        "f_min leaves no room for 1024 bands",
+    ),
     "a short window": ((1, 26, 20), {"audio": {"window": 1000}}, "26 frames, which are 3200 samples"),
     "three axes": ((2, 26, 20), {}, "no place for 20 bins"),
 }

@@ -6,7 +6,7 @@ from pocketserve.repository.sections.spectrogram import SpectrogramOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.feature_layout import FeatureLayout, feature_layout
-from pocketserve.tasks.spectrogram import Spectrogram
+from pocketserve.tasks.spectrogram import Spectrogram, mel_bands_are_apart
 from pocketserve.tensors import Array, TensorSpec
 
 
@@ -37,8 +37,9 @@ class Features:
         return said
 
     def size(self, samples: int) -> int:
-        """Numbers that become of so many samples."""
-        return self._spectrogram.count(samples) * self._spectrogram.bins
+        """Numbers that become of so many samples, or that these are made of if they are more: MFCC come of mel bands."""
+        options = self._spectrogram.options
+        return self._spectrogram.count(samples) * max(options.bins, options.n_mels if options.kind == "mfcc" else 0)
 
     def array(self, samples: Array) -> Array:
         """A window's features, float32 in the input's shape.
@@ -67,6 +68,11 @@ def features_of(facts: ModelFacts, spec: TensorSpec, rate: int, channels: int) -
     options = facts.manifest.sections[SpectrogramOptions]
     if channels != 1:
         raise ModelLoadError(f"model.toml: [spectrogram] is of one channel; audio.channels is {channels}")
-    if max(options.f_max or 0, options.f_min) > rate / 2:
+    if (options.f_max or 0) > rate / 2:
         raise ModelLoadError(f"model.toml: spectrogram.f_max is above half the sampling rate, {rate / 2:g} Hz")
+    if options.kind != "linear" and not mel_bands_are_apart(options, rate):
+        raise ModelLoadError(
+            f"model.toml: spectrogram.f_min leaves no room for {options.n_mels} bands below "
+            f"{options.f_max or rate / 2:g} Hz"
+        )
     return Features(Spectrogram(options, rate), feature_layout(spec, options))

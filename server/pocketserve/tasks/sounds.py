@@ -96,9 +96,10 @@ class SoundInput:
             ApiError: INVALID_INPUT when there are too many.
         """
         samples = sound.samples
+        length = len(samples) if self.window is None else self.window + self._options.context
+        if self._features is not None and self._features.size(length) > MAX_FEATURES:
+            raise invalid_input("the sound is too long for this model's spectrogram; send it in parts")
         if self.window is None:
-            if self._features is not None and self._features.size(len(samples)) > MAX_FEATURES:
-                raise invalid_input("the sound is too long for this model's spectrogram; send it in parts")
             return [Window(samples, 0.0, sound.seconds)]
         count = max(1, 1 + -(-(len(samples) - self.window) // self._hop))
         if self._options.pad == "drop" and count > 1 and (count - 1) * self._hop + self.window > len(samples):

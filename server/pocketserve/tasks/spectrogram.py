@@ -86,12 +86,22 @@ class Spectrogram:
         return result
 
 
-def mel_filters(options: SpectrogramOptions, rate: int) -> Array:
-    """The weights of the FFT's bins in the mel bands, of shape [n_fft // 2 + 1, n_mels]."""
+def mel_bands_are_apart(options: SpectrogramOptions, rate: int) -> bool:
+    """Whether the bands' edges rise; else there is no dividing by their distances."""
+    return all(bool((np.diff(edges) > 0).all()) for edges in _mel_edges(options, rate))
+
+
+def _mel_edges(options: SpectrogramOptions, rate: int) -> tuple[Array, Array]:
+    """Where bands begin, are highest and end, [n_mels + 2], in mel and in Hz."""
     top = rate / 2 if options.f_max is None else options.f_max
     low, high = (_mel_of(np.array(hertz), options.mel_scale) for hertz in (options.f_min, top))
     edges = np.linspace(low, high, options.n_mels + 2)
-    edges_hz = _hertz_of(edges, options.mel_scale)
+    return edges, _hertz_of(edges, options.mel_scale)
+
+
+def mel_filters(options: SpectrogramOptions, rate: int) -> Array:
+    """The weights of the FFT's bins in the mel bands, of shape [n_fft // 2 + 1, n_mels]."""
+    edges, edges_hz = _mel_edges(options, rate)
     places = np.arange(options.n_fft // 2 + 1) * (rate / options.n_fft)
     if options.triangles == "mel":
         places = _mel_of(places, options.mel_scale)
