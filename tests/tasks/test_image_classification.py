@@ -172,11 +172,11 @@ def test_ties_keep_the_order_of_the_classes() -> None:
 
 @pytest.mark.parametrize(
     ("scores", "found"),
-    [([math.nan, 0.5, math.nan, 0.25], [1, 3]), ([math.nan] * 4, [])],
+    [([math.nan, 0.5, math.inf, 0.25], [1, 3]), ([math.nan] * 4, [])],
     ids=["some", "all"],
 )
-def test_nan_scores(scores: list[float], found: list[int]) -> None:
-    """A score that is no number is no answer."""
+def test_scores_that_are_no_numbers(scores: list[float], found: list[int]) -> None:
+    """A score that is no number, or infinite, is no answer: JSON cannot say it."""
     assert [index for _, index, _ in answer(scores)] == found
 
 

@@ -212,6 +212,11 @@ def test_numbers_that_are_none(tmp_path: Path) -> None:
     outputs["boxes"][0, 1] = np.inf
     outputs["boxes"][0, 2] = np.nan
     assert task.answer([outputs], AnswerOptions(threshold=0.1), context) == []
+    (tmp_path / "other").mkdir()
+    task, outputs = detector(tmp_path / "other", "finished boxes")
+    before = len(task.answer([outputs], AnswerOptions(threshold=0.1), context))
+    outputs["scores"][0, 0] = np.inf
+    assert len(task.answer([outputs], AnswerOptions(threshold=0.1), context)) == before - 1
 
 
 FAULTS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]], str]] = {

@@ -235,6 +235,17 @@ def test_drawings_of_any_size(tmp_path: Path, size: tuple[int, int]) -> None:
         assert 400 <= max(image.size) <= 1900
 
 
+def test_many_bars(tmp_path: Path) -> None:
+    """Ten thousand classes make no picture of gigabytes."""
+    task = select_task(facts(tmp_path, {"s": (1, 10_000)}, {"task": "image-classification"}))
+    body = picture(1600, 1200, "JPEG")
+    context = task.prepare(body).context
+    outputs = {"s": np.linspace(1, 0, 10_000, dtype=np.float32)[None]}
+    entries = task.answer([outputs], AnswerOptions(top_k=10_000), context)
+    image = Image.open(io.BytesIO(task.annotate(body, Hints(), [outputs], entries, context)))
+    assert len(entries) == 10_000 and image.height < 8000
+
+
 def test_nothing_to_draw_on(tmp_path: Path) -> None:
     """Numbers are no picture."""
     task = select_task(facts(tmp_path, {"o": (1, 1, 17, 3)}))
@@ -429,4 +440,4 @@ def test_outputs_of_any_kind(tmp_path_factory: pytest.TempPathFactory, data: st.
     for entry in found:
         finite = [value for value in entry.get("box", {}).values()]
         assert np.isfinite(finite).all()
-    json.dumps(found)
+    json.dumps(found, allow_nan=False)

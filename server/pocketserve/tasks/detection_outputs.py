@@ -212,7 +212,7 @@ def read_candidates(
     """
     read = _READERS["yolo" if layout.format.startswith("yolo") else layout.format]
     boxes, scores, classes = read(layout, options, outputs, anchors)
-    keep = np.flatnonzero(scores >= floor)  # false for NaN
+    keep = np.flatnonzero((scores >= floor) & np.isfinite(scores))
     keep = keep[np.argsort(-scores[keep], kind="stable")[:MAX_CANDIDATES]]
     corners = boxes[keep]
     if _in_pixels(options, boxes):

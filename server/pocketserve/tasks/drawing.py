@@ -34,6 +34,9 @@ SMOOTH = 2
 MOST_BOXES = 300
 """More cannot be told apart."""
 
+MOST_BARS = 50
+"""Each makes the picture higher: 10,000 of them would take gigabytes."""
+
 Colour = tuple[int, int, int]
 
 
@@ -162,12 +165,12 @@ class Canvas:
             self._draw.text((3 * pad + swatch, middle), fitting, INK, self._font, anchor="lm")
 
     def bars(self, entries: Sequence[tuple[str, float]]) -> None:
-        """A panel below the picture with a bar for each class."""
+        """A panel below the picture with a bar for each class, but for those beyond the first MOST_BARS."""
         import PIL.Image
         from PIL import ImageDraw
 
         line, pad = self._height() * 2.3, self._height() * 0.8
-        rows = entries or [("nothing above the threshold", 0.0)]
+        rows = entries[:MOST_BARS] or [("nothing above the threshold", 0.0)]
         width = max(self._image.width, round(SHORTEST * 0.75))
         height = round(2 * pad + line * len(rows))
         grown = PIL.Image.new("RGB", (width, self._image.height + height), PANEL)

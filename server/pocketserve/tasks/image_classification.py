@@ -110,14 +110,14 @@ class ImageClassification:
         row = activate(row, self._options.activation)
         row = row if self._calibration is None else self._calibration.apply(row)
         lowest = options.threshold if options.threshold is not None else self._options.threshold
-        floor = -np.inf if lowest is None else lowest  # NaN is below every threshold
+        floor = -np.inf if lowest is None else lowest
         best = np.argsort(-row, kind="stable")[: TOP_K if options.top_k is None else options.top_k]
         names = self._labels.in_language(options.language)
         shift = self._options.label_offset
         return [
             {"label": label_of(names, int(index) + shift), "index": int(index), "score": float(row[index])}
             for index in best
-            if row[index] >= floor
+            if row[index] >= floor and np.isfinite(row[index])
         ]
 
     def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:

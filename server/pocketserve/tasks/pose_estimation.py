@@ -196,7 +196,7 @@ class PoseEstimation:
 
 
 def _has_scores(body: Body) -> bool:
-    return bool(np.isfinite(body.scores).all())
+    return bool(np.isfinite(body.scores).all() and np.isfinite(body.score))
 
 
 def _body(rows: Array, score: float | None = None) -> Body:

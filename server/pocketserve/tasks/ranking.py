@@ -50,14 +50,14 @@ class Ranking:
     def best(self, row: Array, options: AnswerOptions, /, **more: Any) -> list[dict[str, Any]]:
         """``{"label", "index", "score"}`` of the best classes, ties in order of the class; ``more`` in each entry."""
         lowest = self.options.threshold if options.threshold is None else options.threshold
-        floor = -np.inf if lowest is None else lowest  # NaN is below every threshold
+        floor = -np.inf if lowest is None else lowest
         names = self.labels.in_language(options.language)
         shift = self.options.label_offset
         order = np.argsort(-row, kind="stable")[: TOP_K if options.top_k is None else options.top_k]
         return [
             {**more, "label": label_of(names, int(index) + shift), "index": int(index), "score": float(row[index])}
             for index in order
-            if row[index] >= floor
+            if row[index] >= floor and np.isfinite(row[index])
         ]
 
 
