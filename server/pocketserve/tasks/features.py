@@ -37,7 +37,7 @@ class Features:
         return said
 
     def size(self, samples: int) -> int:
-        """Numbers that become of so many samples, or that these are made of if they are more: MFCC come of mel bands."""
+        """Numbers that become of so many samples; of MFCC those that they are made of: there are more mel bands."""
         options = self._spectrogram.options
         return self._spectrogram.count(samples) * max(options.bins, options.n_mels if options.kind == "mfcc" else 0)
 
