@@ -41,8 +41,12 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.meanwhile: Callable[[], object] | None = None  # done once when somebody asks for the time
 
     def __call__(self) -> float:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
         return self.now
 
 
@@ -173,6 +177,18 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert monotonic() < ends
         pause.wait(0.001)
+
+
+def while_loading(one: Bench, name: str, do: Callable[[], object], version: str = "tflite") -> None:
+    """Have something done while a model is being loaded: whoever loads it asks for the time."""
+
+    def look() -> None:
+        if one.engine.state(name, version) is State.LOADING:
+            do()
+        else:
+            one.clock.meanwhile = look
+
+    one.clock.meanwhile = look
 
 
 def counted(caplog: pytest.LogCaptureFixture, text: str) -> int:
@@ -585,23 +601,10 @@ def test_a_model_that_is_opened_again_counts_twice_until_the_old_one_is_gone(ben
     one = bench(cores=lambda: list(cores), threads=0, memory_budget=2400)  # room for two of about 1.1 kB
     one.ask("petals")
     refused: list[ApiError] = []
-
-    class WhileBothAreThere(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "threads now" in record.getMessage():
-                refused.append(refusal(lambda: one.ask("diabetes", deadline=0.0)))
-
-    log, handler = logging.getLogger("pocketserve.engine.engine"), WhileBothAreThere()
-    log.addHandler(handler)
-    before = log.level
-    log.setLevel(logging.INFO)
-    try:
-        del cores[1:]
-        one.engine.sweep()
-        until(lambda: bool(refused) and one.state("petals") is State.READY)
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(before)
+    del cores[1:]
+    while_loading(one, "petals", lambda: refused.append(refusal(lambda: one.ask("diabetes", deadline=0.0))))
+    one.engine.sweep()
+    until(lambda: bool(refused) and one.state("petals") is State.READY)
     assert [error.code for error in refused] == [ErrorCode.MEMORY_BUDGET]
     one.ask("diabetes")
     assert one.loaded() == ["diabetes", "petals"]
@@ -696,6 +699,22 @@ def test_a_model_with_open_sequences_is_not_opened_again(bench, adding):
         one.engine.sweep()
         assert one.engine.running("adding", version) is running
         running.sequences.leave(step, sequence, failed=True)
+        one.engine.sweep()
+        assert one.engine.running("adding", version) is not running
+
+
+def test_a_sequence_that_begins_while_its_model_is_opened_again_goes_on(bench, adding):
+    cores = [0, 1]
+    one = bench(cores=lambda: list(cores), threads=0)
+    version = next(iter(scan(adding)["adding"].versions))
+    with one.engine.use(*one.named("adding", version), FOREVER) as running:
+        step, begun = SequenceStep("a", start=True, end=False), []
+        del cores[1:]
+        while_loading(one, "adding", lambda: begun.append(running.sequences.enter(step)), version)
+        one.engine.sweep()
+        until(lambda: bool(begun) and one.engine.state("adding", version) is State.READY)
+        assert one.engine.running("adding", version) is running and not is_closed(running)
+        running.sequences.leave(step, begun[0][0], failed=True)
         one.engine.sweep()
         assert one.engine.running("adding", version) is not running
 

@@ -293,22 +293,24 @@ class Engine:
         fresh = None
         try:
             fresh = start_running(running.model.reopen(threads), self._options, self._scheduler, self._clock)
-            log.info("%s/%s runs with %d threads now", *key, threads)
         except ApiError as error:
             log.warning("%s", error.message)
             running.model.threads = threads  # it is not tried again and again
         finally:
             with self._changed:
                 closing = None
-                if fresh is not None:
+                if fresh is not None and running.open_sequences:
+                    closing = fresh  # begun meanwhile: their state would be lost; the next sweep looks again
+                elif fresh is not None:
                     fresh.last_used = running.last_used
                     closing = self._detach(slot)
                     slot.running = fresh
                 slot.state, slot.reserved = State.READY, 0
-                if self._closed:
-                    closing = self._detach(slot)
+                last = self._detach(slot) if self._closed else None
                 self._changed.notify_all()
-            self._close(closing)
+            if fresh is not None and closing is not fresh:
+                log.info("%s/%s runs with %d threads now", *key, threads)
+            self._close(closing, last)
 
     def close(self) -> None:
         """Unload everything; requests that hold a version finish on it."""
