@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pocketserve.cli.connection import add_connection_options, connect
-from pocketserve.cli.output import print_json, print_table
+from pocketserve.cli.output import print_json, print_table, printable
 
 READY = "READY"
 SHOWN = 4
@@ -58,4 +58,4 @@ def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
         print("\nUnavailable (`pocketserve models --all` lists each version):")
     for reason, labels in reasons.items():
         more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
-        print(f"  {', '.join(labels[:SHOWN])}{more}: {reason}")
+        print(f"  {', '.join(labels[:SHOWN])}{more}: {printable(reason)}")
