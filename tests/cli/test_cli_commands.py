@@ -414,6 +414,14 @@ def test_bench_names_an_unknown_model(run):
     assert "nothing" in run("bench", "nothing", code=1)
 
 
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "long"])
+def test_bench_takes_a_time(capsys, seconds):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "digits", "--tune", "--seconds", seconds])
+    assert ended.value.code == 2
+    assert "--seconds" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("rounds", ["0", "-1", "many"])
 def test_bench_takes_a_number_of_rounds(capsys, rounds):
     with pytest.raises(SystemExit) as ended:

@@ -24,6 +24,7 @@ from pocketserve_wire.oip import InferRequest
 
 WARM_UP = 10
 MAX_ROUNDS = 1_000_000
+MAX_SECONDS = 86_400
 MAX_ELEMENTS = 1 << 26
 MEMORY_KEYS = {"Rss": "resident", "Pss": "proportional", "Private_Clean": "private", "Private_Dirty": "private"}
 WAYS = {"in_process": "in this process", "socket": "over the socket", "http": "over HTTP"}
@@ -41,7 +42,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to measure")
     parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL [the embedded models]")
     parser.add_argument("--rounds", type=_rounds, default=200, metavar="N", help="samples of each way [200]")
-    parser.add_argument("--seconds", type=float, default=30.0, metavar="S", help="stop sampling after so long [30]")
+    parser.add_argument("--seconds", type=_seconds, default=30.0, metavar="S", help="stop sampling after so long [30]")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of one run [the fast cores]")
     parser.add_argument(
         "--tune", action="store_true", help="find the best threads and batches for this device, and keep them"
@@ -191,6 +192,13 @@ def _print_result(result: Mapping[str, Any]) -> None:
             for said in ("before_loading", "after")
         ]
         print_table(["SERVER'S MEMORY", "RESIDENT", "PROPORTIONAL", "PRIVATE"], rows)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"must lie above 0 and up to {MAX_SECONDS}")
+    return value
 
 
 def _rounds(text: str) -> int:
