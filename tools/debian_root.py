@@ -54,6 +54,8 @@ def _unpack(file: Path, root: Path) -> None:
     archive = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE)
     command = ["tar", "-x", "--keep-directory-symlink", "--no-same-owner", "-C", str(root)]
     unpacked = subprocess.run(command, stdin=archive.stdout, timeout=120, check=False)
+    assert archive.stdout is not None
+    archive.stdout.close()  # or it would wait for a tar that has given up
     if archive.wait(60) or unpacked.returncode:
         raise ToolchainError(f"{file.name} cannot be unpacked; is the disk full?")
 
