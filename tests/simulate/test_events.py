@@ -85,7 +85,7 @@ def test_kill(serve_on, transport):
 def test_what_was_answered_is_right(serve_on, kind, transport):
     """Under way at the worst moment: each request is answered rightly or ends in an error, and then all goes on."""
     served = serve_on()
-    with Asker(served.client(transport, timeout=1.0, reconnect=0.0)) as record:
+    with Asker(served.client(transport, timeout=0.4, reconnect=0.0)) as record:
         more_right(record)
         for _ in range(2):
             event = Event(kind)

@@ -23,7 +23,7 @@ SHORT = """
 # One freeze and one kill.
 description = "short"
 device = "mid"
-seconds = 9
+seconds = 7
 recovery = 5  # seconds; this test runs beside others
 [server]
 load = ["petals"]
@@ -39,12 +39,12 @@ ask = "pictures"
 rate = 5
 [[events]]
 kind = "freeze"
-at = 1
-seconds = 0.5
+at = 0.5
+seconds = 0.4
 [[events]]
 kind = "kill"
-at = 3
-seconds = 0.5
+at = 1.5
+seconds = 0.3
 """
 
 
@@ -67,7 +67,7 @@ def test_a_short_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [item["cause"] for item in content["exits"]] == ["kill"]
     assert len(content["lives"]) == 2
     printed = capsys.readouterr().out
-    assert "short on a mid phone: 9 s, 2 apps" in printed
+    assert "short on a mid phone: 7 s, 2 apps" in printed
     assert "every answer is right and belongs to its own request" in printed
 
 
