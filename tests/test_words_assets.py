@@ -122,6 +122,24 @@ def test_sentiment(ask: Any, assets: Path, number: int) -> None:
     assert found == pytest.approx(wanted["scores"], abs=1e-4)
 
 
+def test_a_vocabulary_that_is_lost(assets: Path, tmp_path: Path) -> None:
+    """A file whose metadata names a vocabulary that is not in it: tensors go, and log and metadata tell why."""
+    own = tmp_path / "models" / "lost"
+    own.mkdir(parents=True)
+    whole = (assets / "models" / MODELS["sentiment"].file).read_bytes()
+    directory = whole.rindex(b"PK\x01\x02", 0, whole.rindex(b"vocab.txt"))
+    (own / "lost.tflite").write_bytes(whole[:directory] + whole[directory:].replace(b"vocab.txt", b"other.txt"))
+    server = start_server(tmp_path, tmp_path / "models")
+    try:
+        described = server.call("GET", "/v2/models/lost").json()
+        assert described["parameters"]["task"] == "tensors"
+        assert "vocabulary cannot be read" in described["metadata"]["problem"]
+        numbers = json.dumps([[1] * described["inputs"][0]["shape"][-1]]).encode()
+        assert server.call("POST", "/predictions/lost", data=numbers).status_code == 200
+    finally:
+        server.stop()
+
+
 def test_several_sentences(ask: Any, assets: Path) -> None:
     """A JSON list gives each sentence its own answer."""
     cases = [expected(assets, f"nl_regex__{number}")["answer"] for number in (0, 1)]

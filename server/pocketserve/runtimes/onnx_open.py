@@ -19,7 +19,11 @@ _HOW_TO_INSTALL = "run: pip install 'pocketserve[onnx]' (in Termux: pkg install 
 
 
 def read_options(options: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """The providers that are asked for besides the CPU, and whether they must work."""
+    """The providers that are asked for besides the CPU, and whether they must work.
+
+    Raises:
+        ModelLoadError: an option is of another kind.
+    """
     names, required = options.get("providers", []), options.get("required", False)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ModelLoadError(f'the option providers is a list such as ["NnapiExecutionProvider"], not {names!r:.100}')

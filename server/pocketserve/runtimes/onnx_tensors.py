@@ -46,16 +46,22 @@ _DATATYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """An output that is a tensor."""
+    """An output that is a tensor.
+
+    Attributes:
+        unsure: the file does not tell its shape.
+    """
 
     specs: tuple[TensorSpec, ...]
     unsure: bool
 
     def arrays(self, value: Any) -> dict[str, Array]:
+        """A run's value as an array by the output's name; text as UTF-8 ``bytes``, dtype object."""
         (spec,) = self.specs
         return {spec.name: _with_bytes(np.asarray(value)) if spec.datatype == "BYTES" else np.asarray(value)}
 
     def learned(self, seen: Sequence[Mapping[str, Array]], everything: bool) -> Plain:
+        """With the shape that runs on zeros gave, where the file does not tell it; see :func:`_with_seen`."""
         if not self.unsure:
             return self
         (spec,) = self.specs
@@ -70,6 +76,7 @@ class Stack:
     unsure: bool = True
 
     def arrays(self, value: Any) -> dict[str, Array]:
+        """A run's list of arrays as two: ``NAME`` and ``NAME.shapes``, as the module's text describes."""
         elements, shapes = self.specs
         items = [np.asarray(item) for item in value]
         stacked = self._stacked(items)
@@ -77,6 +84,7 @@ class Stack:
         return {elements.name: result, shapes.name: self._shapes(items)}
 
     def learned(self, seen: Sequence[Mapping[str, Array]], everything: bool) -> Stack:
+        """With the shapes that runs on zeros gave; see :func:`_with_seen`. The number of elements stays free."""
         # How many elements there are may depend on the values, which were all zero.
         elements, shapes = (_with_seen(spec, seen, everything) for spec in self.specs)
         elements, shapes = (replace(spec, shape=(-1, *spec.shape[1:])) for spec in (elements, shapes))
@@ -109,6 +117,7 @@ class Table:
     unsure: bool = True
 
     def arrays(self, value: Any) -> dict[str, Array]:
+        """A run's map, or list of maps, as two arrays: ``NAME.keys`` and ``NAME.values``, as the module's text says."""
         keys, values = self.specs
         rows = [value] if isinstance(value, Mapping) else value
         names = list(dict.fromkeys(itertools.chain.from_iterable(rows))) or list(self.known)
@@ -122,6 +131,7 @@ class Table:
         }
 
     def learned(self, seen: Sequence[Mapping[str, Array]], everything: bool) -> Table:
+        """With the shapes and the keys that runs on zeros gave; see :func:`_with_seen`."""
         keys, values = (_with_seen(spec, seen, everything) for spec in self.specs)
         known = seen[0][keys.name].tolist()
         return replace(self, specs=(keys, values), known=tuple(known))
@@ -135,6 +145,14 @@ _MAPS = re.compile(r"(seq\()?map\((int64|string),tensor\((float|double)\)\)\)?")
 
 
 def input_spec(arg: Any, facts: ModelFacts) -> TensorSpec:
+    """An input's spec; free dimensions are -1, and a shape that the file does not tell is ``open``.
+
+    Args:
+        arg: ONNX Runtime's ``NodeArg``.
+
+    Raises:
+        ModelLoadError: it is no tensor, or of a type that the protocol cannot carry.
+    """
     kind = _TENSOR.fullmatch(arg.type)
     if kind is None:
         raise ModelLoadError(
@@ -146,6 +164,14 @@ def input_spec(arg: Any, facts: ModelFacts) -> TensorSpec:
 
 
 def output_of(arg: Any, facts: ModelFacts) -> Output:
+    """How an output becomes tensors; ``unsure`` where the file does not tell its shapes.
+
+    Args:
+        arg: ONNX Runtime's ``NodeArg``.
+
+    Raises:
+        ModelLoadError: the protocol cannot carry its type.
+    """
     if kind := _TENSOR.fullmatch(arg.type):
         unranked = arg.name in facts.unranked and not arg.shape
         return Plain((TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,) if unranked else _shape(arg)),), unranked)
@@ -175,7 +201,14 @@ def _shape(arg: Any) -> tuple[int, ...]:
 
 
 def check_bfloat16(by_value: bool, inputs: Iterable[TensorSpec], outputs: Iterable[Output]) -> None:
-    """Refuse bfloat16 outputs beside what cannot be exchanged in the same way."""
+    """Refuse bfloat16 outputs beside what cannot be exchanged in the same way.
+
+    Args:
+        by_value: there are bfloat16 outputs.
+
+    Raises:
+        ModelLoadError: strings go in, or sequences or maps come out, beside them.
+    """
     strings = any(spec.datatype == "BYTES" for spec in inputs)
     if by_value and (strings or not all(isinstance(output, Plain) for output in outputs)):
         raise ModelLoadError(
@@ -185,6 +218,11 @@ def check_bfloat16(by_value: bool, inputs: Iterable[TensorSpec], outputs: Iterab
 
 
 def check_names(specs: Sequence[TensorSpec]) -> None:
+    """Refuse outputs whose names, once parts such as ``.keys`` are added, are the same.
+
+    Raises:
+        ModelLoadError: two are.
+    """
     names = [spec.name for spec in specs]
     if len(set(names)) != len(names):
         raise ModelLoadError("two outputs would have the same name; export the model with other output names")

@@ -35,8 +35,8 @@ def find_modules(modules: Path | None = None) -> Path:
     folder = modules or (Path(named).expanduser() if named else _default_modules())
     folder = folder.absolute()  # Node takes a relative path for a package's name
     folder = folder if folder.name == "node_modules" else folder / "node_modules"
-    missing = [name for name in PACKAGES if not (folder / name.rpartition("@")[0] / "package.json").is_file()]
-    if missing:
+    absent = [name for name in PACKAGES if not (folder / name.rpartition("@")[0] / "package.json").is_file()]
+    if absent:
         raise RuntimeMissingError(
             f"TensorFlow.js is not installed in {folder}; run (in Termux after: pkg install nodejs): "
             f"npm install --prefix {folder.parent} {' '.join(PACKAGES)}"

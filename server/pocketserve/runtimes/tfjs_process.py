@@ -60,6 +60,7 @@ class EndedError(WorkerError):
 
 
 def sentence(text: Any) -> str:
+    """An error of the process as part of a sentence: one line, 400 characters at most, without a full stop."""
     return " ".join(str(text).split())[:400].rstrip(". ")
 
 
@@ -85,6 +86,7 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
+        """The process's number, where one runs."""
         child = self._child
         return child.pid if child is not None and child.is_running else None
 

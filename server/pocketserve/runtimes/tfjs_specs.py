@@ -23,10 +23,16 @@ _TYPE_NUMBERS |= {9: "DT_INT64", 10: "DT_BOOL", 17: "DT_UINT16", 19: "DT_HALF"}
 
 
 def dtype_of(spec: TensorSpec) -> str:
+    """TensorFlow.js's name for a spec's datatype: ``float32``, ``int32`` or ``bool``."""
     return next(dtype for dtype, datatype in DATATYPES.items() if datatype == spec.datatype)
 
 
 def input_specs(described: Sequence[Mapping[str, Any]], files: ModelFiles) -> list[TensorSpec]:
+    """Inputs in the model's order, with the signature's names as aliases; ``open`` where the rank is not known.
+
+    Raises:
+        ModelLoadError: an input is neither float32, int32 nor bool.
+    """
     signature = _by_tensor(files.signature.get("inputs"))
     specs = []
     for entry in described:
