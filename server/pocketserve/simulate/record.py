@@ -21,7 +21,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One process of the server: its id, and the second at which it was first seen."""
+    """One process of the server: its id, and the second from which on it is known."""
 
     pid: int
     since: float

@@ -181,7 +181,7 @@ class Watch:
 
     def __init__(self, phone: Phone, begin: float) -> None:
         self.memory: list[Memory] = []
-        self.lives: list[Life] = []
+        self.lives = [Life(phone.pid, 0.0)] if phone.pid is not None else []  # it was ready before the traffic
         self._phone = phone
         self._begin = begin
         self._stopping = threading.Event()
