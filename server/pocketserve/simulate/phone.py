@@ -263,6 +263,9 @@ class Phone:
             self._processes.kill("memory", for_good=False)
 
 
+GUEST = "; another command has this folder: what the system tells of cores, memory and battery is that one's"
+
+
 def describe(phone: Phone) -> str:
     """The phone in one sentence, and what stands for it here."""
     model, cores = phone.model, phone.cores
@@ -272,4 +275,5 @@ def describe(phone: Phone) -> str:
         f"{model.name}: {model.fast_cores} fast and {model.slow_cores} slow cores ({where}), "
         f"{model.speed:.0%} of a desktop core's time each, {model.memory_mb} MB for processes, "
         f"{' and '.join(phone.hidden) or 'nothing'} hidden"
+        f"{GUEST if phone.look.is_guest else ''}"
     )
