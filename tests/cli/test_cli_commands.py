@@ -238,6 +238,31 @@ def test_bad_input_is_one_sentence(run, connection, words, reason, local):
     assert reason in run("predict", *words, *(["--local"] if local else connection), code=1)
 
 
+def test_a_name_like_no_other_is_told_where_names_are(run, connection):
+    assert run("predict", "nothing", "1", *connection, code=1).endswith(
+        "`pocketserve models` lists those of the server"
+    )
+    assert "did you mean 'petals'?" in run("predict", "petal", "1", *connection, code=1)
+    assert run("predict", "nothing", "1", "--local", code=1).endswith("'nothing' is not found")
+
+
+def test_a_path_needs_local(run, connection):
+    assert "--local loads" in run("predict", MODELS / "digits", SEVEN, *connection, code=1)
+
+
+def test_entries_without_a_label_show_their_number(run):
+    query = '{"query": "switch the lamp on", "texts": ["play a song", "turn on the light"]}'
+    header, first, *_ = run("predict", MODELS.parent / "tests" / "models" / "phrases", query, "--local").splitlines()
+    assert header.split() == ["INDEX", "SCORE"] and first.split()[0] == "1"
+
+
+def test_a_failed_load_is_told_once(tmp_path):
+    (tmp_path / "model.toml").write_text('task = "image-classification"\nlabels = "missing.txt"\n')
+    shutil.copy(MODELS / "digits" / "digits.tflite", tmp_path)
+    told = process("predict", tmp_path, SEVEN, "--local").stderr.decode()
+    assert told.count("failed to load") == 1 and "missing.txt" in told
+
+
 def test_an_empty_input_is_one_sentence(run, connection, tmp_path):
     (tmp_path / "empty").touch()
     assert "empty" in run("predict", "digits", tmp_path / "empty", *connection, code=1)

@@ -60,8 +60,10 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _sentence(error: Exception) -> str:
-    text = str(error).strip()
-    if getattr(error, "code", None) == "UNAUTHORIZED":
+    text, code = str(error).strip(), getattr(error, "code", None)
+    if code == "MODEL_NOT_FOUND" and type(error).__name__ == "ServerError" and "did you mean" not in text:
+        return f"{text}; `pocketserve models` lists those of the server"
+    if code == "UNAUTHORIZED":
         return f"{text}; --token-file names the file of the server's token, POCKETSERVE_TOKEN holds the token itself"
     designed = (CommandError,)
     if isinstance(error, designed) or type(error).__module__.startswith("pocketserve"):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from pocketserve.config import Config, load_config
 from pocketserve.runtimes.registry import kind_at
 from pocketserve.service import Service
+
+# Where no log is set up, Python prints warnings: a load that failed, which the command itself tells as its error.
+logging.getLogger("pocketserve.engine.engine").addHandler(logging.NullHandler())
 
 
 def is_model_path(text: str) -> bool:

@@ -52,10 +52,17 @@ def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
         rows.append([name, READY if ready else others[0]["state"], ", ".join(ready), more])
         for one in others:
             label = f"{name}/{one['version']}" if one.get("version") else name
-            reasons.setdefault(one.get("reason", "") or one["state"].lower(), []).append(label)
+            reasons.setdefault(_reason(one), []).append(label)
     print_table(["MODEL", "STATE", "VERSIONS", ""], rows)
     if reasons:
         print("\nUnavailable (`pocketserve models --all` lists each version):")
     for reason, labels in reasons.items():
         more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
         print(f"  {', '.join(labels[:SHOWN])}{more}: {printable(reason)}")
+
+
+def _reason(entry: Mapping[str, Any]) -> str:
+    """Why a version cannot be served, without its name, which stands before it."""
+    begin = f"failed to load {entry['name']!r} version {entry.get('version', '')!r}: "
+    reason: str = entry.get("reason", "") or entry["state"].lower()
+    return reason.removeprefix(begin)

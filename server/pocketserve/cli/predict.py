@@ -128,6 +128,11 @@ def _parameters(options: argparse.Namespace) -> dict[str, str]:
 
 def _ask_server(options: argparse.Namespace, body: bytes) -> Asked:
     query = _parameters(options)
+    if "/" in options.model:
+        raise CommandError(
+            f"{options.model!r} is no model's name; `pocketserve models` lists those of the server, and --local loads "
+            "a file or folder without one"
+        )
     with connect(options) as client:
         if not options.save:
             return client.predict(options.model, body, parameters=query), None
@@ -155,7 +160,9 @@ def _print_answer(answer: dict[str, Any]) -> None:
     if not predictions:
         print("Nothing scores above the threshold.")
         return
-    keys = [key for key in predictions[0] if key not in ("index", "keypoints")]
+    first = predictions[0]
+    hidden = ("index", "keypoints") if "label" in first else ("keypoints",)  # a label says more than its number
+    keys = [key for key in first if key not in hidden]
     print_table(
         [key.upper() for key in keys],
         [[_cell(row.get(key)) for key in keys] for row in predictions[:MAX_ROWS]],
