@@ -262,3 +262,11 @@ def test_a_form_is_recognised(server, kind, hint):
     """What curl sends by -F and -d is no picture any more; the error says what to do instead."""
     answer = server.call("POST", "/predictions/digits", data=b"--x\r\n\x89PNG", headers={"Content-Type": kind})
     assert answer.status_code == 400 and hint in answer.json()["error"]
+
+
+def test_typed_json_is_not_taken_for_a_file(server):
+    """Line ends mean nothing in JSON: what is wrong with it is not curl's doing."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = server.call("POST", "/predictions/petals", data=b"[5.1]", headers=form)
+    assert answer.status_code == 400 and "no whole row" in answer.json()["error"]
+    assert "curl" not in answer.json()["error"]

@@ -52,7 +52,7 @@ def _form_hint(request: ApiRequest) -> str:
     kind = request.content_type.partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         return "; it came as a form, as curl -F sends it: send the file itself with curl -T FILE"
-    if kind == "application/x-www-form-urlencoded":
+    if kind == "application/x-www-form-urlencoded" and bytes(request.body[:1]) not in (b"[", b"{"):
         return "; if it was curl -d @FILE, that leaves out line ends: send the file with curl -T FILE"
     return ""
 
