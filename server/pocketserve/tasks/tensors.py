@@ -35,7 +35,7 @@ class Tensors:
         if not arrays.looks_like_json(body):
             raise invalid_input(
                 "this model takes numbers: send a JSON array, an object of arrays by input name, or a .npy file; "
-                "for pictures or text set a task in its model.toml"
+                "for pictures or text set a task in a model.toml, beside the file in a folder of its own"
             )
         values = strict_json.loads(body)
         if not isinstance(values, dict):
