@@ -90,7 +90,7 @@ class Custom:
         """See :class:`~pocketserve.tasks.base.Task`."""
         if self._prepare is None:
             return self._plain.prepare(body, hints)
-        made = _call(self._prepare, bytes(body), hints)
+        made = _call("prepare", self._prepare, bytes(body), hints)
         if not isinstance(made, Prepared):
             made = Prepared((made,))
         if not isinstance(made.runs, list | tuple) or not made.runs:
@@ -102,7 +102,7 @@ class Custom:
         if self._answer is None:
             return self._plain.answer(runs, options, context)
         given = dict(runs[0]) if len(runs) == 1 else [dict(run) for run in runs]
-        entries = _call(self._answer, given, options, context)
+        entries = _call("answer", self._answer, given, options, context)
         if isinstance(entries, dict):
             entries = [entries]
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -131,15 +131,15 @@ class Custom:
         return arrays
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except ApiError:
         raise
-    except ValueError as error:
-        raise invalid_input(f"{FILE_NAME} refused this input: {str(error)[:300]}") from error
     except Exception as error:
-        raise _fault(function.__name__, f"failed: {type(error).__name__}: {str(error)[:300]}") from error
+        if name == "prepare" and isinstance(error, ValueError):
+            raise invalid_input(f"{FILE_NAME} refused this input: {str(error)[:300]}") from error
+        raise _fault(name, f"failed: {type(error).__name__}: {str(error)[:300]}") from error
 
 
 def _fault(function: str, detail: str) -> ApiError:
