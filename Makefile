@@ -1,6 +1,6 @@
 # One line a target. Everything happens in environments inside this folder; nothing else is installed.
 PYTHON ?= python3
-BIG = torch or tensorflow or tfjs or compiler or java or conformance or wheel or soak
+BIG = torch or tensorflow or tfjs or compiler or java or conformance or wheel or simulated or soak
 .PHONY: demo test test-all test-arm64 test-newest cases check serve bench plots apk
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest -m "not ($(BIG))"

@@ -182,7 +182,19 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 # The end of a run says what was left out and why: nothing is skipped in silence.
 
 _not_run: Counter[str] = Counter()
-_MARKS = ("assets", "onnx", "torch", "tensorflow", "tfjs", "compiler", "java", "conformance", "wheel", "soak")
+_MARKS = (
+    "assets",
+    "onnx",
+    "torch",
+    "tensorflow",
+    "tfjs",
+    "compiler",
+    "java",
+    "conformance",
+    "wheel",
+    "simulated",
+    "soak",
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -22,7 +22,7 @@ from pocketserve_client.transport import Request
 from .asking import Asker, Record
 from .conftest import FLOWER, WIDTH, Served, eventually, width
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.simulated]
 TRANSPORTS = ("socket", "http")
 
 

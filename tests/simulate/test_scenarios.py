@@ -17,7 +17,7 @@ import pytest
 from pocketserve.simulate.command import run_scenario
 from pocketserve.simulate.scenario import read_scenario, shipped
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.simulated]
 
 SHORT = """
 # One freeze and one kill.

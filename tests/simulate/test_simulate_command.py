@@ -19,7 +19,7 @@ from pocketserve_client import Client, ServerUnreachableError
 
 from .conftest import WIDTH, eventually, free_ports, width
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.simulated]
 SIMULATE = [sys.executable, "-m", "pocketserve", "simulate"]
 
 

@@ -17,7 +17,7 @@ from pocketserve.simulate.strangers import Stranger
 from pocketserve.simulate.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Addresses, App
 from pocketserve_client import Client
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.simulated]
 
 LIMIT_S = 60.0
 
