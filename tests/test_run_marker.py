@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -52,6 +55,27 @@ def test_a_living_server_with_the_same_folder_is_left_alone(tmp_path):
     assert noticed is not None and noticed.pid == dead
     assert [run.pid for run in running(tmp_path)] == [os.getpid()]
     marker.close()
+
+
+def test_two_that_look_at_once_do_not_take_each_other_for_the_server(tmp_path):
+    """The doctor's checks do: each tries the lock for a moment."""
+    tried, release = threading.Event(), threading.Event()
+    flock = fcntl.flock
+
+    def slow_flock(descriptor: int, operation: int) -> None:
+        flock(descriptor, operation)
+        tried.set()
+        assert release.wait(30)
+
+    dead = start_and_die(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pocketserve.run_marker.fcntl.flock", slow_flock)
+            first = pool.submit(killed, tmp_path)
+            assert tried.wait(30)
+        second = killed(tmp_path)
+        release.set()
+        assert second is not None and second.pid == dead and first.result(30) == second
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"pid": "x"}', "\0" * 100, "[" * 4000, ENDLESS, NEVER])

@@ -146,11 +146,12 @@ def _run_of(document: Mapping[str, Any]) -> Run:
 def _is_held(path: Path) -> bool:
     """Whether a living server holds the file."""
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared: two that look at the same time must not take each other for the server.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except OSError:
         return True
