@@ -64,7 +64,7 @@ def kept(service: Service, version: str = "tflite") -> dict[object, Any]:
     return running.prepared
 
 
-@pytest.mark.parametrize("version", ["tflite", "tflite-int8", "onnx"])
+@pytest.mark.parametrize("version", ["tflite", "tflite-int8", pytest.param("onnx", marks=pytest.mark.onnx)])
 def test_each_answer_is_that_of_its_own_bytes(service, version):
     alone = [ask(service, *body_of(picture(seed), id=f"fresh {seed}"), version) for seed in range(4)]
     again = [ask(service, *body_of(picture(seed), id="the same"), version) for seed in range(4)]
