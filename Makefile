@@ -4,7 +4,7 @@ BIG = torch or tensorflow or tfjs or compiler or java or conformance or wheel or
 .PHONY: demo test test-all test-arm64 test-newest cases check serve bench plots apk
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest -m "not ($(BIG))"
-test-all: ; $(PYTHON) tools/environment.py all tflite-runtime && POCKETSERVE_TEST_EVERYTHING=1 .venv-all/bin/python -m pytest && .venv-tflite-runtime/bin/python -m pytest -m "not (onnx or $(BIG))"
+test-all: ; $(PYTHON) tools/environment.py all tflite-runtime && POCKETSERVE_TEST_EVERYTHING=1 .venv-all/bin/python -m pytest && .venv-tflite-runtime/bin/python -m pytest --ignore=tests/wire -m "not (onnx or $(BIG))"
 test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64.py
 test-newest: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/newest_python.py
 cases: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tests/asset_cases.py

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from conftest import MODELS, StartServer
+from conftest import MODELS, Server, StartServer
 from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve_client import Client, ServerError
 
@@ -33,6 +35,9 @@ COUNTS = {
     "tfjs": 15,
 }
 """Mutations by kind, 500 together: fewer where one trial takes seconds, because its framework does."""
+
+SHARES = (("tflite", "onnx", "tfjs", "keras"), ("torchscript", "ptl", "torch", "pt2", "executorch", "savedmodel"))
+"""Two servers, which take about as long: a trial is a process of its own, and machines have two cores at least."""
 
 SEED = 20260101
 
@@ -106,27 +111,41 @@ def damaged(tmp_path: Path) -> tuple[Path, dict[str, VersionEntry]]:
     return models, versions
 
 
+def _names(kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return ((f"{kind}-{number}", kind) for kind in kinds for number in range(COUNTS[kind]))
+
+
+def ask_all(server: Server, kinds: Sequence[str], versions: dict[str, VersionEntry]) -> tuple[int, list[ServerError]]:
+    """Load every damaged model of these kinds, and ask the good one after each; how many were served, and refusals."""
+    served, refusals = 0, []
+    with Client(server.url, server.token, timeout=180) as client:
+        for name, kind in _names(kinds):
+            try:
+                client.model_metadata(name, versions[kind].name)
+                served += 1
+            except ServerError as error:
+                refusals.append(error)
+            client.unload(name)
+            good = client.predict("good", [5.1, 3.5, 1.4])["predictions"][0]["value"]
+            assert abs(good - 0.2266) < 0.001
+    return served, refusals
+
+
 def test_damaged_files_do_no_harm(new_server: StartServer, damaged: tuple[Path, dict[str, VersionEntry]]) -> None:
     """Each is refused with one sentence or served; the good model answers throughout, and nothing else is written."""
     models, versions = damaged
-    assert sum(COUNTS.values()) == 500
+    assert sum(COUNTS.values()) == 500 == sum(COUNTS[kind] for kinds in SHARES for kind in kinds)
     before = {path for path in models.rglob("*") if "__pycache__" not in path.parts}
-    server = new_server(models, "--state-dir", str(models.parent / "state"), "--trial-timeout", "60")
-    served, refusals = 0, []
-    with Client(server.url, server.token, timeout=180) as client:
-        for kind, count in COUNTS.items():
-            for number in range(count):
-                name = f"{kind}-{number}"
-                try:
-                    client.model_metadata(name, versions[kind].name)
-                    served += 1
-                except ServerError as error:
-                    refusals.append((error.status, str(error)))
-                client.unload(name)
-                good = client.predict("good", [5.1, 3.5, 1.4])["predictions"][0]["value"]
-                assert abs(good - 0.2266) < 0.001
-    assert server.process.poll() is None
+    servers = [
+        new_server(models, "--state-dir", str(models.parent / f"state-{number}"), "--trial-timeout", "60")
+        for number in range(len(SHARES))
+    ]
+    with ThreadPoolExecutor(len(SHARES)) as pool:
+        results = list(pool.map(ask_all, servers, SHARES, [versions] * len(SHARES)))
+    assert [server.process.poll() for server in servers] == [None] * len(SHARES)
+    served = sum(count for count, _ in results)
+    refusals = [error for _, errors in results for error in errors]
     assert served + len(refusals) == 500 and len(refusals) > 100
-    assert {status for status, _ in refusals} == {503}
-    assert all(len(reason) > 40 and "\n" not in reason for _, reason in refusals)
+    assert {error.status for error in refusals} == {503}
+    assert all(len(str(error)) > 40 and "\n" not in str(error) for error in refusals)
     assert {path for path in models.rglob("*") if "__pycache__" not in path.parts} == before
