@@ -38,7 +38,7 @@ WHEELS = (
     *("segno", "scikit-learn", "srptools", "sentencepiece", "tokenizers", "zxing-cpp", "hatchling"),
     "openapi-spec-validator",
 )
-NOT_HERE = "torch or tensorflow or tfjs or compiler or java or conformance or wheel or soak or assets"
+NOT_HERE = "torch or tensorflow or tfjs or compiler or java or conformance or wheel or simulated or soak or assets"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
