@@ -9,23 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from pocketserve.cli import CommandError
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_json, print_table
 from pocketserve.cli.own_server import OwnServer, own_server
 from pocketserve.cli.progress import Progress
-from pocketserve.tensors import Array, TensorSpec
+from pocketserve.cli.random_inputs import random_inputs
+from pocketserve.tensors import Array
 from pocketserve_client import Client
 from pocketserve_client.arrays import as_tensor
-from pocketserve_wire import DATATYPES
 from pocketserve_wire.oip import InferRequest
 
 WARM_UP = 10
 MAX_ROUNDS = 1_000_000
 MAX_SECONDS = 86_400
-MAX_ELEMENTS = 1 << 26
 MEMORY_KEYS = {"Rss": "resident", "Pss": "proportional", "Private_Clean": "private", "Private_Dirty": "private"}
 WAYS = {"in_process": "in this process", "socket": "over the socket", "http": "over HTTP"}
 
@@ -75,30 +71,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print_result(result)
     return 0
-
-
-def random_inputs(specs: Any) -> dict[str, Array]:
-    """One random array for each input; free dimensions are 1, floats lie in [0, 1), texts are short words.
-
-    Raises:
-        CommandError: an input is too large to be made up.
-    """
-    random = np.random.default_rng(0)
-    return {spec.name: _random_input(spec, random) for spec in specs}
-
-
-def _random_input(spec: TensorSpec, random: np.random.Generator) -> Array:
-    shape = tuple(max(1, size) for size in spec.shape)
-    if int(np.prod(shape, dtype=np.float64)) > MAX_ELEMENTS:
-        raise CommandError(f"input {spec.name!r} of shape {list(shape)} is too large to be measured with random values")
-    if spec.datatype == "BYTES":
-        return np.full(shape, b"word", dtype=object)
-    dtype = np.dtype(DATATYPES[spec.datatype].typestr)
-    if dtype.kind == "f":
-        return random.random(shape, np.float32).astype(dtype)
-    if dtype == np.uint8:
-        return random.integers(0, 256, shape, np.uint8)
-    return random.integers(0, 2, shape).astype(dtype)  # indices, such as tokens: small ones are always good
 
 
 def _measure(

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.bench import random_inputs
 from pocketserve.cli.choice import Choice, choose
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table
 from pocketserve.cli.progress import Progress
+from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.engine.batching import agrees, free_rows
 from pocketserve.engine.cores import available_memory, count_fast, usable_cores
 from pocketserve.engine.loading import LoadedModel
