@@ -10,7 +10,7 @@ from pocketserve.runtimes.registry import kind_at
 from pocketserve.service import Service
 
 # Where no log is set up, Python prints warnings: a load that failed, which the command itself tells as its error.
-logging.getLogger("pocketserve.engine.engine").addHandler(logging.NullHandler())
+logging.getLogger("pocketserve.engine.opening").addHandler(logging.NullHandler())
 
 
 def is_model_path(text: str) -> bool:

@@ -1,12 +1,17 @@
-"""How many cores are worth using: the fast ones among those this process may run on now."""
+"""What this process may use of the device now: the cores it may run on, the fast ones among them, and memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pocketserve import system
+from pocketserve.engine.tuned import Threads
+
+if TYPE_CHECKING:
+    from pocketserve.engine.power import PowerWatch
 
 FAST_SHARE = 0.7
 """A core counts as fast from this share of the fastest core's top speed: big and middle cores, not little ones."""
@@ -45,6 +50,45 @@ def count_fast(cores: Iterable[int], speed: Callable[[int], int | None] = top_sp
     if len(speeds) < len(listed) or not speeds:
         return max(1, len(listed))
     return sum(known >= FAST_SHARE * max(speeds) for known in speeds)
+
+
+class CoreWatch:
+    """Follows the cores that this process may use, and whether power is low, which halves them.
+
+    Android takes cores away from an app in the background and gives them back later.
+
+    Args:
+        usable_cores: the cores that this process may use now.
+    """
+
+    def __init__(self, usable_cores: Callable[[], list[int]], power: PowerWatch) -> None:
+        self.usable_cores = usable_cores
+        self.power = power
+        self._fitted = usable_cores(), power.low
+
+    def follow(self) -> bool:
+        """Take what is so now for given; returns whether it is something else than before."""
+        before, self._fitted = self._fitted, (self.usable_cores(), self.power.low)
+        return self._fitted != before
+
+    def has_changed(self, now: float) -> bool:
+        """Whether there is something to look at that was not looked at yet."""
+        return self.power.due(now) or (self.usable_cores(), self.power.low) != self._fitted
+
+    @property
+    def runs_at_a_time(self) -> int:
+        """Runs at a time, over all models."""
+        usable, low = self._fitted
+        return (max(1, len(usable) // 2) if low else len(usable)) + 1
+
+    def threads(self, named: int) -> Threads:
+        """What one run may use.
+
+        Args:
+            named: threads that the settings name; 0 takes the fast cores.
+        """
+        usable, low = self._fitted
+        return Threads(named or count_fast(usable), len(usable), fixed=named != 0, low_power=low)
 
 
 def available_memory() -> int:

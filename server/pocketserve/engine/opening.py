@@ -1,0 +1,170 @@
+"""Opening versions: outside of the lock, and published when they are there or have failed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pocketserve.engine.budget import Budget
+from pocketserve.engine.cores import CoreWatch
+from pocketserve.engine.lane import Scheduler
+from pocketserve.engine.running import EngineOptions, Running, start_running
+from pocketserve.engine.slots import Key, Slot, SlotTable, State, close_all, detach
+from pocketserve.repository.files import file_bytes, stamp, version_files
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.engine.loading import LoadedModel
+    from pocketserve.engine.tuning_store import TuningStore
+    from pocketserve.quarantine.quarantine import Quarantine
+
+log = logging.getLogger(__name__)
+
+
+class Opener:
+    """Opens versions and puts them into their slots; see :class:`pocketserve.engine.engine.Engine` for the arguments.
+
+    The threads that call it own the slots they bring: these are LOADING.
+    """
+
+    def __init__(
+        self,
+        slots: SlotTable,
+        budget: Budget,
+        watch: CoreWatch,
+        scheduler: Scheduler,
+        options: EngineOptions,
+        clock: Callable[[], float],
+        quarantine: Quarantine | None,
+        tuning: TuningStore | None,
+    ) -> None:
+        self._slots = slots
+        self._budget = budget
+        self._watch = watch
+        self._scheduler = scheduler
+        self._options = options
+        self._clock = clock
+        self._quarantine = quarantine
+        self._tuning = tuning
+
+    def open(
+        self,
+        slot: Slot,
+        entry: ModelEntry,
+        version: VersionEntry,
+        fallback: tuple[State, Running | None],
+        deadline: float,
+    ) -> None:
+        """Load a version and publish it.
+
+        Args:
+            fallback: what the slot was before, and what it held: that is left where the load fails.
+            deadline: the clock's time at which waits end.
+
+        Raises:
+            ApiError: why it cannot be loaded.
+        """
+        key = (entry.name, version.name)
+        try:
+            self._budget.make_room(key, file_bytes(version) * entry.manifest.instances, deadline)
+            started = self._clock()
+            self.look_around()
+            model = self._load(entry, version, deadline)
+        except ApiError as error:
+            self._publish_failure(slot, version, error, fallback)
+            raise
+        except BaseException as error:  # a slot that stayed LOADING would answer nobody any more
+            fault = ApiError(ErrorCode.MODEL_FAILED, f"failed to load {key[0]!r}: {type(error).__name__}: {error}")
+            self._publish_failure(slot, version, fault, fallback)
+            raise
+        log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
+        fresh = start_running(model, self._options, self._scheduler, self._clock)
+        with self._slots.changed:
+            closing = [detach(slot)]
+            slot.running, slot.reserved = fresh, 0
+            slot.state, slot.error = State.READY, None
+            if self._slots.closed:
+                closing = [detach(slot)]
+            closing += self._budget.evict_beside(key)
+            self._slots.changed.notify_all()
+        close_all(*closing)
+
+    def _load(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> LoadedModel:
+        # Imported with the first model: a server that has loaded none does not hold the code for it.
+        from pocketserve.engine.loading import load_model
+
+        threads, pixels = self._watch.threads(self._options.threads), self._options.max_image_pixels
+        return load_model(entry, version, threads, pixels, self._quarantine, deadline, self._tuning)
+
+    def _publish_failure(
+        self, slot: Slot, version: VersionEntry, error: ApiError, fallback: tuple[State, Running | None]
+    ) -> None:
+        state, previous = fallback
+        with self._slots.changed:
+            slot.reserved = 0
+            if previous is not None:
+                slot.state = State.READY  # a failed reload leaves the old one serving
+            elif error.code.retryable:
+                slot.state = state
+            else:
+                slot.state, slot.error, slot.failed_stamp = State.FAILED, error, stamp_of(version)
+            self._slots.changed.notify_all()
+        log.warning("%s", error.message)
+
+    def look_around(self) -> None:
+        """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
+        self._watch.power.look()
+        with self._slots.lock:  # asked under the lock, or a thread that was held up would bring an old answer back
+            if self._watch.follow():
+                self._scheduler.resize(self._watch.runs_at_a_time)
+
+    def fit_threads(self) -> None:
+        """Open loaded models again whose sessions were made for another number of cores. The old ones serve on."""
+        with self._slots.lock:
+            listed = self._slots.loaded()
+        for key, slot, _ in listed:
+            with self._slots.lock:
+                running = slot.running
+                if running is None or slot.state is not State.READY:
+                    continue
+                threads = running.model.threads_for(self._watch.threads(self._options.threads))
+                if running.model.threads == threads or running.model.fixed_threads:
+                    continue
+                if running.open_sequences:
+                    continue  # their state would be lost; the next sweep looks again
+                slot.state, slot.reserved = State.LOADING, running.model.memory_bytes
+            self._reopen(key, slot, running, threads)
+
+    def _reopen(self, key: Key, slot: Slot, running: Running, threads: int) -> None:
+        fresh = None
+        try:
+            fresh = start_running(running.model.reopen(threads), self._options, self._scheduler, self._clock)
+        except ApiError as error:
+            log.warning("%s", error.message)
+            running.model.threads = threads  # it is not tried again and again
+        finally:
+            with self._slots.changed:
+                closing = None
+                if fresh is not None and running.open_sequences:
+                    closing = fresh  # begun meanwhile: their state would be lost; the next sweep looks again
+                elif fresh is not None:
+                    fresh.last_used = running.last_used
+                    closing = detach(slot)
+                    slot.running = fresh
+                slot.state, slot.reserved = State.READY, 0
+                last = detach(slot) if self._slots.closed else None
+                self._slots.changed.notify_all()
+            if fresh is not None and closing is not fresh:
+                log.info("%s/%s runs with %d threads now", *key, threads)
+            close_all(closing, last)
+
+
+def stamp_of(version: VersionEntry) -> object:
+    """What changes when one of a version's files is replaced."""
+    try:
+        return stamp(version_files(version))
+    except (ModelLoadError, OSError):
+        return None

@@ -1,0 +1,151 @@
+"""What is known of every version, loaded or not, and the one lock under which that is decided.
+
+Opening and closing models happens outside of the lock: what is to be closed is handed back for :func:`close_all`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from pocketserve.engine import memory
+from pocketserve.engine.cancellation import Cancellation, waking
+from pocketserve.engine.statistics import VersionStatistics
+from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from pocketserve.engine.running import Running
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""A model's name and its version's."""
+
+
+class State(Enum):
+    """Where a version stands. ON_DEMAND will be loaded by its first request; STOPPED was unloaded on request."""
+
+    ON_DEMAND = "on demand"
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPED = "unloaded"
+
+
+@dataclass(slots=True)
+class Slot:
+    """Everything known of one version, loaded or not.
+
+    Attributes:
+        reserved: bytes that a load under way is thought to need, or the second copy of one that is opened again.
+    """
+
+    state: State = State.ON_DEMAND
+    running: Running | None = None
+    error: ApiError | None = None
+    failed_stamp: object = None
+    reserved: int = 0
+    statistics: VersionStatistics = field(default_factory=VersionStatistics)
+
+
+class SlotTable:
+    """The slots of all versions that were ever asked for.
+
+    While a slot is LOADING, only the thread that loads it changes it. All methods want the lock.
+
+    Args:
+        clock: seconds, monotonic.
+
+    Attributes:
+        by_key: a slot that is there stays, so no lock is needed to find it.
+        lock: guards them. By itself too: entering the condition would be one more call per request.
+        changed: the condition of that lock; told when a slot leaves LOADING and when the janitor has something to do.
+        closed: whether the server shuts down; nothing is loaded from then on.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.by_key: dict[Key, Slot] = {}
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.closed = False
+        self._clock = clock
+
+    def slot(self, key: Key) -> Slot:
+        """A version's slot, made when it is asked for the first time."""
+        slot = self.by_key.get(key)
+        return slot if slot is not None else self.by_key.setdefault(key, Slot())
+
+    def await_loading(self, slot: Slot, deadline: float, cancellation: Cancellation | None = None) -> None:
+        """Wait, without the lock, while another thread loads a version.
+
+        Args:
+            deadline: the clock's time at which the wait ends.
+
+        Raises:
+            ApiError: DEADLINE_EXCEEDED, CANCELLED.
+        """
+        if slot.state is not State.LOADING:
+            return
+        with waking(cancellation, self.changed):
+            while slot.state is State.LOADING:
+                if cancellation is not None:
+                    cancellation.check()
+                left = deadline - self._clock()
+                if left <= 0 or not self.changed.wait(bounded(left)):
+                    raise ApiError(
+                        ErrorCode.DEADLINE_EXCEEDED,
+                        "the request's timeout passed while its model was still loading",
+                    )
+
+    def loaded(self) -> list[tuple[Key, Slot, Running]]:
+        """The versions that are loaded now, in the order in which they were first asked for."""
+        return [(key, slot, slot.running) for key, slot in self.by_key.items() if slot.running is not None]
+
+    def residents(self) -> list[memory.Resident]:
+        """What is loaded, as the memory policy sees it."""
+        return [
+            # One that is being loaded anew counts as in use: its slot belongs to the thread that loads it.
+            memory.Resident(
+                key,
+                running.model.memory_bytes,
+                running.last_used,
+                running.users > 0 or slot.state is State.LOADING,
+                running.keep_alive,
+            )
+            for key, slot, running in self.loaded()
+        ]
+
+    def evict(self, key: object) -> Running | None:
+        """Let a version go until its next request; what to close, as :func:`detach` has it."""
+        slot = self.by_key[key]  # type: ignore[index]  # the policy hands back the keys it was given
+        slot.state = State.ON_DEMAND
+        log.info("unloading %s/%s: idle for its keep-alive time, or to make room", *key)  # type: ignore[misc]
+        return detach(slot)
+
+
+def detach(slot: Slot) -> Running | None:
+    """Take the loaded version out of its slot; returns it when nobody holds it, so that it can be closed."""
+    running, slot.running = slot.running, None
+    if running is None:
+        return None
+    running.retired = True
+    return running if running.users == 0 else None
+
+
+def close_all(*closing: Running | None) -> None:
+    """Close versions that were detached, and give their memory back to the system. Not to be called under the lock."""
+    done = [running for running in closing if running is not None]
+    for running in done:
+        running.close()
+    if done:
+        memory.return_free_memory()
+
+
+def bounded(seconds: float) -> float:
+    """A wait that the operating system accepts."""
+    return min(max(0.0, seconds), threading.TIMEOUT_MAX)
