@@ -130,6 +130,50 @@ def test_nothing_is_imported_upward(package: str) -> None:
     assert offenders(package, *FORBIDDEN[package]) == []
 
 
+def neighbours(*, into_functions: bool) -> dict[str, set[str]]:
+    """For each of our modules, those of ours that it imports; a package stands for its ``__init__``."""
+    ours = {module_of(path).removesuffix(".__init__"): path for package in SOURCES for path in files(package)}
+    graph: dict[str, set[str]] = {module: set() for module in ours}
+    for module, path in ours.items():
+        for node in walk(ast.parse(path.read_text(encoding="utf-8")), into_functions=into_functions):
+            named = targets(node, module_of(path))
+            if isinstance(node, ast.ImportFrom) and all(name in ours for name in named[1:]):
+                del named[0]  # ``from package import module`` wants nothing of the package itself
+            graph[module].update(name for name in named if name in ours)
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The modules that lead back to themselves, each with all that lie on such a way."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        found: set[str] = set()
+        ahead = [start]
+        while ahead:
+            new = graph[ahead.pop()] - found
+            found |= new
+            ahead += new
+        reached[start] = found
+    knots = {frozenset(other for other in found if start in reached[other]) for start, found in reached.items()}
+    return sorted(sorted(knot) for knot in knots if knot)
+
+
+@pytest.mark.parametrize("into_functions", [False, True], ids=["at import", "ever"])
+def test_no_module_imports_itself_by_a_detour(into_functions: bool) -> None:
+    """No circles, not even through imports within functions: each module can be understood from those below it.
+
+    Names for type checkers only do not count: they load nothing.
+    """
+    assert circles(neighbours(into_functions=into_functions)) == []
+
+
+def test_the_finder_of_circles() -> None:
+    """It finds a module that imports itself by a detour, and not two ways to the same one."""
+    graph = {"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set[str](), "e": {"f"}, "f": {"g", "a"}, "g": {"e"}}
+    assert circles(graph) == [["e", "f", "g"]]
+    assert circles(graph | {"d": {"b"}}) == [["b", "d"], ["e", "f", "g"]]
+
+
 @pytest.mark.parametrize("package", SOURCES)
 def test_frameworks_are_imported_late(package: str) -> None:
     """No module imports a framework, Pillow or the metrics library before a function needs it."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import MODELS
 from pocketserve.engine import battery as battery_module
-from pocketserve.engine.battery import PROGRAM, Battery, read_status
+from pocketserve.engine.battery import PROGRAM, Battery, Reading, read_status
 from pocketserve.engine.engine import Engine
 from pocketserve.engine.power import (
     ASK_RARELY_S,
@@ -23,7 +23,6 @@ from pocketserve.engine.power import (
     LOOK_S,
     STALE_S,
     PowerWatch,
-    Reading,
     reasons_for,
 )
 from pocketserve.engine.running import EngineOptions

@@ -10,8 +10,8 @@ import re
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from pocketserve.api.messages import ApiRequest, ApiResponse, error_response
-from pocketserve.api.routes import ROUTES, Route
+from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_response
+from pocketserve.api.routes import ROUTES
 from pocketserve.engine.cancellation import cancelled
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode

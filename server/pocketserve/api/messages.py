@@ -1,14 +1,17 @@
-"""What transports hand to the interface and get back."""
+"""What transports hand to the interface and get back, and what stands between: a handler behind a route."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from pocketserve.service import Service
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"
@@ -58,6 +61,36 @@ class ApiResponse:
     headers: dict[str, str] = field(default_factory=dict)
     compressible: bool = False
     retry_after_s: float | None = None
+
+
+Handler = Callable[["Service", ApiRequest], ApiResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One entry of the dispatch table, see :mod:`pocketserve.api.routes`.
+
+    Attributes:
+        group: the protocol it belongs to; Flask has one blueprint per group.
+        open: answered without a token.
+        body: what a POST takes, as a key of ``openapi.REQUEST_BODIES``.
+        answer: what it answers, as a key of ``openapi.ANSWERS``.
+    """
+
+    method: str
+    pattern: str
+    handler: Handler
+    group: str
+    answer: str
+    body: str | None = None
+    open: bool = False
+
+    @property
+    def name(self) -> str:
+        """A unique name: the operation's id."""
+        tail = "_version" if "{version}" in self.pattern else ""
+        slash = "_slash" if self.pattern.endswith("/") and len(self.pattern) > 1 else ""
+        return f"{self.handler.__name__}{tail}{'_all' if self.pattern == '/v2/models/stats' else ''}{slash}"
 
 
 def json_response(value: Any) -> ApiResponse:

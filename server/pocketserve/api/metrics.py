@@ -103,12 +103,11 @@ def _power(power: PowerWatch) -> Iterator[Metric]:
     for reason in REASONS:
         low.add_metric([reason], float(reason in power.reasons))
     yield low
-    if power.reading.charge is not None:
-        yield GaugeMetricFamily(
-            "pocketserve_battery_charge_ratio", "Charge, last read", value=power.reading.charge / 100
-        )
-    if power.reading.heat is not None:
-        yield GaugeMetricFamily("pocketserve_battery_celsius", "Temperature, last read", value=power.reading.heat)
+    reading = power.reading
+    if reading is not None and reading.charge is not None:
+        yield GaugeMetricFamily("pocketserve_battery_charge_ratio", "Charge, last read", value=reading.charge / 100)
+    if reading is not None and reading.heat is not None:
+        yield GaugeMetricFamily("pocketserve_battery_celsius", "Temperature, last read", value=reading.heat)
 
 
 def _counters(used: list[tuple[str, str, VersionStatistics]]) -> Iterator[Metric]:

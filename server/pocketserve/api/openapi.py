@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pocketserve import __version__
-from pocketserve.api.messages import ApiResponse, json_response
+from pocketserve.api.messages import ApiResponse, Route, json_response
 from pocketserve.tasks import parameters
 from pocketserve_wire import DATATYPES, ErrorCode
-
-if TYPE_CHECKING:
-    from pocketserve.api.routes import Route
 
 Schema = dict[str, Any]
 

@@ -6,41 +6,9 @@ A pattern's ``{name}`` stands for one path segment without "/" and ":"; its perc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pocketserve.api import metrics, oip, pairing, predictions, tfserving
-from pocketserve.api.messages import ApiRequest, ApiResponse
+from pocketserve.api.messages import ApiRequest, ApiResponse, Route
 from pocketserve.service import Service
-from pocketserve_wire.records import dataclass
-
-Handler = Callable[[Service, ApiRequest], ApiResponse]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One entry of the table.
-
-    Attributes:
-        group: the protocol it belongs to; Flask has one blueprint per group.
-        open: answered without a token.
-        body: what a POST takes, as a key of ``openapi.REQUEST_BODIES``.
-        answer: what it answers, as a key of ``openapi.ANSWERS``.
-    """
-
-    method: str
-    pattern: str
-    handler: Handler
-    group: str
-    answer: str
-    body: str | None = None
-    open: bool = False
-
-    @property
-    def name(self) -> str:
-        """A unique name: the operation's id."""
-        tail = "_version" if "{version}" in self.pattern else ""
-        slash = "_slash" if self.pattern.endswith("/") and len(self.pattern) > 1 else ""
-        return f"{self.handler.__name__}{tail}{'_all' if self.pattern == '/v2/models/stats' else ''}{slash}"
 
 
 def _openapi(service: Service, request: ApiRequest) -> ApiResponse:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
 from pocketserve.doctor.surroundings import Settings
-from pocketserve.engine.battery import PROGRAM, read_status
-from pocketserve.engine.power import BATTERY, HEAT, Reading, reasons_for
+from pocketserve.engine.battery import PROGRAM, Reading, read_status
+from pocketserve.engine.power import BATTERY, HEAT, reasons_for
 from pocketserve.run_marker import running
 
 if TYPE_CHECKING:

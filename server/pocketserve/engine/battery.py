@@ -11,9 +11,9 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from pocketserve import system
-from pocketserve.engine.power import Reading
 
 PROGRAM = "termux-battery-status"
 PROGRAM_TIMEOUT_S = 4.0
@@ -21,6 +21,14 @@ MAX_SUPPLIES, MAX_ZONES = 32, 128
 MAX_FILE_BYTES = 64
 SANE_C = (-40.0, 120.0)
 SANE_PERCENT = (0.0, 100.0)
+
+
+class Reading(NamedTuple):
+    """What is known of the battery; None is not known. Percent, whether it has a charger, and °C."""
+
+    charge: float | None = None
+    charging: bool | None = None
+    heat: float | None = None
 
 
 class Battery:

@@ -12,12 +12,12 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from pocketserve.engine.battery import Battery
+    from pocketserve.engine.battery import Battery, Reading
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,6 @@ STALE_S = 1800.0
 
 RETRY_S = 60.0
 END_S = 2.0
-
-
-class Reading(NamedTuple):
-    """What is known of the battery; None is not known. Percent, whether it has a charger, and °C."""
-
-    charge: float | None = None
-    charging: bool | None = None
-    heat: float | None = None
 
 
 def reasons_for(reading: Reading, before: frozenset[str], low_battery: float, hot_battery: float) -> frozenset[str]:
@@ -76,7 +68,7 @@ class PowerWatch:
 
     Attributes:
         reasons: why power is low; empty when it is not.
-        reading: the last one.
+        reading: the last one; None before the first.
         on_change: called after a change, on whichever thread noticed it.
     """
 
@@ -89,7 +81,7 @@ class PowerWatch:
         open_battery: Callable[[], Battery] | None = None,
     ) -> None:
         self.reasons = frozenset([ASKED] if mode == "on" else [])
-        self.reading = Reading()
+        self.reading: Reading | None = None
         self.on_change: Callable[[], None] = lambda: None
         self._limits = low_battery, hot_battery
         self._clock = clock
@@ -170,11 +162,10 @@ class PowerWatch:
 
     def describe(self) -> str:
         """Why power is low, in words; empty when it is not."""
-        words = {
-            ASKED: "the setting low_power is on",
-            BATTERY: f"the battery is at {self.reading.charge or 0:.0f} %",
-            HEAT: f"the battery has {self.reading.heat or 0:.0f} °C",
-        }
+        words = {ASKED: "the setting low_power is on"}
+        if self.reading is not None:
+            words[BATTERY] = f"the battery is at {self.reading.charge or 0:.0f} %"
+            words[HEAT] = f"the battery has {self.reading.heat or 0:.0f} °C"
         return " and ".join(words[reason] for reason in REASONS if reason in self.reasons)
 
     def refuse_background(self) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pocketserve.simulate.conditions import Condition
+from pocketserve.simulate.device import PhoneModel
 from pocketserve.simulate.squatter import Squatter
-
-if TYPE_CHECKING:
-    from pocketserve.simulate.phone import Phone
 
 Options = Mapping[str, Any]
 CORES_ABOVE_BATTERY_C = 35.0
@@ -43,13 +41,38 @@ class Event:
     options: Options = field(default_factory=lambda: MappingProxyType({}))
 
 
+class PhoneUnderEvents(Protocol):
+    """All that an event may do to a phone; see :class:`~pocketserve.simulate.phone.Phone`."""
+
+    model: PhoneModel
+
+    @property
+    def ports(self) -> list[int]:
+        """The TCP ports on which its process listens, or did."""
+
+    def impose(self, condition: Condition) -> None:
+        """Put it under a condition."""
+
+    def lift(self, condition: Condition) -> None:
+        """Take the condition away again."""
+
+    def kill(self, cause: str) -> None:
+        """End its process by signal 9, until it is revived."""
+
+    def revive(self) -> None:
+        """Start the process again if it is dead."""
+
+    def excuse(self, cause: str) -> None:
+        """Name what is to blame for starts that fail; nothing, if empty."""
+
+
 class Happening(Protocol):
     """One event under way."""
 
-    def begin(self, phone: Phone) -> None:
+    def begin(self, phone: PhoneUnderEvents) -> None:
         """Do it."""
 
-    def end(self, phone: Phone) -> None:
+    def end(self, phone: PhoneUnderEvents) -> None:
         """Undo what does not go away by itself."""
 
 
@@ -59,10 +82,10 @@ class _Lasting:
     def __init__(self, condition: Condition) -> None:
         self._condition = condition
 
-    def begin(self, phone: Phone) -> None:
+    def begin(self, phone: PhoneUnderEvents) -> None:
         phone.impose(self._condition)
 
-    def end(self, phone: Phone) -> None:
+    def end(self, phone: PhoneUnderEvents) -> None:
         phone.lift(self._condition)
 
 
@@ -115,11 +138,11 @@ class MemoryPressure:
         self._mb = _take(options, mb=(0, 0, 1_000_000))["mb"]
         self._condition = Condition()
 
-    def begin(self, phone: Phone) -> None:
+    def begin(self, phone: PhoneUnderEvents) -> None:
         self._condition = Condition(memory_mb=max(1, round(self._mb or phone.model.memory_mb / 4)))
         phone.impose(self._condition)
 
-    def end(self, phone: Phone) -> None:
+    def end(self, phone: PhoneUnderEvents) -> None:
         phone.lift(self._condition)
         phone.revive()
 
@@ -137,10 +160,10 @@ class Kill:
     def __init__(self, options: Options) -> None:
         _take(options)
 
-    def begin(self, phone: Phone) -> None:
+    def begin(self, phone: PhoneUnderEvents) -> None:
         phone.kill("kill")
 
-    def end(self, phone: Phone) -> None:
+    def end(self, phone: PhoneUnderEvents) -> None:
         phone.revive()
 
 
@@ -159,7 +182,7 @@ class PortSquatter:
             raise EventError(f"ports must be a list of port numbers, not {self._ports!r}")
         self.squatter: Squatter | None = None
 
-    def begin(self, phone: Phone) -> None:
+    def begin(self, phone: PhoneUnderEvents) -> None:
         ports = self._ports or phone.ports
         if not ports:
             raise EventError("the command listens on no port yet")
@@ -173,7 +196,7 @@ class PortSquatter:
             raise EventError(f"the ports {ports} cannot be taken: {error.strerror}") from None
         phone.revive()
 
-    def end(self, phone: Phone) -> None:
+    def end(self, phone: PhoneUnderEvents) -> None:
         phone.excuse("")
         if self.squatter is not None:
             self.squatter.close()

@@ -9,8 +9,8 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.routing import BaseConverter
 
 from pocketserve.api import dispatch
-from pocketserve.api.messages import ApiRequest, ApiResponse, error_response
-from pocketserve.api.routes import ROUTES, Route
+from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_response
+from pocketserve.api.routes import ROUTES
 from pocketserve.security import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http import translation

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from pocketserve.api import dispatch
-from pocketserve.api.messages import ApiRequest, ApiResponse
-from pocketserve.api.routes import Route
+from pocketserve.api.messages import ApiRequest, ApiResponse, Route
 from pocketserve.transports.http import compression
 from pocketserve_wire.oip import parse_json_length
 
