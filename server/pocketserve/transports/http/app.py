@@ -89,8 +89,8 @@ def _read_request(route: Route, path: Mapping[str, str], max_body_bytes: int) ->
 
 
 def _write_response(answer: ApiResponse) -> Response:
-    headers, body = translation.finish(answer, request.headers.get("Accept-Encoding"))
-    return Response(body, status=translation.status_line(answer.status), headers=headers)
+    headers, chunks = translation.finish(answer, request.headers.get("Accept-Encoding"))
+    return Response(b"".join(chunks), status=translation.status_line(answer.status), headers=headers)
 
 
 def _register_errors(app: Flask) -> None:

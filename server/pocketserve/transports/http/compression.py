@@ -16,7 +16,7 @@ _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _LEVEL = 1
 
 
-def inflate(body: bytes, encoding: str, limit: int) -> bytes:
+def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | memoryview:
     """Undo a request's Content-Encoding.
 
     Args:
@@ -40,7 +40,7 @@ def inflate(body: bytes, encoding: str, limit: int) -> bytes:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"the {coding} body is damaged: {error}") from None
 
 
-def _inflate(body: bytes, wbits: int, limit: int) -> bytes:
+def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytes:
     parts: list[bytes] = []
     left = limit
     while True:

@@ -18,6 +18,7 @@ from waitress.server import TcpWSGIServer
 from waitress.task import WSGITask
 
 from pocketserve.security import Guard
+from pocketserve.transports.http.body import MAX_JOINED, Body, Part, Placed
 from pocketserve_wire import ApiError
 from pocketserve_wire.records import dataclass
 
@@ -26,9 +27,6 @@ MAX_UNREAD: Final = 64 * 1024
 
 MIN_PROGRESS: Final = 64 * 1024
 """Bytes that a slow reader must take each time before its patience begins anew; loopback takes them at once."""
-
-MAX_JOINED: Final = 64 * 1024
-"""Bytes of a body that are copied behind its header, so that both are sent at once."""
 
 RESCAN_S: Final = 1.0
 """While there is traffic, how often all connections are looked through."""
@@ -60,19 +58,23 @@ DEFAULT_PATIENCE: Final = Patience()
 
 
 class Task(WSGITask):  # type: ignore[misc]  # waitress has no types
-    """Sends the header with the body: two sends wake the client twice."""
+    """Sends the header with the body, since two sends wake the client twice, and large bodies without a copy."""
 
     wrote_header: bool
 
-    def write(self, data: bytes) -> None:
-        whole = not self.wrote_header and self.complete and 0 < len(data) <= MAX_JOINED
-        if not whole or len(data) != self.content_length or not self.has_body:
+    def write(self, data: bytes | memoryview) -> None:
+        left = -1 if self.content_length is None else self.content_length - self.content_bytes_written
+        if not (self.complete and self.has_body and 0 < len(data) <= left):
             super().write(data)
             return
-        header = self.build_response_header()
+        header = b"" if self.wrote_header else self.build_response_header()
         self.wrote_header = True
-        self.content_bytes_written = len(data)
-        self.channel.write_soon(header + data)
+        self.content_bytes_written += len(data)
+        if len(data) <= MAX_JOINED:
+            self.channel.write_soon(header + data)
+            return
+        self.channel.write_soon(header)
+        self.channel.write_soon(Part(memoryview(data)))
 
 
 class Channel(HTTPChannel):  # type: ignore[misc]
@@ -141,7 +143,31 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         if resumes:
             self.server.task_dispatcher.add_task(self)
 
-    def received(self, data: bytes) -> bool:
+    def handle_read(self) -> None:
+        if self._incoming() is None:
+            super().handle_read()
+        body = self._incoming()
+        if body is None or not self.connected:
+            return
+        try:
+            with body.room() as room:
+                count = self.socket.recv_into(room)
+        except BlockingIOError:
+            return  # the rest is still on its way
+        except OSError:
+            count = 0
+        if count:
+            self.last_activity = time.time()
+            self.received(Placed(count))
+        else:
+            self.handle_close()
+
+    def _incoming(self) -> Body | None:
+        """The body that is being received into its own memory."""
+        receiver = self.request.body_rcv if self.request is not None else None
+        return receiver if isinstance(receiver, Body) else None
+
+    def received(self, data: bytes | Placed) -> bool:
         taken: bool = super().received(data)
         self._look_for_token(self.request)  # of a request whose body is still coming
         if self.proven:

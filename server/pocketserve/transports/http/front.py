@@ -14,6 +14,7 @@ from pocketserve.api.messages import ApiRequest, ApiResponse
 from pocketserve.security import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http import translation
+from pocketserve.transports.http.body import MAX_JOINED, BodyFile
 from pocketserve_wire import ApiError
 
 Environ = dict[str, Any]
@@ -85,7 +86,7 @@ def _read_request(environ: Environ, target: dispatch.Target, max_body_bytes: int
     return translation.read_request(
         target.route,
         target.path,
-        environ["wsgi.input"].read(),  # waitress ends the stream where the body ends
+        _read_body(environ),
         query.encode("latin-1"),
         environ.get("HTTP_CONTENT_ENCODING", ""),
         environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH"),
@@ -94,7 +95,17 @@ def _read_request(environ: Environ, target: dispatch.Target, max_body_bytes: int
     )
 
 
+def _read_body(environ: Environ) -> bytes | memoryview:
+    stream = environ["wsgi.input"]
+    if isinstance(stream, BodyFile):
+        return stream.getbuffer()
+    body: bytes = stream.read()  # waitress ends the stream where the body ends
+    return body
+
+
 def _send(answer: ApiResponse, accept_encoding: str | None, start_response: StartResponse) -> list[bytes]:
-    headers, body = translation.finish(answer, accept_encoding)
-    start_response(translation.status_line(answer.status), [*headers.items(), ("Content-Length", str(len(body)))])
-    return [body]
+    headers, chunks = translation.finish(answer, accept_encoding)
+    size = sum(map(len, chunks))
+    start_response(translation.status_line(answer.status), [*headers.items(), ("Content-Length", str(size))])
+    # Large parts are sent from where they are; waitress takes any memory, which WSGI does not ask of servers.
+    return [b"".join(chunks)] if size <= MAX_JOINED else chunks  # type: ignore[return-value]

@@ -15,6 +15,7 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher
 from pocketserve.api.messages import error_response
 from pocketserve.config import Config
 from pocketserve.security import Guard
+from pocketserve.transports.http.body import Body
 from pocketserve.transports.http.connections import DEFAULT_PATIENCE, Channel, Patience, Server
 from pocketserve.transports.http.front import WsgiApp
 from pocketserve.transports.listener import bind
@@ -77,6 +78,13 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
             raise ParsingError("the request line or the Content-Length is invalid") from None
         if self.chunked or self.content_length > MAX_STRANGERS_BODY:
             self._refuse_strangers()
+        if not self.chunked and 0 < self.content_length < self.adj.max_request_body_size:
+            self.body_rcv = Body(self.content_length, self._json_length())
+
+    def _json_length(self) -> int:
+        """As the header says. It is checked by the application: here it only decides where memory begins."""
+        text = self.headers.get("INFERENCE_HEADER_CONTENT_LENGTH", "")
+        return int(text) if text.isdecimal() and len(text) < 20 else 0
 
     def _refuse_strangers(self) -> None:
         headers = self.headers

@@ -14,7 +14,7 @@ from pocketserve_wire.oip import parse_json_length
 def read_request(
     route: Route,
     path: Mapping[str, str],
-    body: bytes,
+    body: bytes | memoryview,
     query: bytes,
     encoding: str,
     json_length: str | None,
@@ -45,18 +45,18 @@ def status_line(status: int) -> str:
     return _STATUS_LINES.get(status, f"{status} Unknown")
 
 
-def finish(answer: ApiResponse, accept_encoding: str | None) -> tuple[dict[str, str], bytes]:
-    """An answer's headers, without its length, and its body, compressed where the client demands it."""
+def finish(answer: ApiResponse, accept_encoding: str | None) -> tuple[dict[str, str], list[bytes | memoryview]]:
+    """An answer's headers, without its length, and its body's parts, compressed where the client demands it."""
     headers = dict(answer.headers)
-    body = b"".join(answer.chunks)
+    chunks = answer.chunks
     if answer.json_length is not None:
         headers["Inference-Header-Content-Length"] = str(answer.json_length)
     if answer.compressible:
         headers["Vary"] = "Accept-Encoding"
         coding = compression.choose_coding(accept_encoding)
         if coding is not None:
-            body = compression.deflate(body, coding)
+            chunks = [compression.deflate(b"".join(chunks), coding)]
             headers["Content-Encoding"] = coding
     # Exactly this value: the kserve client reads an error only if the type has no charset behind it.
     headers["Content-Type"] = answer.content_type
-    return headers, body
+    return headers, chunks
