@@ -2,25 +2,31 @@ package dev.pocketserve.bridge;
 
 /** The moment at which a caller stops waiting, on a clock that never jumps. */
 final class Deadline {
+    private final Clock clock;
     private final long endsNs;
     private final long totalMs;
 
-    private Deadline(long endsNs, long totalMs) {
-        this.endsNs = endsNs;
-        this.totalMs = totalMs;
+    private Deadline(Clock clock, long ms) {
+        this.clock = clock;
+        this.endsNs = clock.nanos() + ms * 1_000_000;
+        this.totalMs = ms;
     }
 
     static Deadline in(long ms) {
-        return new Deadline(System.nanoTime() + ms * 1_000_000, ms);
+        return in(ms, Clock.SYSTEM);
+    }
+
+    static Deadline in(long ms, Clock clock) {
+        return new Deadline(clock, ms);
     }
 
     /** The earlier of this one and one that ends in so many milliseconds. */
     Deadline within(long ms) {
-        return remainingNs() <= ms * 1_000_000 ? this : in(ms);
+        return remainingNs() <= ms * 1_000_000 ? this : in(ms, clock);
     }
 
     long remainingNs() {
-        return endsNs - System.nanoTime();
+        return endsNs - clock.nanos();
     }
 
     /** Rounded up, so that a wait of this length does not end early; at least 0. */

@@ -1,21 +1,32 @@
 package dev.pocketserve.bridge;
 
+import java.util.Random;
+
 /**
  * Looks for a server that was there and is gone: it may be starting again. Only for calls that may be made twice, and
  * only for a while. The links below repeat at once, for connections that had merely grown old.
  */
 final class PatientLink implements Link {
-    private static final long FIRST_PAUSE_MS = 20;
-    private static final long LONGEST_PAUSE_MS = 500;
-
     private final Link link;
     private final int reconnectMs;
+    private final Clock clock;
+    private final Random random = new Random();
     private volatile boolean answered;
     private volatile boolean closed;
+    /** Calls that pause here; while there are none, answers cost no lock. */
+    private volatile int looking;
+    /** Guards the two counters, and wakes those that pause. */
+    private final Object gate = new Object();
+    private int returns;
 
     PatientLink(Link link, int reconnectMs) {
+        this(link, reconnectMs, Clock.SYSTEM);
+    }
+
+    PatientLink(Link link, int reconnectMs, Clock clock) {
         this.link = link;
         this.reconnectMs = reconnectMs;
+        this.clock = clock;
     }
 
     @Override
@@ -36,10 +47,14 @@ final class PatientLink implements Link {
             throws PocketServeException {
         PocketServeException lost = first;
         Deadline window = deadline.within(reconnectMs);
-        for (long pause = FIRST_PAUSE_MS; !window.isOver(); pause = Math.min(LONGEST_PAUSE_MS, 2 * pause)) {
-            sleep(Math.min(pause, window.remainingMs()));
-            if (closed || cancellation.isCancelled()) {
-                throw lost;
+        Pauses pauses = Pauses.whileAway(random);
+        while (!window.isOver()) {
+            pause(window.within(pauses.nextMs()), cancellation);
+            if (closed) {
+                throw Faults.closed();
+            }
+            if (cancellation.isCancelled()) {
+                throw Cancellation.cancelled(lost);
             }
             try {
                 return answered(link.exchange(request, deadline, cancellation));
@@ -62,20 +77,47 @@ final class PatientLink implements Link {
 
     private Answer answered(Answer answer) {
         answered = true;
+        if (looking > 0) {
+            wake();
+        }
         return answer;
     }
 
-    private static void sleep(long ms) throws PocketServeException {
-        try {
-            Thread.sleep(ms);
-        } catch (InterruptedException error) {
-            throw Faults.interrupted(error);
+    /** Waits; ends early when another call was answered, when this one is cancelled, and when the client is closed. */
+    private void pause(Deadline end, Cancellation cancellation) throws PocketServeException {
+        cancellation.onCancel(new Runnable() {
+            @Override
+            public void run() {
+                wake();
+            }
+        });
+        synchronized (gate) {
+            int before = returns;
+            looking++;
+            try {
+                while (returns == before && !closed && !cancellation.isCancelled() && !end.isOver()) {
+                    clock.await(gate, end.remainingMs());
+                }
+            } catch (InterruptedException error) {
+                throw Faults.interrupted(error);
+            } finally {
+                looking--;
+                cancellation.onCancel(null);
+            }
+        }
+    }
+
+    private void wake() {
+        synchronized (gate) {
+            returns++;
+            gate.notifyAll();
         }
     }
 
     @Override
     public void close() {
         closed = true;
+        wake();
         link.close();
     }
 }

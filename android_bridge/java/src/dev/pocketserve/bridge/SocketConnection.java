@@ -16,7 +16,7 @@ import java.util.Map;
  * One connection after its handshake: many calls share it. One thread reads; callers write; a second thread watches
  * for a peer that fell silent, and sleeps for good while nothing is under way.
  */
-final class SocketConnection {
+final class SocketConnection implements Watch.Watched {
     private static final long MAX_ID = 0xffffffffL;
 
     private final Socket socket;
@@ -50,7 +50,7 @@ final class SocketConnection {
         this.decoder = opened.decoder;
         this.limits = opened.limits;
         this.writer = new FrameWriter(socket.getOutputStream());
-        this.watch = new Watch(this, writer, pingIntervalMs);
+        this.watch = new Watch(this, writer, pingIntervalMs, Clock.SYSTEM);
         final Handshaker rest = opened;
         start("pocketserve-reader", new Runnable() {
             @Override
@@ -74,7 +74,8 @@ final class SocketConnection {
         }
     }
 
-    boolean isBusy() {
+    @Override
+    public boolean isBusy() {
         synchronized (state) {
             return ended == null && !underWay.isEmpty();
         }
@@ -322,7 +323,8 @@ final class SocketConnection {
     }
 
     /** Ends the connection, and with it all calls under way; the first reason counts. */
-    void end(PocketServeException why) {
+    @Override
+    public void end(PocketServeException why) {
         synchronized (state) {
             if (ended == null) {
                 ended = why;

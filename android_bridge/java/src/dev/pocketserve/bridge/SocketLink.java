@@ -1,6 +1,7 @@
 package dev.pocketserve.bridge;
 
 import java.io.IOException;
+import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 
@@ -8,10 +9,9 @@ import java.util.concurrent.locks.ReentrantLock;
 final class SocketLink implements Link {
     /** Requests that a server turned away unstarted, one connection after the other. */
     private static final int MAX_TURNED_AWAY = 8;
-    private static final long FIRST_PAUSE_MS = 50;
-    private static final long LONGEST_PAUSE_MS = 1000;
 
     private final Settings settings;
+    private final Random random = new Random();
     /** Only one caller opens a connection; the others wait for it. */
     private final ReentrantLock opening = new ReentrantLock();
     private volatile SocketConnection current;
@@ -24,6 +24,7 @@ final class SocketLink implements Link {
     @Override
     public Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
             throws PocketServeException {
+        Pauses pauses = null;
         for (int attempt = 0;; attempt++) {
             try {
                 return connection(deadline).exchange(request, deadline, cancellation);
@@ -32,17 +33,17 @@ final class SocketLink implements Link {
                 if (closed || attempt >= most || deadline.isOver() || !broken.fault().isRetryable()) {
                     throw broken.fault();
                 }
-                pause(attempt, deadline);
+                // The first repetition comes at once: a connection that was idle has mostly just been closed.
+                if (pauses == null) {
+                    pauses = Pauses.whileBusy(random);
+                } else {
+                    pause(pauses.nextMs(), deadline);
+                }
             }
         }
     }
 
-    /** The first repetition comes at once: a connection that was idle has mostly just been closed. */
-    private static void pause(int attempt, Deadline deadline) throws PocketServeException {
-        if (attempt == 0) {
-            return;
-        }
-        long ms = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS << Math.min(attempt, 10));
+    private static void pause(long ms, Deadline deadline) throws PocketServeException {
         try {
             Thread.sleep(Math.min(ms, deadline.remainingMs()));
         } catch (InterruptedException error) {

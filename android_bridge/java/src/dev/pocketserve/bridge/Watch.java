@@ -16,20 +16,33 @@ import java.util.Deque;
 final class Watch implements Runnable {
     /** Small frames that wait to be written; a peer that makes it more is not worth an answer. */
     private static final int MAX_WAITING = 256;
+    /** Waking up so much too late is more than a busy processor. */
+    private static final long FROZEN_MS = 1000;
 
-    private final SocketConnection connection;
+    private final Watched connection;
     private final FrameWriter writer;
     private final long intervalMs;
+    private final Clock clock;
     private final Deque<byte[]> waiting = new ArrayDeque<>();
     private volatile boolean heard;
     private boolean stopped;
     private boolean begun;
     private boolean asleep;
 
-    Watch(SocketConnection connection, FrameWriter writer, int intervalMs) {
+    /** What is watched. */
+    interface Watched {
+        /** Whether calls are under way. */
+        boolean isBusy();
+
+        /** Ends the connection and all calls on it. */
+        void end(PocketServeException why);
+    }
+
+    Watch(Watched connection, FrameWriter writer, int intervalMs, Clock clock) {
         this.connection = connection;
         this.writer = writer;
         this.intervalMs = intervalMs;
+        this.clock = clock;
     }
 
     /** Something came from the peer. */
@@ -101,13 +114,17 @@ final class Watch implements Runnable {
 
     /** A frame to write, or null after one interval, or once stopped. */
     private synchronized byte[] next() throws InterruptedException {
-        long ends = System.nanoTime() + intervalMs * 1_000_000;
+        long ends = clock.nanos() + intervalMs * 1_000_000;
         while (!stopped && waiting.isEmpty()) {
-            long leftMs = (ends - System.nanoTime() + 999_999) / 1_000_000;
+            long leftMs = (ends - clock.nanos() + 999_999) / 1_000_000;
             if (leftMs <= 0) {
+                // Far too late: this process was frozen itself, and what the server said since is not yet read.
+                if (-leftMs >= Math.max(intervalMs, FROZEN_MS)) {
+                    heard = true;
+                }
                 return null;
             }
-            wait(leftMs);
+            clock.await(this, leftMs);
         }
         return stopped ? null : waiting.poll();
     }

@@ -1,0 +1,36 @@
+package dev.pocketserve.bridge;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** A clock that moves when somebody waits, and writes down for how long they meant to. */
+class FakeClock extends Clock {
+    final List<Long> waits = new ArrayList<>();
+    private long nanos = 1_000_000_000_000L;
+
+    @Override
+    synchronized long nanos() {
+        return nanos;
+    }
+
+    @Override
+    void await(Object monitor, long ms) throws InterruptedException {
+        synchronized (this) {
+            waits.add(ms);
+        }
+        pass(ms);
+    }
+
+    synchronized void pass(long ms) {
+        nanos += ms * 1_000_000;
+    }
+
+    /** The sum of all waits. */
+    synchronized long waited() {
+        long all = 0;
+        for (long each : waits) {
+            all += each;
+        }
+        return all;
+    }
+}

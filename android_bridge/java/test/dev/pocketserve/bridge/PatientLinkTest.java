@@ -1,0 +1,186 @@
+package dev.pocketserve.bridge;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.Random;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.Test;
+
+/** A server that is away: how often it is looked for, for how long, and what ends the waiting. No time passes here. */
+public class PatientLinkTest {
+    private static final int LIMIT = 30_000;
+    private static final int WINDOW_MS = 5000;
+    private final FakeClock clock = new FakeClock();
+    private final Server server = new Server();
+    private final PatientLink link = new PatientLink(server, WINDOW_MS, clock);
+
+    /** Does what was planned for each attempt, then answers for ever. */
+    private static final class Server implements Link {
+        final Deque<PocketServeException> plan = new ArrayDeque<>();
+        PocketServeException always;
+        int attempts;
+
+        @Override
+        public synchronized Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
+                throws PocketServeException {
+            attempts++;
+            PocketServeException fault = plan.isEmpty() ? always : plan.poll();
+            if (fault != null) {
+                throw fault;
+            }
+            return new Answer(200, "application/json", 2, "{}".getBytes(FakePeer.UTF_8), -1);
+        }
+
+        @Override
+        public void close() {
+            always = Faults.closed();
+        }
+    }
+
+    private static PocketServeException away() {
+        return Faults.connecting("127.0.0.1", 8471, new java.net.ConnectException("refused"));
+    }
+
+    private Answer ask(Request request) throws PocketServeException {
+        return link.exchange(request, Deadline.in(30_000, clock), new Cancellation());
+    }
+
+    private Answer ask() throws PocketServeException {
+        return ask(Request.get("/v2/models"));
+    }
+
+    @Test(timeout = LIMIT)
+    public void aServerThatComesBackIsFoundSoon() throws Exception {
+        ask();
+        for (int i = 0; i < 5; i++) {
+            server.plan.add(away());
+        }
+        assertEquals(200, ask().status);
+        // The one that failed, and five more: the first pauses are short.
+        assertEquals(1 + 6, server.attempts);
+        assertEquals(5, clock.waits.size());
+        assertTrue(clock.waits.toString(), clock.waits.get(0) <= 50 && clock.waited() <= 400);
+    }
+
+    @Test(timeout = LIMIT)
+    public void itIsLookedForUntilTheWindowEnds() throws Exception {
+        ask();
+        server.always = away();
+        Faulty.of(PocketServeException.SERVER_UNREACHABLE, this::ask);
+        assertEquals(WINDOW_MS, clock.waited());
+        assertTrue(server.attempts + " attempts", server.attempts >= 20 && server.attempts <= 40);
+    }
+
+    @Test(timeout = LIMIT)
+    public void theCallersOwnTimeBoundsItToo() throws Exception {
+        ask();
+        server.always = away();
+        Faulty.of(PocketServeException.SERVER_UNREACHABLE,
+                () -> link.exchange(Request.get("/v2"), Deadline.in(120, clock), new Cancellation()));
+        assertEquals(120, clock.waited());
+    }
+
+    @Test(timeout = LIMIT)
+    public void noMoreThanAnEighthOfTheAbsenceIsLostInWaiting() {
+        for (int seed = 0; seed < 50; seed++) {
+            Pauses pauses = Pauses.whileAway(new Random(seed));
+            long away = 0;
+            for (int i = 0; i < 60; i++) {
+                long pause = pauses.nextMs();
+                assertTrue(pause + " ms after " + away, pause >= 37 && pause <= Math.max(50, 50 + away / 6));
+                assertTrue(pause <= 1000);
+                away += pause;
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void twoClientsDoNotComeTogether() {
+        Pauses one = Pauses.whileAway(new Random(1));
+        Pauses other = Pauses.whileAway(new Random(2));
+        int different = 0;
+        for (int i = 0; i < 20; i++) {
+            different += one.nextMs() == other.nextMs() ? 0 : 1;
+        }
+        assertTrue(different > 10);
+    }
+
+    @Test(timeout = LIMIT)
+    public void whatIsNotWaitedFor() throws Exception {
+        server.plan.add(away());
+        Faulty.of(PocketServeException.SERVER_UNREACHABLE, this::ask); // it has never answered
+        ask();
+        for (Request request : new Request[] {Request.get("/v2").once(), Request.get("/v2").withoutToken()}) {
+            server.plan.add(away());
+            Faulty.of(PocketServeException.SERVER_UNREACHABLE, () -> ask(request));
+        }
+        server.plan.add(Faults.closed());
+        Faulty.of(PocketServeException.CLOSED, this::ask);
+        assertEquals(0, clock.waits.size());
+    }
+
+    /** Lets a second thread act while the first waits, for as long as it takes. */
+    private static final class StoppedClock extends Clock {
+        final BlockingQueue<Object> waiting = new LinkedBlockingQueue<>();
+
+        @Override
+        long nanos() {
+            return 0;
+        }
+
+        @Override
+        void await(Object monitor, long ms) throws InterruptedException {
+            waiting.add(monitor);
+            monitor.wait();
+        }
+    }
+
+    private interface Act {
+        void on(PatientLink link, Cancellation cancellation) throws Exception;
+    }
+
+    /** What comes of a call that pauses for ever, when something else happens meanwhile. */
+    private String outcome(Act act) throws Exception {
+        StoppedClock stopped = new StoppedClock();
+        PatientLink patient = new PatientLink(server, WINDOW_MS, stopped);
+        Cancellation cancellation = new Cancellation();
+        BlockingQueue<String> told = new LinkedBlockingQueue<>();
+        patient.exchange(Request.get("/v2"), Deadline.in(1, stopped), new Cancellation());
+        server.plan.add(away());
+        Thread thread = new Thread(() -> {
+            try {
+                patient.exchange(Request.get("/v2"), Deadline.in(60_000, stopped), cancellation);
+                told.add("answered");
+            } catch (PocketServeException error) {
+                told.add(error.getCode());
+            }
+        });
+        thread.start();
+        stopped.waiting.poll(10, TimeUnit.SECONDS);
+        act.on(patient, cancellation);
+        String outcome = told.poll(10, TimeUnit.SECONDS);
+        thread.join(10_000);
+        return outcome;
+    }
+
+    @Test(timeout = LIMIT)
+    public void cancellingEndsTheWaiting() throws Exception {
+        assertEquals(PocketServeException.CANCELLED, outcome((link, cancellation) -> cancellation.cancel()));
+    }
+
+    @Test(timeout = LIMIT)
+    public void closingEndsTheWaiting() throws Exception {
+        assertEquals(PocketServeException.CLOSED, outcome((link, cancellation) -> link.close()));
+    }
+
+    @Test(timeout = LIMIT)
+    public void theAnswerOfAnotherCallEndsTheWaiting() throws Exception {
+        assertEquals("answered", outcome((link, cancellation) ->
+                link.exchange(Request.get("/v2"), Deadline.in(1), new Cancellation())));
+    }
+}
