@@ -59,9 +59,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, float[] values, long... shape) {
-        ByteBuffer data = allocate(name, values.length, Datatype.FP32, shape);
-        data.asFloatBuffer().put(values);
-        return new Tensor(name, Datatype.FP32, data, shape);
+        Tensor made = zeros(name, Datatype.FP32, values.length, shape);
+        made.data.asFloatBuffer().put(values);
+        return made;
     }
 
     /**
@@ -73,9 +73,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, double[] values, long... shape) {
-        ByteBuffer data = allocate(name, values.length, Datatype.FP64, shape);
-        data.asDoubleBuffer().put(values);
-        return new Tensor(name, Datatype.FP64, data, shape);
+        Tensor made = zeros(name, Datatype.FP64, values.length, shape);
+        made.data.asDoubleBuffer().put(values);
+        return made;
     }
 
     /**
@@ -87,9 +87,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, int[] values, long... shape) {
-        ByteBuffer data = allocate(name, values.length, Datatype.INT32, shape);
-        data.asIntBuffer().put(values);
-        return new Tensor(name, Datatype.INT32, data, shape);
+        Tensor made = zeros(name, Datatype.INT32, values.length, shape);
+        made.data.asIntBuffer().put(values);
+        return made;
     }
 
     /**
@@ -101,9 +101,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, long[] values, long... shape) {
-        ByteBuffer data = allocate(name, values.length, Datatype.INT64, shape);
-        data.asLongBuffer().put(values);
-        return new Tensor(name, Datatype.INT64, data, shape);
+        Tensor made = zeros(name, Datatype.INT64, values.length, shape);
+        made.data.asLongBuffer().put(values);
+        return made;
     }
 
     /**
@@ -115,9 +115,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, short[] values, long... shape) {
-        ByteBuffer data = allocate(name, values.length, Datatype.INT16, shape);
-        data.asShortBuffer().put(values);
-        return new Tensor(name, Datatype.INT16, data, shape);
+        Tensor made = zeros(name, Datatype.INT16, values.length, shape);
+        made.data.asShortBuffer().put(values);
+        return made;
     }
 
     /**
@@ -129,9 +129,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, byte[] values, long... shape) {
-        ByteBuffer data = allocate(name, values.length, Datatype.UINT8, shape);
-        data.duplicate().put(values);
-        return new Tensor(name, Datatype.UINT8, data, shape);
+        Tensor made = zeros(name, Datatype.UINT8, values.length, shape);
+        made.data.duplicate().put(values);
+        return made;
     }
 
     /**
@@ -143,11 +143,11 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, boolean[] values, long... shape) {
-        ByteBuffer data = allocate(name, values.length, Datatype.BOOL, shape);
+        Tensor made = zeros(name, Datatype.BOOL, values.length, shape);
         for (int i = 0; i < values.length; i++) {
-            data.put(i, (byte) (values[i] ? 1 : 0));
+            made.data.put(i, (byte) (values[i] ? 1 : 0));
         }
-        return new Tensor(name, Datatype.BOOL, data, shape);
+        return made;
     }
 
     /**
@@ -186,13 +186,14 @@ public final class Tensor {
         return new Tensor(name, Datatype.BYTES, ordered(ByteBuffer.wrap(all.toByteArray())), shape);
     }
 
-    private static ByteBuffer allocate(String name, int count, Datatype datatype, long[] shape) {
+    /** The room for so many elements, which a factory then fills. */
+    private static Tensor zeros(String name, Datatype datatype, int count, long[] shape) {
         checkCount(name, count, shape);
         long bytes = (long) count * datatype.elementBytes();
         if (bytes > Integer.MAX_VALUE) {
             throw new IllegalArgumentException("tensor " + name + ": " + bytes + " bytes cannot be sent");
         }
-        return ordered(ByteBuffer.allocate((int) bytes));
+        return new Tensor(name, datatype, ordered(ByteBuffer.allocate((int) bytes)), shape);
     }
 
     private static ByteBuffer ordered(ByteBuffer buffer) {
@@ -276,35 +277,7 @@ public final class Tensor {
      * @throws IllegalStateException for other datatypes
      */
     public float[] floats() {
-        float[] values = new float[size()];
-        switch (datatype) {
-            case FP32:
-                bytes().asFloatBuffer().get(values);
-                return values;
-            case FP16:
-            case BF16:
-                for (int i = 0; i < values.length; i++) {
-                    short bits = data.getShort(2 * i);
-                    values[i] = datatype == Datatype.BF16 ? Float.intBitsToFloat(bits << 16) : half(bits);
-                }
-                return values;
-            default:
-                throw not("floats");
-        }
-    }
-
-    private static float half(short bits) {
-        int exponent = (bits >> 10) & 0x1f;
-        int fraction = bits & 0x3ff;
-        float size;
-        if (exponent == 0) {
-            size = fraction * 0x1p-24f;
-        } else if (exponent == 31) {
-            size = fraction == 0 ? Float.POSITIVE_INFINITY : Float.NaN;
-        } else {
-            size = Float.intBitsToFloat((exponent + 112) << 23 | fraction << 13);
-        }
-        return bits < 0 ? -size : size;
+        return new Elements(this).floats();
     }
 
     /**
@@ -314,12 +287,7 @@ public final class Tensor {
      * @throws IllegalStateException for other datatypes
      */
     public double[] doubles() {
-        if (datatype != Datatype.FP64) {
-            throw not("doubles");
-        }
-        double[] values = new double[size()];
-        bytes().asDoubleBuffer().get(values);
-        return values;
+        return new Elements(this).doubles();
     }
 
     /**
@@ -329,28 +297,7 @@ public final class Tensor {
      * @throws IllegalStateException for other datatypes
      */
     public int[] ints() {
-        int[] values = new int[size()];
-        if (datatype == Datatype.INT32) {
-            bytes().asIntBuffer().get(values);
-            return values;
-        }
-        for (int i = 0; i < values.length; i++) {
-            values[i] = small(i);
-        }
-        if (values.length == 0 && datatype.elementBytes() > 2) {
-            throw not("ints");
-        }
-        return values;
-    }
-
-    private int small(int index) {
-        switch (datatype) {
-            case INT8: return data.get(index);
-            case UINT8: return data.get(index) & 0xff;
-            case INT16: return data.getShort(2 * index);
-            case UINT16: return data.getShort(2 * index) & 0xffff;
-            default: throw not("ints");
-        }
+        return new Elements(this).ints();
     }
 
     /**
@@ -361,22 +308,7 @@ public final class Tensor {
      * @throws IllegalStateException for other datatypes
      */
     public long[] longs() {
-        long[] values = new long[size()];
-        switch (datatype) {
-            case INT64:
-            case UINT64:
-                bytes().asLongBuffer().get(values);
-                return values;
-            case INT32:
-            case UINT32:
-                long mask = datatype == Datatype.UINT32 ? 0xffffffffL : -1L;
-                for (int i = 0; i < values.length; i++) {
-                    values[i] = data.getInt(4 * i) & mask;
-                }
-                return values;
-            default:
-                throw not("longs");
-        }
+        return new Elements(this).longs();
     }
 
     /**
@@ -387,9 +319,7 @@ public final class Tensor {
      * @throws IllegalStateException for other datatypes
      */
     public BigInteger bigInteger(int index) {
-        BigInteger value = BigInteger.valueOf(longs()[index]);
-        boolean wrapped = datatype == Datatype.UINT64 && value.signum() < 0;
-        return wrapped ? value.add(BigInteger.ONE.shiftLeft(64)) : value;
+        return new Elements(this).bigInteger(index);
     }
 
     /**
@@ -399,12 +329,7 @@ public final class Tensor {
      * @throws IllegalStateException for other datatypes
      */
     public byte[] bytesOf() {
-        if (datatype != Datatype.UINT8 && datatype != Datatype.INT8) {
-            throw not("bytes");
-        }
-        byte[] values = new byte[size()];
-        bytes().get(values);
-        return values;
+        return new Elements(this).bytesOf();
     }
 
     /**
@@ -414,14 +339,7 @@ public final class Tensor {
      * @throws IllegalStateException for other datatypes
      */
     public boolean[] booleans() {
-        if (datatype != Datatype.BOOL) {
-            throw not("booleans");
-        }
-        boolean[] values = new boolean[size()];
-        for (int i = 0; i < values.length; i++) {
-            values[i] = data.get(i) != 0;
-        }
-        return values;
+        return new Elements(this).booleans();
     }
 
     /**
@@ -431,23 +349,7 @@ public final class Tensor {
      * @throws IllegalStateException for other datatypes, or when the lengths do not add up
      */
     public byte[][] elements() {
-        if (datatype != Datatype.BYTES) {
-            throw not("elements");
-        }
-        byte[][] values = new byte[size()][];
-        ByteBuffer rest = bytes();
-        for (int i = 0; i < values.length; i++) {
-            long length = rest.remaining() < 4 ? -1 : rest.getInt() & 0xffffffffL;
-            if (length < 0 || length > rest.remaining()) {
-                throw new IllegalStateException("tensor " + name + ": element " + i + " is longer than what is there");
-            }
-            values[i] = new byte[(int) length];
-            rest.get(values[i]);
-        }
-        if (rest.hasRemaining()) {
-            throw new IllegalStateException("tensor " + name + ": bytes are left behind its last element");
-        }
-        return values;
+        return new Elements(this).elements();
     }
 
     /**
@@ -457,16 +359,7 @@ public final class Tensor {
      * @throws IllegalStateException for other datatypes, or when the lengths do not add up
      */
     public String[] strings() {
-        byte[][] raw = elements();
-        String[] values = new String[raw.length];
-        for (int i = 0; i < raw.length; i++) {
-            values[i] = new String(raw[i], Request.UTF_8);
-        }
-        return values;
-    }
-
-    private IllegalStateException not(String wanted) {
-        return new IllegalStateException("tensor " + name + " is " + datatype + ", which has no " + wanted);
+        return new Elements(this).strings();
     }
 
     @Override
