@@ -99,6 +99,12 @@ final class Answer {
         return message.length() <= MAX_MESSAGE ? message : message.substring(0, MAX_MESSAGE) + "...";
     }
 
+    /** Within the limit, and yet more than this process can hold now. */
+    static PocketServeException tooMuch(OutOfMemoryError error) {
+        return bad("this process has no memory left for it; ask for less, or set maxAnswerBytes lower so that the "
+                + "server is told", error);
+    }
+
     static PocketServeException bad(String what, Throwable cause) {
         return PocketServeException.lasting(
                 PocketServeException.BAD_ANSWER, "the server's answer cannot be read: " + what, cause);

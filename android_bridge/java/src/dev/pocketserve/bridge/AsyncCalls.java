@@ -7,12 +7,17 @@ import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicReference;
 import org.json.JSONObject;
 
 /**
- * The calls of {@link PocketServe} with callbacks. No method blocks; each returns a {@link Call} that can be cancelled.
- * Callbacks run on the executor that the client was built with.
+ * The calls of {@link PocketServe} with callbacks, for any thread. No method blocks; each returns a {@link Call} that
+ * can be cancelled. Callbacks run on the executor that the client was built with.
+ *
+ * <p>Each callback is called exactly once, also when the call is cancelled or the client closed, and is forgotten then.
+ * Arguments that are wrong whatever the server says are refused where the call is made, with
+ * {@link IllegalArgumentException}. Eight calls are under way at once and further ones wait; the time of each, see
+ * {@link PocketServe.Builder#timeoutMs}, begins when its turn has come.
  */
 public final class AsyncCalls {
     static final Executor DIRECT = new Executor() {
@@ -52,33 +57,33 @@ public final class AsyncCalls {
         threads.shutdown();
     }
 
-    /** What a call does, on a thread of this library. */
-    private interface Work<T> {
-        T run(Cancellation cancellation) throws PocketServeException;
-    }
-
-    /** One call: its outcome is told once, whoever comes first. */
+    /**
+     * One call: its outcome is told once, whoever comes first. From then on neither the callback nor the input is held
+     * here, whoever keeps the {@link Call}: both may lead to a screen that is gone.
+     */
     private static final class Running<T> implements Call, Runnable {
-        private final Work<T> work;
-        private final Callback<T> callback;
+        private final AtomicReference<Calls.Prepared<T>> work;
+        private final AtomicReference<Callback<T>> callback;
         private final Executor executor;
+        private final ThreadPoolExecutor threads;
         private final Cancellation cancellation = new Cancellation();
-        private final AtomicBoolean done = new AtomicBoolean();
 
-        Running(Work<T> work, Callback<T> callback, Executor executor) {
-            this.work = work;
-            this.callback = callback;
+        Running(Calls.Prepared<T> work, Callback<T> callback, Executor executor, ThreadPoolExecutor threads) {
+            this.work = new AtomicReference<>(work);
+            this.callback = new AtomicReference<>(callback);
             this.executor = executor;
+            this.threads = threads;
         }
 
         @Override
         public void run() {
-            if (cancellation.isCancelled()) {
+            Calls.Prepared<T> prepared = work.getAndSet(null);
+            if (prepared == null) {
                 return;
             }
             T result;
             try {
-                result = work.run(cancellation);
+                result = prepared.run(cancellation);
             } catch (PocketServeException error) {
                 tell(null, error);
                 return;
@@ -88,28 +93,32 @@ public final class AsyncCalls {
 
         @Override
         public void cancel() {
-            if (!done.get()) {
+            if (!isDone()) {
                 tell(null, Cancellation.cancelled(null));
                 cancellation.cancel();
+            }
+            if (work.getAndSet(null) != null) {
+                threads.remove(this); // it had no thread yet
             }
         }
 
         @Override
         public boolean isDone() {
-            return done.get();
+            return callback.get() == null;
         }
 
         void tell(final T result, final PocketServeException error) {
-            if (!done.compareAndSet(false, true)) {
+            final Callback<T> hears = callback.getAndSet(null);
+            if (hears == null) {
                 return;
             }
             execute(executor, new Runnable() {
                 @Override
                 public void run() {
                     if (error == null) {
-                        callback.onResult(result);
+                        hears.onResult(result);
                     } else {
-                        callback.onError(error);
+                        hears.onError(error);
                     }
                 }
             });
@@ -125,8 +134,11 @@ public final class AsyncCalls {
         }
     }
 
-    private <T> Call start(Callback<T> callback, Work<T> work) {
-        Running<T> running = new Running<>(work, callback, executor);
+    private <T> Call start(Callback<T> callback, Calls.Prepared<T> work) {
+        if (callback == null) {
+            throw new IllegalArgumentException("a call needs a callback");
+        }
+        Running<T> running = new Running<>(work, callback, executor, threads);
         try {
             threads.execute(running);
         } catch (RejectedExecutionException closed) {
@@ -158,35 +170,22 @@ public final class AsyncCalls {
      * @param callback hears the outcome
      * @return the call
      */
-    public Call predict(final String model, final byte[] input, final String contentType, PredictOptions options,
+    public Call predict(String model, byte[] input, String contentType, PredictOptions options,
             Callback<Prediction> callback) {
-        final PredictOptions chosen = options == null ? null : new PredictOptions(options);
-        return start(callback, new Work<Prediction>() {
-            @Override
-            public Prediction run(Cancellation cancellation) throws PocketServeException {
-                return calls.predict(model, input, contentType, chosen, cancellation);
-            }
-        });
+        return start(callback, calls.predict(model, input, contentType, options));
     }
 
     /**
      * See {@link PocketServe#infer(String, InferOptions, Tensor...)}.
      *
      * @param model its name
-     * @param options which version, which outputs and how; null for the server's own ways; not to be changed before
-     *     the callback
+     * @param options which version, which outputs and how; null for the server's own ways
      * @param callback hears the outcome
      * @param inputs one tensor for each of the model's inputs
      * @return the call
      */
-    public Call infer(final String model, final InferOptions options, Callback<InferResult> callback,
-            final Tensor... inputs) {
-        return start(callback, new Work<InferResult>() {
-            @Override
-            public InferResult run(Cancellation cancellation) throws PocketServeException {
-                return calls.infer(model, options, cancellation, inputs);
-            }
-        });
+    public Call infer(String model, InferOptions options, Callback<InferResult> callback, Tensor... inputs) {
+        return start(callback, calls.infer(model, options, inputs));
     }
 
     /**
@@ -209,13 +208,8 @@ public final class AsyncCalls {
         return health("ready", callback);
     }
 
-    private Call health(final String what, Callback<Boolean> callback) {
-        return start(callback, new Work<Boolean>() {
-            @Override
-            public Boolean run(Cancellation cancellation) throws PocketServeException {
-                return calls.health(what, cancellation);
-            }
-        });
+    private Call health(String what, Callback<Boolean> callback) {
+        return start(callback, calls.health(what));
     }
 
     /**
@@ -226,13 +220,8 @@ public final class AsyncCalls {
      * @param callback hears the outcome
      * @return the call
      */
-    public Call isModelReady(final String model, final String version, Callback<Boolean> callback) {
-        return start(callback, new Work<Boolean>() {
-            @Override
-            public Boolean run(Cancellation cancellation) throws PocketServeException {
-                return calls.isModelReady(model, version, cancellation);
-            }
-        });
+    public Call isModelReady(String model, String version, Callback<Boolean> callback) {
+        return start(callback, calls.isModelReady(model, version));
     }
 
     /**
@@ -242,12 +231,7 @@ public final class AsyncCalls {
      * @return the call
      */
     public Call serverMetadata(Callback<JSONObject> callback) {
-        return start(callback, new Work<JSONObject>() {
-            @Override
-            public JSONObject run(Cancellation cancellation) throws PocketServeException {
-                return calls.serverMetadata(cancellation);
-            }
-        });
+        return start(callback, calls.serverMetadata());
     }
 
     /**
@@ -258,13 +242,8 @@ public final class AsyncCalls {
      * @param callback hears the outcome
      * @return the call
      */
-    public Call modelMetadata(final String model, final String version, Callback<JSONObject> callback) {
-        return start(callback, new Work<JSONObject>() {
-            @Override
-            public JSONObject run(Cancellation cancellation) throws PocketServeException {
-                return calls.modelMetadata(model, version, cancellation);
-            }
-        });
+    public Call modelMetadata(String model, String version, Callback<JSONObject> callback) {
+        return start(callback, calls.modelMetadata(model, version));
     }
 
     /**
@@ -274,12 +253,7 @@ public final class AsyncCalls {
      * @return the call
      */
     public Call models(Callback<List<String>> callback) {
-        return start(callback, new Work<List<String>>() {
-            @Override
-            public List<String> run(Cancellation cancellation) throws PocketServeException {
-                return calls.models(cancellation);
-            }
-        });
+        return start(callback, calls.models());
     }
 
     /**
@@ -289,12 +263,7 @@ public final class AsyncCalls {
      * @return the call
      */
     public Call index(Callback<List<ModelState>> callback) {
-        return start(callback, new Work<List<ModelState>>() {
-            @Override
-            public List<ModelState> run(Cancellation cancellation) throws PocketServeException {
-                return calls.index(cancellation);
-            }
-        });
+        return start(callback, calls.index());
     }
 
     /**
@@ -305,13 +274,8 @@ public final class AsyncCalls {
      * @param callback hears the outcome; its result is null
      * @return the call
      */
-    public Call load(final String model, final boolean release, Callback<Void> callback) {
-        return start(callback, new Work<Void>() {
-            @Override
-            public Void run(Cancellation cancellation) throws PocketServeException {
-                return calls.load(model, release, cancellation);
-            }
-        });
+    public Call load(String model, boolean release, Callback<Void> callback) {
+        return start(callback, calls.load(model, release));
     }
 
     /**
@@ -321,12 +285,7 @@ public final class AsyncCalls {
      * @param callback hears the outcome; its result is null
      * @return the call
      */
-    public Call unload(final String model, Callback<Void> callback) {
-        return start(callback, new Work<Void>() {
-            @Override
-            public Void run(Cancellation cancellation) throws PocketServeException {
-                return calls.unload(model, cancellation);
-            }
-        });
+    public Call unload(String model, Callback<Void> callback) {
+        return start(callback, calls.unload(model));
     }
 }

@@ -12,7 +12,8 @@ import java.util.concurrent.Executor;
  * <p>{@link #offer} never blocks. While as many frames as allowed are under way, the newest one waits and takes the
  * place of one that waited before. What waits on the server is replaced there too, by its {@code stream} parameter.
  *
- * <p>Frames travel by threads of the stream, which end with {@link #close}.
+ * <p>Frames travel by threads of the stream, which end with {@link #close} or with the client. At most one more frame
+ * is held than may be under way.
  */
 public final class FrameStream implements Closeable {
     private static final int MAX_IN_FLIGHT = 16;
@@ -22,35 +23,40 @@ public final class FrameStream implements Closeable {
     private final StreamListener listener;
     private final Executor executor;
     private final String name;
+    private final Streams open;
     private final Set<Cancellation> underWay = new HashSet<>();
     private Frame waiting;
     private long lastNumber;
     private boolean closed;
+    /** The client was closed, which the one who offers frames need not have noticed. */
+    private boolean ended;
 
     /** One frame on its way. */
     private static final class Frame {
         private final long number;
-        private final byte[] bytes;
-        private final String contentType;
-        private final PredictOptions options;
+        private final Calls.Prepared<Prediction> call;
 
-        Frame(long number, byte[] bytes, String contentType, PredictOptions options) {
+        Frame(long number, Calls.Prepared<Prediction> call) {
             this.number = number;
-            this.bytes = bytes;
-            this.contentType = contentType;
-            this.options = options;
+            this.call = call;
         }
     }
 
-    FrameStream(Calls calls, String model, int inFlight, StreamListener listener, Executor executor) {
+    FrameStream(Calls calls, String model, int inFlight, StreamListener listener, Executor executor, Streams open) {
+        if (listener == null) {
+            throw new IllegalArgumentException("a stream needs a listener");
+        }
         if (inFlight < 1 || inFlight > MAX_IN_FLIGHT) {
             throw new IllegalArgumentException("inFlight lies between 1 and " + MAX_IN_FLIGHT + ", not " + inFlight);
         }
+        Calls.encoded(model); // refuses what no frame could be sent to
         this.calls = calls;
         this.model = model;
         this.listener = listener;
         this.executor = executor;
         this.name = UUID.randomUUID().toString();
+        this.open = open;
+        open.add(this);
         for (int i = 0; i < inFlight; i++) {
             Thread thread = new Thread(new Runnable() {
                 @Override
@@ -68,7 +74,7 @@ public final class FrameStream implements Closeable {
      *
      * @param picture such as a JPEG; not to be changed before the listener has heard of it
      * @return the frame's number, from 1
-     * @throws IllegalStateException when the stream was closed
+     * @throws IllegalStateException when this stream was closed; close it after the camera, or expect this
      */
     public long offer(byte[] picture) {
         return offer(picture, "application/octet-stream", null);
@@ -81,23 +87,29 @@ public final class FrameStream implements Closeable {
      * @param contentType what they are
      * @param options such as width, height, rotation and format of a raw frame; null for none
      * @return the frame's number, from 1
-     * @throws IllegalStateException when the stream was closed
+     * @throws IllegalStateException when this stream was closed; close it after the camera, or expect this
      */
     public long offer(byte[] bytes, String contentType, PredictOptions options) {
         PredictOptions own = (options == null ? new PredictOptions() : new PredictOptions(options)).stream(name);
+        Calls.Prepared<Prediction> call = calls.predict(model, bytes, contentType, own);
         Frame replaced;
         long number;
+        boolean over;
         synchronized (this) {
             if (closed) {
                 throw new IllegalStateException("this stream was closed");
             }
-            replaced = waiting;
             number = ++lastNumber;
-            waiting = new Frame(number, bytes, contentType, own);
+            over = ended;
+            replaced = waiting;
+            waiting = over ? null : new Frame(number, call);
             notify();
         }
         if (replaced != null) {
             tellDropped(replaced.number);
+        }
+        if (over) {
+            tellError(number, Faults.closed());
         }
         return number;
     }
@@ -110,9 +122,7 @@ public final class FrameStream implements Closeable {
                 return;
             }
             try {
-                Prediction answer =
-                        calls.predict(model, frame.bytes, frame.contentType, frame.options, cancellation);
-                tellResult(frame.number, answer);
+                tellResult(frame.number, frame.call.run(cancellation));
             } catch (PocketServeException error) {
                 if ("SUPERSEDED".equals(error.getCode())) {
                     tellDropped(frame.number);
@@ -128,14 +138,14 @@ public final class FrameStream implements Closeable {
     }
 
     private synchronized Frame next(Cancellation cancellation) {
-        while (waiting == null && !closed) {
+        while (waiting == null && !closed && !ended) {
             try {
                 wait();
             } catch (InterruptedException notOurs) {
                 return null;
             }
         }
-        if (closed) {
+        if (closed || ended) {
             return null;
         }
         Frame frame = waiting;
@@ -171,9 +181,24 @@ public final class FrameStream implements Closeable {
         });
     }
 
+    /** The client was closed: ends the threads; what waits, and what is still offered, fails with CLOSED. */
+    void end() {
+        Frame left;
+        synchronized (this) {
+            ended = true;
+            left = waiting;
+            waiting = null;
+            notifyAll();
+        }
+        if (left != null) {
+            tellError(left.number, Faults.closed());
+        }
+    }
+
     /** Ends the stream. The frame that waits counts as dropped; those under way are cancelled. Never blocks. */
     @Override
     public void close() {
+        open.remove(this);
         Frame left;
         Cancellation[] running;
         synchronized (this) {

@@ -77,6 +77,9 @@ final class HttpLink implements Link {
                 throw (RuntimeException) error;
             }
             throw new BrokenException(Faults.lost(String.valueOf(error.getMessage()), error), false);
+        } catch (OutOfMemoryError error) {
+            connection.disconnect();
+            throw Answer.tooMuch(error);
         } finally {
             cancellation.onCancel(null);
             underWay.remove(connection);

@@ -2,9 +2,7 @@ package dev.pocketserve.bridge;
 
 import java.io.Closeable;
 import java.io.File;
-import java.util.List;
 import java.util.concurrent.Executor;
-import org.json.JSONObject;
 
 /**
  * A client of a Pocketserve server on the same device.
@@ -24,7 +22,7 @@ import org.json.JSONObject;
  * the same calls with callbacks. All of them throw {@link PocketServeException} and, for arguments that are wrong
  * whatever the server says, {@link IllegalArgumentException}.
  */
-public final class PocketServe implements Closeable {
+public final class PocketServe extends BlockingCalls implements Closeable {
     /** This library's version. */
     public static final String VERSION = "0.1.0";
     /** The port of the socket protocol unless the server was told another. */
@@ -32,19 +30,14 @@ public final class PocketServe implements Closeable {
     /** The port of HTTP unless the server was told another. */
     public static final int HTTP_PORT = 8470;
 
-    private static final String PICTURE = "application/octet-stream";
-
     private final Link link;
-    private final Calls calls;
     private final AsyncCalls async;
-    private final MainThread mainThread;
+    private final Streams streams = new Streams();
 
-    private PocketServe(Builder from, String token) {
-        Settings settings = new Settings(from, token);
-        link = new PatientLink(way(from.transport, settings), settings.reconnectMs);
-        calls = new Calls(link, settings.timeoutMs);
-        mainThread = from.mainThreadCheck ? MainThread.find() : MainThread.unchecked();
-        async = new AsyncCalls(calls, from.callbackExecutor);
+    private PocketServe(Builder from, Settings settings, Link link) {
+        super(new Calls(link, settings.timeoutMs), from.mainThreadCheck ? MainThread.find() : MainThread.unchecked());
+        this.link = link;
+        this.async = new AsyncCalls(calls, from.callbackExecutor);
     }
 
     private static Link way(Transport transport, Settings settings) {
@@ -67,216 +60,6 @@ public final class PocketServe implements Closeable {
         return new Builder();
     }
 
-    private Calls blocking() throws PocketServeException {
-        mainThread.refuse();
-        return calls;
-    }
-
-    /**
-     * Asks a model what is on a picture.
-     *
-     * @param model its name
-     * @param picture an encoded picture, such as the bytes of a JPEG or PNG file
-     * @return the answer
-     * @throws PocketServeException when there is none
-     */
-    public Prediction classify(String model, byte[] picture) throws PocketServeException {
-        return classify(model, picture, null);
-    }
-
-    /**
-     * Asks a model what is on a picture.
-     *
-     * @param model its name
-     * @param picture an encoded picture, such as the bytes of a JPEG or PNG file
-     * @param options how to answer; null for the server's own ways
-     * @return the answer
-     * @throws PocketServeException when there is none
-     */
-    public Prediction classify(String model, byte[] picture, PredictOptions options) throws PocketServeException {
-        return predict(model, picture, PICTURE, options);
-    }
-
-    /**
-     * Asks a model about any raw input: a picture, a sound, a text, JSON.
-     *
-     * @param model its name
-     * @param input the bytes
-     * @param contentType what they are, such as {@code text/plain}
-     * @return the answer
-     * @throws PocketServeException when there is none
-     */
-    public Prediction predict(String model, byte[] input, String contentType) throws PocketServeException {
-        return predict(model, input, contentType, null);
-    }
-
-    /**
-     * Asks a model about any raw input: a picture, a sound, a text, JSON, a raw camera frame.
-     *
-     * @param model its name
-     * @param input the bytes
-     * @param contentType what they are, such as {@code text/plain}
-     * @param options how to answer; null for the server's own ways
-     * @return the answer
-     * @throws PocketServeException when there is none
-     */
-    public Prediction predict(String model, byte[] input, String contentType, PredictOptions options)
-            throws PocketServeException {
-        return blocking().predict(model, input, contentType, options, new Cancellation());
-    }
-
-    /**
-     * Runs a model on tensors.
-     *
-     * @param model its name
-     * @param inputs one tensor for each of the model's inputs
-     * @return its outputs
-     * @throws PocketServeException when there are none
-     */
-    public InferResult infer(String model, Tensor... inputs) throws PocketServeException {
-        return infer(model, null, inputs);
-    }
-
-    /**
-     * Runs a model on tensors.
-     *
-     * @param model its name
-     * @param options which version, which outputs and how; null for the server's own ways
-     * @param inputs one tensor for each of the model's inputs
-     * @return its outputs
-     * @throws PocketServeException when there are none
-     */
-    public InferResult infer(String model, InferOptions options, Tensor... inputs) throws PocketServeException {
-        return blocking().infer(model, options, new Cancellation(), inputs);
-    }
-
-    /**
-     * Whether the server runs.
-     *
-     * @return false when nothing answers
-     * @throws PocketServeException when something else answers, or Android forbids the connection
-     */
-    public boolean isLive() throws PocketServeException {
-        return blocking().health("live", new Cancellation());
-    }
-
-    /**
-     * Whether the server takes requests.
-     *
-     * @return false when nothing answers, or the server is about to end
-     * @throws PocketServeException when something else answers, or Android forbids the connection
-     */
-    public boolean isReady() throws PocketServeException {
-        return blocking().health("ready", new Cancellation());
-    }
-
-    /**
-     * Whether a model can be asked. One that was not loaded yet can: the first request loads it.
-     *
-     * @param model its name
-     * @return false for a model that is unknown, was unloaded or failed
-     * @throws PocketServeException when the server cannot be asked
-     */
-    public boolean isModelReady(String model) throws PocketServeException {
-        return isModelReady(model, null);
-    }
-
-    /**
-     * Whether a version of a model can be asked.
-     *
-     * @param model its name
-     * @param version its version; null for the one that answers by default
-     * @return false for one that is unknown, was unloaded or failed
-     * @throws PocketServeException when the server cannot be asked
-     */
-    public boolean isModelReady(String model, String version) throws PocketServeException {
-        return blocking().isModelReady(model, version, new Cancellation());
-    }
-
-    /**
-     * What the server says about itself.
-     *
-     * @return name, version and extensions
-     * @throws PocketServeException when the server cannot be asked
-     */
-    public JSONObject serverMetadata() throws PocketServeException {
-        return blocking().serverMetadata(new Cancellation());
-    }
-
-    /**
-     * What the server says about a model: its versions, inputs, outputs and task.
-     *
-     * @param model its name
-     * @return the metadata of the Open Inference Protocol
-     * @throws PocketServeException when there is no such model
-     */
-    public JSONObject modelMetadata(String model) throws PocketServeException {
-        return modelMetadata(model, null);
-    }
-
-    /**
-     * What the server says about a version of a model.
-     *
-     * @param model its name
-     * @param version its version; null for the one that answers by default
-     * @return the metadata of the Open Inference Protocol
-     * @throws PocketServeException when there is no such model or version
-     */
-    public JSONObject modelMetadata(String model, String version) throws PocketServeException {
-        return blocking().modelMetadata(model, version, new Cancellation());
-    }
-
-    /**
-     * The names of all models.
-     *
-     * @return in the server's order
-     * @throws PocketServeException when the server cannot be asked
-     */
-    public List<String> models() throws PocketServeException {
-        return blocking().models(new Cancellation());
-    }
-
-    /**
-     * All versions of all models with their state; the server looks into its folder again for this.
-     *
-     * @return in the server's order
-     * @throws PocketServeException when the server cannot be asked
-     */
-    public List<ModelState> index() throws PocketServeException {
-        return blocking().index(new Cancellation());
-    }
-
-    /**
-     * Loads a model, or loads it anew.
-     *
-     * @param model its name
-     * @throws PocketServeException when it cannot be loaded
-     */
-    public void load(String model) throws PocketServeException {
-        load(model, false);
-    }
-
-    /**
-     * Loads a model, or loads it anew.
-     *
-     * @param model its name
-     * @param release forget that it is in quarantine because it did harm, and try it again
-     * @throws PocketServeException when it cannot be loaded
-     */
-    public void load(String model, boolean release) throws PocketServeException {
-        blocking().load(model, release, new Cancellation());
-    }
-
-    /**
-     * Stops serving a model until it is loaded again.
-     *
-     * @param model its name
-     * @throws PocketServeException when the server cannot be asked
-     */
-    public void unload(String model) throws PocketServeException {
-        blocking().unload(model, new Cancellation());
-    }
-
     /**
      * The same calls with callbacks, for any thread.
      *
@@ -292,6 +75,7 @@ public final class PocketServe implements Closeable {
      * @param model its name
      * @param listener hears the outcome of every frame, on the client's callback executor
      * @return takes the frames
+     * @throws IllegalStateException when this client was closed
      */
     public FrameStream stream(String model, StreamListener listener) {
         return stream(model, 1, listener);
@@ -305,15 +89,20 @@ public final class PocketServe implements Closeable {
      *     behind the model's work
      * @param listener hears the outcome of every frame, on the client's callback executor
      * @return takes the frames
+     * @throws IllegalStateException when this client was closed
      */
     public FrameStream stream(String model, int inFlight, StreamListener listener) {
-        return new FrameStream(calls, model, inFlight, listener, async.executor());
+        return new FrameStream(calls, model, inFlight, listener, async.executor(), streams);
     }
 
-    /** Ends all calls under way with {@link PocketServeException#CLOSED} and refuses new ones. */
+    /**
+     * Ends all calls and streams under way with {@link PocketServeException#CLOSED}, refuses new ones, and leaves no
+     * thread behind. Never blocks, so it may be called from {@code onDestroy}.
+     */
     @Override
     public void close() {
         link.close();
+        streams.close();
         async.close();
     }
 
@@ -345,7 +134,7 @@ public final class PocketServe implements Closeable {
          * @return this
          */
         public Builder host(String address) {
-            this.host = address;
+            this.host = given("host", address);
             return this;
         }
 
@@ -371,6 +160,13 @@ public final class PocketServe implements Closeable {
             return this;
         }
 
+        private static <T> T given(String name, T value) {
+            if (value == null) {
+                throw new IllegalArgumentException(name + " must not be null");
+            }
+            return value;
+        }
+
         private static int port(int port) {
             if (port < 1 || port > 65_535) {
                 throw new IllegalArgumentException("a port lies between 1 and 65535, not " + port);
@@ -385,7 +181,7 @@ public final class PocketServe implements Closeable {
          * @return this
          */
         public Builder transport(Transport way) {
-            this.transport = way;
+            this.transport = given("transport", way);
             return this;
         }
 
@@ -507,7 +303,7 @@ public final class PocketServe implements Closeable {
          * @return this
          */
         public Builder callbackExecutor(Executor executor) {
-            this.callbackExecutor = executor;
+            this.callbackExecutor = given("callbackExecutor", executor);
             return this;
         }
 
@@ -529,7 +325,9 @@ public final class PocketServe implements Closeable {
          * @throws PocketServeException TOKEN_UNREADABLE
          */
         public PocketServe build() throws PocketServeException {
-            return new PocketServe(this, tokenFile != null ? TokenFile.read(tokenFile) : TokenFile.check(token));
+            String checked = tokenFile != null ? TokenFile.read(tokenFile) : TokenFile.check(token);
+            Settings settings = new Settings(this, checked);
+            return new PocketServe(this, settings, new PatientLink(way(transport, settings), settings.reconnectMs));
         }
     }
 }

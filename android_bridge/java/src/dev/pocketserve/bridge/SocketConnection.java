@@ -115,7 +115,7 @@ final class SocketConnection implements Watch.Watched {
 
     private long send(Request request, Entry entry, Deadline deadline, Cancellation cancellation)
             throws PocketServeException, BrokenException {
-        reserve(entry.bytes, deadline);
+        reserve(entry.bytes, deadline, cancellation);
         boolean registered = false;
         try {
             if (!writer.lock(deadline)) {
@@ -170,25 +170,47 @@ final class SocketConnection implements Watch.Watched {
     }
 
     /** Keeps within what the server allows; beyond it, the server would refuse the request. */
-    private void reserve(int bytes, Deadline deadline) throws PocketServeException {
+    private void reserve(int bytes, Deadline deadline, Cancellation cancellation) throws PocketServeException {
         synchronized (state) {
-            waitingForRoom++;
-            try {
-                while (ended == null && !draining && reserved > 0 && (reserved >= limits.maxInflight()
-                        || reservedBytes + bytes > limits.maxBytesInflight())) {
-                    long ms = deadline.remainingMs();
-                    if (ms == 0) {
-                        throw deadline.exceeded();
-                    }
-                    state.wait(ms);
-                }
-                reserved++;
-                reservedBytes += bytes;
-            } catch (InterruptedException error) {
-                throw Faults.interrupted(error);
-            } finally {
-                waitingForRoom--;
+            if (isFull(bytes)) {
+                awaitRoom(bytes, deadline, cancellation);
             }
+            reserved++;
+            reservedBytes += bytes;
+        }
+    }
+
+    private boolean isFull(int bytes) {
+        return ended == null && !draining && reserved > 0
+                && (reserved >= limits.maxInflight() || reservedBytes + bytes > limits.maxBytesInflight());
+    }
+
+    private void awaitRoom(int bytes, Deadline deadline, Cancellation cancellation) throws PocketServeException {
+        waitingForRoom++;
+        cancellation.onCancel(new Runnable() {
+            @Override
+            public void run() {
+                synchronized (state) {
+                    state.notifyAll();
+                }
+            }
+        });
+        try {
+            while (isFull(bytes)) {
+                long ms = deadline.remainingMs();
+                if (cancellation.isCancelled()) {
+                    throw Cancellation.cancelled(null);
+                }
+                if (ms == 0) {
+                    throw deadline.exceeded();
+                }
+                state.wait(ms);
+            }
+        } catch (InterruptedException error) {
+            throw Faults.interrupted(error);
+        } finally {
+            cancellation.onCancel(null);
+            waitingForRoom--;
         }
     }
 

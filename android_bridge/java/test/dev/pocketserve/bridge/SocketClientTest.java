@@ -440,27 +440,15 @@ public class SocketClientTest {
         }
     }
 
-    private static int threadsLeft() throws InterruptedException {
-        int left = 0;
-        for (Thread thread : Thread.getAllStackTraces().keySet()) {
-            if (thread.getName().startsWith("pocketserve-")) {
-                thread.join(10_000);
-                left += thread.isAlive() ? 1 : 0;
-            }
-        }
-        return left;
-    }
-
     @Test(timeout = LIMIT)
     public void nothingIsLeftOfAClosedClient() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().serve()); PocketServe client = peer.client().build()) {
-            client.stream("m", null).close();
             client.models();
             CountDownLatch called = new CountDownLatch(1);
             client.async().models(new Counting<java.util.List<String>>(called));
             assertTrue(called.await(10, TimeUnit.SECONDS));
         }
-        assertEquals(0, threadsLeft());
+        assertEquals(0, Leaks.threads());
     }
 
     // Answers that break the protocol

@@ -1,0 +1,29 @@
+package dev.pocketserve.bridge;
+
+import java.lang.ref.WeakReference;
+
+/** What a client must not leave behind. */
+final class Leaks {
+    private Leaks() {
+    }
+
+    /** How many of the library's threads do not end. */
+    static int threads() throws InterruptedException {
+        int left = 0;
+        for (Thread thread : Thread.getAllStackTraces().keySet()) {
+            if (thread.getName().startsWith("pocketserve-")) {
+                thread.join(10_000);
+                left += thread.isAlive() ? 1 : 0;
+            }
+        }
+        return left;
+    }
+
+    /** Returns once nobody holds the object any more; only the test's own limit ends it otherwise. */
+    static void awaitForgotten(WeakReference<?> object) throws InterruptedException {
+        while (object.get() != null) {
+            System.gc();
+            Thread.yield();
+        }
+    }
+}

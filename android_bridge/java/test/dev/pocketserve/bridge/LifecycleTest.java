@@ -1,0 +1,323 @@
+package dev.pocketserve.bridge;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
+import static org.junit.Assert.fail;
+
+import dev.pocketserve.bridge.wire.FrameEncoder;
+import dev.pocketserve.bridge.wire.FrameType;
+import java.lang.ref.WeakReference;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.TimeUnit;
+import org.junit.Test;
+
+/** What an app may rely on when screens come and go: nothing is held, nothing is left, nothing is told twice. */
+public class LifecycleTest {
+    private static final int LIMIT = 30_000;
+    private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
+
+    /** Writes down what it hears, and on which thread. */
+    private static final class Ear<T> implements Callback<T>, StreamListener {
+        final BlockingQueue<String> heard;
+        final BlockingQueue<String> threads = new LinkedBlockingQueue<>();
+
+        Ear() {
+            this(new LinkedBlockingQueue<String>());
+        }
+
+        Ear(BlockingQueue<String> heard) {
+            this.heard = heard;
+        }
+
+        private void hear(String what) {
+            threads.add(Thread.currentThread().getName());
+            heard.add(what);
+        }
+
+        @Override
+        public void onResult(T result) {
+            hear("result");
+        }
+
+        @Override
+        public void onError(PocketServeException error) {
+            hear(error.getCode());
+        }
+
+        @Override
+        public void onResult(long frame, Prediction prediction) {
+            hear("result " + frame);
+        }
+
+        @Override
+        public void onDropped(long frame) {
+            hear("dropped " + frame);
+        }
+
+        @Override
+        public void onError(long frame, PocketServeException error) {
+            hear(error.getCode() + " " + frame);
+        }
+
+        String next() throws InterruptedException {
+            return heard.poll(10, TimeUnit.SECONDS);
+        }
+    }
+
+    private static FakePeer silent(CountDownLatch asked) throws Exception {
+        return new FakePeer(c -> {
+            c.handshake();
+            while (true) {
+                c.next(FrameType.REQUEST);
+                asked.countDown();
+            }
+        });
+    }
+
+    // The client is closed
+
+    @Test(timeout = LIMIT)
+    public void aClosedClientEndsItsStreams() throws Exception {
+        Ear<Void> ear = new Ear<>();
+        CountDownLatch asked = new CountDownLatch(1);
+        FrameStream stream;
+        try (FakePeer peer = silent(asked); PocketServe client = peer.client().build()) {
+            stream = client.stream("m", ear);
+            stream.offer(new byte[1]);
+            assertTrue(asked.await(10, TimeUnit.SECONDS));
+            stream.offer(new byte[1]);
+        }
+        List<String> both = new ArrayList<>();
+        both.add(ear.next());
+        both.add(ear.next());
+        assertTrue(both.toString(), both.contains("CLOSED 1") && both.contains("CLOSED 2"));
+        assertEquals(0, Leaks.threads());
+        // The camera has not noticed yet: that must not end the app.
+        assertEquals(3, stream.offer(new byte[1]));
+        assertEquals("CLOSED 3", ear.next());
+        stream.close();
+        stream.close();
+        try {
+            stream.offer(new byte[1]);
+            fail("taken");
+        } catch (IllegalStateException expected) {
+            assertTrue(expected.getMessage().contains("closed"));
+        }
+        assertTrue(ear.heard.isEmpty());
+    }
+
+    @Test(timeout = LIMIT)
+    public void aClosedClientOpensNoStream() throws Exception {
+        PocketServe client = PocketServe.builder().build();
+        client.close();
+        client.close();
+        try {
+            client.stream("m", new Ear<Void>());
+            fail("opened");
+        } catch (IllegalStateException expected) {
+            assertTrue(expected.getMessage().contains("closed"));
+        }
+        assertEquals(0, Leaks.threads());
+    }
+
+    /** As a screen that is turned again and again, and makes a client each time. */
+    @Test(timeout = LIMIT)
+    public void manyClientsLeaveNothing() throws Exception {
+        try (FakePeer peer = new FakePeer(c -> c.handshake().serve())) {
+            for (int i = 0; i < 20; i++) {
+                Ear<List<String>> ear = new Ear<>();
+                try (PocketServe client = peer.client().build()) {
+                    client.async().models(ear);
+                    assertEquals("result", ear.next());
+                    client.stream("m", ear);
+                    client.async().models(ear);
+                }
+                String last = ear.next();
+                assertTrue(last, last.equals("result") || last.equals(PocketServeException.CLOSED));
+            }
+        }
+        assertEquals(0, Leaks.threads());
+    }
+
+    // A call is cancelled
+
+    /** In a method of its own, so that no local variable holds what the library should have forgotten. */
+    private static Call ask(PocketServe client, BlockingQueue<String> heard, List<WeakReference<?>> held) {
+        byte[] picture = new byte[1000];
+        Ear<Prediction> ear = new Ear<>(heard);
+        held.add(new WeakReference<Object>(picture));
+        held.add(new WeakReference<Object>(ear));
+        return client.async().classify("m", picture, null, ear);
+    }
+
+    @Test(timeout = LIMIT)
+    public void aCancelledCallForgetsItsCallbackAndItsInput() throws Exception {
+        CountDownLatch asked = new CountDownLatch(4);
+        String limits = FakePeer.LIMITS;
+        assertTrue(limits.contains("\"max_inflight\":4"));
+        try (FakePeer peer = silent(asked); PocketServe client = peer.client().build()) {
+            List<Call> calls = new ArrayList<>();
+            List<WeakReference<?>> held = new ArrayList<>();
+            BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+            for (int i = 0; i < 12; i++) { // four at the server, four that wait for room, four without a thread
+                calls.add(ask(client, heard, held));
+            }
+            assertTrue(asked.await(10, TimeUnit.SECONDS));
+            for (Call call : calls) {
+                call.cancel();
+                assertTrue(call.isDone());
+                call.cancel();
+            }
+            for (WeakReference<?> object : held) {
+                Leaks.awaitForgotten(object);
+            }
+            for (int i = 0; i < 12; i++) {
+                assertEquals(PocketServeException.CANCELLED, heard.poll(10, TimeUnit.SECONDS));
+            }
+            assertTrue(heard.isEmpty());
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void aFinishedCallForgetsThemToo() throws Exception {
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake();
+            c.respond(c.next().requestId(), 200, SEEN);
+            c.untilClosed();
+        }); PocketServe client = peer.client().build()) {
+            BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+            List<WeakReference<?>> held = new ArrayList<>();
+            Call call = ask(client, heard, held);
+            assertEquals("result", heard.poll(10, TimeUnit.SECONDS));
+            for (WeakReference<?> object : held) {
+                Leaks.awaitForgotten(object);
+            }
+            assertTrue(call.isDone());
+            call.cancel();
+            assertTrue(heard.isEmpty());
+        }
+    }
+
+    // Where callbacks run
+
+    @Test(timeout = LIMIT)
+    public void withoutAnExecutorTheyRunOnAThreadOfTheLibrary() throws Exception {
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake();
+            c.respond(c.next().requestId(), 200, SEEN);
+            c.respond(c.next().requestId(), 200, SEEN);
+            c.untilClosed();
+        }); PocketServe client = peer.client().build()) {
+            Ear<Prediction> ear = new Ear<>();
+            client.async().classify("m", new byte[1], null, ear);
+            assertEquals("result", ear.next());
+            assertEquals("pocketserve-call", ear.threads.poll());
+            client.stream("m", ear).offer(new byte[1]);
+            assertEquals("result 1", ear.next());
+            assertEquals("pocketserve-stream", ear.threads.poll());
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void anExecutorThatWasShutDownHasNobodyWhoListens() throws Exception {
+        CountDownLatch refused = new CountDownLatch(2);
+        try (FakePeer peer = new FakePeer(c -> c.handshake().serve());
+                PocketServe client = peer.client().callbackExecutor(work -> {
+                    refused.countDown();
+                    throw new RejectedExecutionException();
+                }).build()) {
+            client.async().models(new Ear<List<String>>());
+            client.async().models(new Ear<List<String>>());
+            assertTrue(refused.await(10, TimeUnit.SECONDS));
+            assertEquals(1, client.models().size());
+        }
+    }
+
+    // Misuse
+
+    @Test(timeout = LIMIT)
+    public void wrongArgumentsAreRefusedWhereTheCallIsMade() throws Exception {
+        try (PocketServe client = PocketServe.builder().build()) {
+            Ear<Prediction> ear = new Ear<>();
+            Ear<Void> empty = new Ear<>();
+            FrameStream stream = client.stream("m", ear);
+            PredictOptions none = null;
+            Faulty.Attempt[] wrong = {
+                () -> client.classify(null, new byte[1]), () -> client.classify("", new byte[1]),
+                () -> client.classify("m", null), () -> client.infer("m", (Tensor) null),
+                () -> client.async().classify(null, new byte[1], none, ear),
+                () -> client.async().classify("m", null, none, ear),
+                () -> client.async().classify("m", new byte[1], none, null),
+                () -> client.async().load("", false, empty), () -> client.async().models(null),
+                () -> client.stream("m", null), () -> client.stream("m", 0, ear), () -> client.stream("m", 17, ear),
+                () -> client.stream(null, ear), () -> stream.offer(null),
+                () -> PocketServe.builder().host(null), () -> PocketServe.builder().transport(null),
+                () -> PocketServe.builder().callbackExecutor(null),
+            };
+            for (int i = 0; i < wrong.length; i++) {
+                try {
+                    wrong[i].run();
+                    fail("number " + i + " was taken");
+                } catch (IllegalArgumentException expected) {
+                    assertFalse(expected.getMessage().isEmpty());
+                }
+            }
+            assertTrue(ear.heard.isEmpty() && empty.heard.isEmpty());
+            stream.close();
+        }
+    }
+
+    /** Options are read when the call is made, so that they may be used again at once. */
+    @Test(timeout = LIMIT)
+    public void optionsMayBeChangedAfterTheCall() throws Exception {
+        BlockingQueue<String> targets = new LinkedBlockingQueue<>();
+        CountDownLatch changed = new CountDownLatch(1);
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake();
+            changed.await(10, TimeUnit.SECONDS);
+            dev.pocketserve.bridge.wire.Frame frame = c.next(FrameType.REQUEST);
+            targets.add(frame.target());
+            c.respond(frame.requestId(), 200, "{\"outputs\":[]}");
+            c.untilClosed();
+        }); PocketServe client = peer.client().build()) {
+            Ear<InferResult> ear = new Ear<>();
+            InferOptions options = new InferOptions().version("one");
+            client.async().infer("m", options, ear, Tensor.of("x", new int[1], 1));
+            options.version("two");
+            changed.countDown();
+            assertEquals("result", ear.next());
+            assertEquals("POST /v2/models/m/versions/one/infer", targets.poll());
+        }
+    }
+
+    // Memory
+
+    @Test(timeout = LIMIT)
+    public void anAnswerThatMemoryCannotHoldFailsItsCallsOnly() throws Exception {
+        byte[] header = new byte[24];
+        FrameEncoder.putHeader(header, FrameType.RESPONSE, 1, 200, 0, 0, 0, Integer.MAX_VALUE - 8);
+        byte[] piece = new byte[1 << 20];
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake().next();
+            c.send(header);
+            try {
+                while (true) { // memory follows what has come, so more must come than there is memory
+                    c.send(piece);
+                }
+            } catch (java.net.SocketException clientLeft) {
+                return;
+            }
+        }, c -> c.handshake().serve());
+                PocketServe client = peer.client().maxAnswerBytes(Integer.MAX_VALUE).build()) {
+            PocketServeException error = Faulty.of(PocketServeException.BAD_ANSWER, client::models);
+            assertTrue(error.getMessage(), error.getMessage().contains("no memory"));
+            assertEquals(1, client.models().size());
+        }
+    }
+}
