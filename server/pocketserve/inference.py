@@ -21,6 +21,7 @@ from pocketserve.prepared import Prepared, remember
 from pocketserve.runtimes.base import Session
 from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Detailed, Hints, OwnTensors, Task
 from pocketserve.tasks.labels import label_of
+from pocketserve.tasks.wanted import while_wanted
 from pocketserve.tensors import Array, TensorSpec, check_against, dequantize, quantize, to_array, to_tensor, zeros
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import (
@@ -143,7 +144,8 @@ def run_raw_input(
     if wants_picture and not isinstance(model.task, Annotator):
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {model.task.name} has no picture to draw on")
     running.lane.refuse_if_full(terms)  # before the picture is decoded, which may cost more than the model
-    prepared = model.task.prepare(body, hints)
+    with while_wanted(terms.check):
+        prepared = model.task.prepare(body, hints)
     try:
         steps = [_collect_run(running, arrays) for arrays in prepared.runs]
         ready = time.perf_counter_ns()

@@ -1,4 +1,4 @@
-"""A request of many runs that its caller gives up ends between two of them."""
+"""A request that its caller gives up ends between two of its runs, or in the middle of its preparation."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.terms import Terms
 from pocketserve.inference import run_raw_input, run_tensors
 from pocketserve.tasks.base import AnswerOptions, Arrays, Prepared
+from pocketserve.tasks.wanted import EVERY, check_wanted, in_blocks, wanted
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode, Tensor, oip
 
@@ -81,3 +82,41 @@ def test_a_request_that_is_given_up_between_its_runs(call: Callable[[Any, Terms]
         call(running, Terms(time.monotonic() + 60, cancellation=switch))
     assert caught.value.code is ErrorCode.CANCELLED
     assert session.runs == 3
+
+
+class Preparing(Windows):
+    """A task that prepares ten windows, and finds itself without a caller after three."""
+
+    def __init__(self, terms: Terms, switch: Cancellation | None) -> None:
+        self.prepared = 0
+        self._terms = terms
+        self._switch = switch
+
+    def prepare(self, body: memoryview, hints: Any) -> Prepared:
+        for _ in wanted(range(10)):
+            self.prepared += 1
+            if self.prepared == 3 and self._switch is not None:
+                self._switch.cancel()
+            elif self.prepared == 3:
+                self._terms.deadline = time.monotonic() - 1
+        return super().prepare(body, hints)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.CANCELLED, ErrorCode.DEADLINE_EXCEEDED])
+def test_a_request_that_is_given_up_while_it_is_prepared(code: ErrorCode) -> None:
+    """Nothing more is prepared, nothing runs, and the thread's next work is asked nothing."""
+    switch = Cancellation()
+    terms = Terms(time.monotonic() + 60, cancellation=switch)
+    task = Preparing(terms, switch if code is ErrorCode.CANCELLED else None)
+    session = GivenUp(switch)
+    running = SimpleNamespace(model=SimpleNamespace(task=task), lane=Lane(session))
+    with pytest.raises(ApiError) as caught:
+        windows(running, terms)
+    assert caught.value.code is code
+    assert (task.prepared, session.runs) == (3, 0)
+    check_wanted()
+
+
+def test_small_things_are_asked_about_in_blocks() -> None:
+    """Numbered as by enumerate."""
+    assert list(in_blocks("x" * (EVERY + 1)))[-1] == (EVERY, "x")

@@ -40,6 +40,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "control_symbols": ["[CLS]", "[SEP]", "[MASK]"], "rules": True,
     },
     "unused": {"model_type": "bpe", "vocab_size": 330, "rules": True},
+    "word": {"model_type": "word", "vocab_size": 60, "rules": True, "user_defined_symbols": ["lamp"]},
+    "char": {
+        "model_type": "char", "vocab_size": 330, "rules": True, "byte_fallback": True, "user_defined_symbols": ["lamp"],
+    },
+    "words-behind": {
+        "model_type": "word", "vocab_size": 340, "treat_whitespace_as_suffix": True, "byte_fallback": True,
+        "remove_extra_whitespaces": False, "normalization_rule_name": "identity",
+    },
 }  # fmt: skip
 """Arguments of the trainer. ``rules`` compiles RULES; of ``unused`` every fifth piece is switched off afterwards."""
 

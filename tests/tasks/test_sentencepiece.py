@@ -35,8 +35,9 @@ from pocketserve.tasks.sentencepiece import SentencePiece
 from pocketserve.tasks.sentencepiece_model import SentencePieceError, read_model
 from pocketserve.tasks.sentencepiece_setup import sentencepiece_of
 from pocketserve.tasks.tokens import Special
+from pocketserve.tasks.wanted import EVERY, while_wanted
 from pocketserve.tensors import TensorSpec
-from pocketserve_wire import ApiError
+from pocketserve_wire import ApiError, ErrorCode
 from tasks.sentencepiece_vectors import DATA, FILE, MODELS, RULES, TEXTS, WORDS, by_library, train
 from words_models import bert_inputs, model, task_of
 
@@ -179,7 +180,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a long piece": (b"\x0a\x85\x01\x0a\x82\x01" + b"a" * 130, "a piece has 130 characters"),
     "no finite score": (b"\x0a\x08\x0a\x01a\x15" + struct.pack("<f", np.inf), "no finite score"),
     "an unknown type": (b"\x0a\x05\x0a\x01a\x18\x09", "is of unknown type 9"),
-    "a model of words": (content_of("unigram") + b"\x12\x02\x18\x03", r"its type is 3 \(word or character\)"),
+    "an unknown kind": (content_of("unigram") + b"\x12\x02\x18\x05", r"its type is 5; known are .* \(1 to 4\)"),
     "no pieces for bytes": (content_of("unigram") + b"\x12\x03\x98\x02\x01", "has no piece for each byte"),
     "rules that are none": (content_of("unigram") + b"\x1a\x04\x12\x02ab", "rules of normalisation are damaged"),
 }
@@ -207,6 +208,34 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentencepiece_model, "MAX_MODEL_BYTES", 50)
     with pytest.raises(SentencePieceError, match="the limit is 50"):
         read_model(content)
+
+
+class Counting:
+    """A request that is given up at a certain question."""
+
+    def __init__(self, last: int) -> None:
+        self.asked = 0
+        self._last = last
+
+    def __call__(self) -> None:
+        self.asked += 1
+        if self.asked > self._last:
+            raise ApiError(ErrorCode.CANCELLED, "given up")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nobody_waits_any_more(name: str) -> None:
+    """A long text ends wherever its request does: in its rules, or while it is cut."""
+    ours = SentencePiece(read_model(content_of(name)), Special())
+    text = "lamplight" * 10_000
+    whole = Counting(1 << 30)
+    with while_wanted(whole):
+        found = list(ours.tokens(text))
+    assert whole.asked > len(text) // EVERY
+    assert list(ours.tokens(text)) == found
+    for last in (0, 1, whole.asked // 2, whole.asked - 1):
+        with while_wanted(Counting(last)), pytest.raises(ApiError, match="given up"):
+            list(ours.tokens(text))
 
 
 def test_no_more_is_read_than_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +306,7 @@ UNUSABLE: dict[str, tuple[SentencePieceTokenizer, bytes, str]] = {
         b"",
         r"vocabulary cannot be read.*other\.model",
     ),
-    "a model of words": (NAMED, content_of("unigram") + b"\x12\x02\x18\x03", "only unigram and BPE are read"),
+    "an unknown kind": (NAMED, content_of("unigram") + b"\x12\x02\x18\x05", "known are unigram, BPE"),
     "cut off": (NAMED, content_of("unigram")[:900], "no SentencePiece model"),
 }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from pocketserve.engine.cancellation import Cancellation
+from pocketserve.engine.cancellation import Cancellation, cancelled
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 MAX_TIMEOUT_US = 86_400_000_000
@@ -44,6 +45,20 @@ class Terms:
         self.rank = rank
         self.stream = stream
         self.cancellation = cancellation
+
+    def check(self) -> None:
+        """Refuse to go on preparing for a run that nobody waits for, or that would not be started.
+
+        Raises:
+            ApiError: CANCELLED, DEADLINE_EXCEEDED.
+        """
+        if self.cancellation is not None and self.cancellation.cancelled:
+            raise cancelled()
+        if time.monotonic() > self.deadline:
+            raise ApiError(
+                ErrorCode.DEADLINE_EXCEEDED,
+                "the request's timeout passed while its input was being prepared; send less of it at once",
+            )
 
 
 def asks_for_a_place(head: bytes) -> bool:

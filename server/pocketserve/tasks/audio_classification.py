@@ -12,6 +12,7 @@ from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hint
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
 from pocketserve.tasks.sounds import SoundInput, hears_sound, rate_input, sound_input
+from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array, TensorSpec
 
 NAME = "audio-classification"
@@ -59,7 +60,7 @@ class AudioClassification:
         """See :class:`~pocketserve.tasks.base.Task`. One run a window."""
         windows = self._entrance.windows(self._entrance.read(body, hints))
         fixed = {} if self._rate is None else {self._rate.name: rate_array(self._rate, self._entrance.rate)}
-        runs = [{self._entrance.spec.name: self._entrance.tensor(window), **fixed} for window in windows]
+        runs = [{self._entrance.spec.name: self._entrance.tensor(window), **fixed} for window in wanted(windows)]
         return Prepared(runs, [(window.start, window.seconds) for window in windows])
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:

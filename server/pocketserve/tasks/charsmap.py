@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.sentencepiece_model import PieceType, SentencePieceError, SentencePieceModel
+from pocketserve.tasks.wanted import EVERY, check_wanted
 
 SPACE = "\u2581"
 MAX_RULE_CHARS = 32
@@ -141,7 +142,11 @@ class Normalizer:
             starts.append(at)
         after_space = self._extra
         total = 0
+        asked = at
         while at < len(text):
+            if at >= asked:
+                check_wanted()
+                asked = at + EVERY
             given, length = self._unit(text, at)
             if after_space:
                 given = given.lstrip(" ")

@@ -17,6 +17,7 @@ from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_param
 from pocketserve.tasks.frames import frame_size, is_frame, read_frame
 from pocketserve.tasks.geometry import Area, Placement, place
 from pocketserve.tasks.picture_headers import size_to_hold
+from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
 
@@ -248,7 +249,7 @@ def convert(image: Image, mode: str) -> Image:
     # In strips: the steps between need up to four times the memory of the picture.
     result = PIL.Image.new(mode, image.size)
     rows = max(1, STRIP_PIXELS // image.width)
-    for top in range(0, image.height, rows):
+    for top in wanted(range(0, image.height, rows)):
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
         result.paste((_from_deep(strip) if deep else _on_white(strip)).convert(mode), (0, top))
     return result

@@ -15,6 +15,7 @@ from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.texts import TokenInputs, read_object, token_inputs
 from pocketserve.tasks.tokenizers import has_tokenizer, tokenizer_of
 from pocketserve.tasks.tokens import Token, Tokenizer
+from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array
 
 NAME = "question-answering"
@@ -105,7 +106,8 @@ class QuestionAnswering:
         if len(starts) > MAX_WINDOWS:
             raise invalid_input(f"the context has {len(tokens)} tokens, too many for this model; send it in parts")
         front = len(special.first) + len(question) + len(special.middle)
-        runs = [self._inputs.arrays(question, [token.number for token in tokens[at : at + room]]) for at in starts]
+        parts = ([token.number for token in tokens[at : at + room]] for at in wanted(starts))
+        runs = [self._inputs.arrays(question, part) for part in parts]
         windows = [(at, min(room, len(tokens) - at), front) for at in starts]
         return Prepared(runs, Asked(asked["context"], tokens, windows))
 

@@ -1,4 +1,8 @@
-"""SentencePiece: a text becomes the likeliest pieces (unigram), or pieces that are merged pair by pair (BPE).
+"""SentencePiece: a text becomes the likeliest pieces (unigram), pieces that are merged pair by pair (BPE), its words
+(word) or its characters (char).
+
+A text of n characters costs n times the number of lengths that pieces have (unigram), n log n (BPE) or n; what runs
+long asks on the way whether anybody still wants it.
 
 Written here because the library is C++, which a phone would have to compile. Scores are added in single precision, as
 the library does: where two ways to cut a text are as good, that decides.
@@ -7,12 +11,14 @@ the library does: where two ways to cut a text are as good, that decides.
 from __future__ import annotations
 
 import heapq
+import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pocketserve.tasks.charsmap import SPACE, Normalizer, Segment, lengths_by_first
-from pocketserve.tasks.sentencepiece_model import PieceType, SentencePieceError, SentencePieceModel
+from pocketserve.tasks.sentencepiece_model import ModelKind, PieceType, SentencePieceError, SentencePieceModel
 from pocketserve.tasks.tokens import Special, Token
+from pocketserve.tasks.wanted import EVERY, check_wanted, in_blocks
 
 UNKNOWN_PENALTY = 10.0
 """An unknown character scores this much less than the rarest piece."""
@@ -37,11 +43,14 @@ class SentencePiece:
         self.special = special
         self._model = model
         self._lower = lower_case
-        usable = (PieceType.NORMAL, PieceType.USER_DEFINED, PieceType.UNUSED)
+        usable = {PieceType.NORMAL, PieceType.USER_DEFINED, PieceType.UNUSED}
+        if model.kind in (ModelKind.WORD, ModelKind.CHAR):
+            usable.add(PieceType.BYTE)  # these only look pieces up: one that is spelled out in a text is found
         numbered = [(p, n) for n, (p, t) in enumerate(zip(model.pieces, model.types, strict=True)) if t in usable]
         # The library never gives an unused piece, but merges by it on the way.
         self._unused = frozenset(number for _, number in numbered if model.types[number] == PieceType.UNUSED)
-        wanted = numbered if model.bpe else [pair for pair in numbered if pair[1] not in self._unused]
+        likeliest = model.kind is ModelKind.UNIGRAM
+        wanted = [pair for pair in numbered if pair[1] not in self._unused] if likeliest else numbered
         self._numbers = dict(wanted)
         self._lengths = lengths_by_first([piece for piece, _ in wanted])
         self._bytes = _byte_numbers(model) if model.byte_fallback else ()
@@ -61,10 +70,7 @@ class SentencePiece:
         waiting: Token | None = None  # an unknown piece: unknown ones behind each other are one
         score = 0.0
         for segment in self._normalizer.segments(text):
-            if self._model.bpe:
-                pieces = self._merged(segment.text)
-            else:
-                pieces, score = self._likeliest(segment.text, score)
+            pieces, score = self._cut(segment.text, score)
             for number, first, behind in pieces:
                 start = segment.starts[first]
                 end = segment.starts[behind] if behind < len(segment.starts) else segment.end
@@ -79,6 +85,27 @@ class SentencePiece:
                     waiting = Token(number, start if waiting is None else waiting.start, end)
         if waiting is not None:
             yield waiting
+
+    def _cut(self, text: str, before: float) -> tuple[list[Piece], float]:
+        """A segment's pieces, and the sum of the scores that counts for the next one."""
+        kind = self._model.kind
+        if kind is ModelKind.UNIGRAM:
+            return self._likeliest(text, before)
+        if kind is ModelKind.BPE:
+            return self._merged(text), before
+        return self._looked_up(text, _words(text) if kind is ModelKind.WORD else self._chars(text)), before
+
+    def _looked_up(self, text: str, places: Iterable[tuple[int, int]]) -> list[Piece]:
+        unknown = self._model.unknown
+        return [(self._numbers.get(text[start:end], unknown), start, end) for start, end in places]
+
+    def _chars(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where characters, and what the owner defined, begin and end."""
+        behind = 0
+        for at, _ in in_blocks(text):
+            if at == behind:
+                behind = at + (self._normalizer.kept.longest(text, at) or 1)
+                yield at, behind
 
     def _in_bytes(self, segment: Segment, first: int, behind: int, end: int) -> Iterator[Token]:
         """An unknown character's bytes; the last of them stands for it, the others for nothing."""
@@ -99,11 +126,11 @@ class SentencePiece:
         origins, numbers = [0] * (size + 1), [self._model.unknown] * (size + 1)
         scores, kept, known = self._model.scores, self._kept_scores, self._numbers
 
-        for start in range(size):
+        for start, first in in_blocks(text):
             here = sums[start]
             assert here is not None  # every character is a piece or unknown, so that every place is reached
             alone = False
-            for length in self._lengths.get(text[start], ()):
+            for length in self._lengths.get(first, ()):
                 end = start + length
                 number = known.get(text[start:end], -1)
                 if number < 0 or end > size:
@@ -160,7 +187,11 @@ class _Merge:
         """The pieces that are left."""
         for index in range(1, len(self._starts)):
             self._propose(index - 1, index)
-        while self._agenda:
+        for step in itertools.count():
+            if not self._agenda:
+                break
+            if step % EVERY == 0:
+                check_wanted()
             _, left, right, size = heapq.heappop(self._agenda)
             gone = self._ends[left] == self._starts[left] or self._ends[right] == self._starts[right]
             if gone or self._ends[right] - self._starts[left] != size or self._behind[left] != right:
@@ -203,8 +234,20 @@ class _Merge:
             found.append((number, start, end))
 
 
+def _words(text: str) -> Iterator[tuple[int, int]]:
+    """Where words begin and end: each space begins one, whatever the model says of where its spaces stand."""
+    start = 0
+    while start < len(text):
+        behind = text.find(SPACE, start + 1)
+        end = len(text) if behind < 0 else behind
+        yield start, end
+        start = end
+
+
 def _words_are_apart(model: SentencePieceModel, pieces: list[str]) -> bool:
     """Whether each word can be cut by itself: no piece has a space behind anything else."""
+    if model.kind is ModelKind.WORD:
+        return True
     if model.whitespace_behind or not model.escape_whitespaces or PieceType.UNUSED in model.types:
         return False
     return not any(SPACE in piece.lstrip(SPACE) for piece in pieces) and not any(" " in piece for piece in pieces)

@@ -25,6 +25,15 @@ _CONTROLS = {46: b"<s>", 47: b"</s>", 48: b"<pad>"}
 Value = int | bytes
 
 
+class ModelKind(enum.IntEnum):
+    """How a text is cut: into the likeliest pieces, by merging neighbours, at spaces, or into characters."""
+
+    UNIGRAM = 1
+    BPE = 2
+    WORD = 3
+    CHAR = 4
+
+
 class PieceType(enum.IntEnum):
     """What a piece is."""
 
@@ -46,7 +55,7 @@ class SentencePieceModel:
 
     Attributes:
         pieces: by number; ``scores`` and ``types`` (of PieceType) go with them.
-        bpe: pieces are merged by their scores; else the likeliest are found (unigram).
+        kind: how a text is cut.
         unknown: the number of what the vocabulary does not have.
         bos, eos, pad: numbers of the pieces for the beginning, the end and padding; None where there are none.
         byte_fallback: unknown characters become their bytes.
@@ -58,7 +67,7 @@ class SentencePieceModel:
     pieces: list[str]
     scores: array[float]
     types: bytearray
-    bpe: bool
+    kind: ModelKind
     unknown: int
     bos: int | None
     eos: int | None
@@ -99,15 +108,15 @@ def read_model(content: bytes) -> SentencePieceModel:
     except (IndexError, struct.error, UnicodeDecodeError, OverflowError) as error:
         raise SentencePieceError(f"it is damaged, or no SentencePiece model: {error}") from None
     kind = trainer.get(3, 1)
-    if kind not in (1, 2):
-        raise SentencePieceError(f"its type is {kind!r:.20} (word or character); only unigram and BPE are read")
+    if kind not in ModelKind.__members__.values():
+        raise SentencePieceError(f"its type is {kind!r:.20}; known are unigram, BPE, word and char (1 to 4)")
     controls = {piece: number for number, piece in enumerate(pieces) if types[number] == PieceType.CONTROL}
     bos, eos, pad = (controls.get(_bytes(trainer.get(n, d)).decode(errors="replace")) for n, d in _CONTROLS.items())
     return SentencePieceModel(
         pieces=pieces,
         scores=scores,
         types=types,
-        bpe=kind == 2,
+        kind=ModelKind(int(kind)),
         unknown=_checked(pieces, types),
         bos=bos,
         eos=eos,

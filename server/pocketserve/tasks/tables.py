@@ -12,6 +12,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.wanted import in_blocks
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import strict_json
 from pocketserve_wire.limits import MAX_JSON_CONTAINERS
@@ -59,7 +60,7 @@ class Rows:
         if isinstance(values, dict):
             return [self._row(values, 0)]
         if any(isinstance(row, dict) for row in values):
-            return [self._row(row, index) for index, row in enumerate(values)]
+            return [self._row(row, index) for index, row in in_blocks(values)]
         self._check_widths(values)
         return list(values)
 
@@ -78,8 +79,8 @@ class Rows:
             raise invalid_input(f"the CSV has more than {MAX_ROWS} lines; send it in parts")
         head = [cell.strip() for cell in lines[0]]
         if self._features and any(cell in self._features for cell in head):
-            return [self._named(head, line, index) for index, line in enumerate(lines[1:])]
-        rows = [[_number(cell) for cell in line] for line in lines]
+            return [self._named(head, line, index) for index, line in in_blocks(lines[1:])]
+        rows = [[_number(cell) for cell in line] for _, line in in_blocks(lines)]
         return None if any(value is None for row in rows for value in row) else rows
 
     def _named(self, head: list[str], line: list[str], index: int) -> list[Any]:

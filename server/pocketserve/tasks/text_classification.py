@@ -14,6 +14,7 @@ from pocketserve.tasks.ranking import Ranking, ranking_of
 from pocketserve.tasks.texts import TokenInputs, is_text_input, read_texts, token_inputs
 from pocketserve.tasks.tokenizers import has_tokenizer, tokenizer_of
 from pocketserve.tasks.tokens import Tokenizer
+from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array, TensorSpec
 
 NAME = "text-classification"
@@ -87,7 +88,7 @@ class TextClassification:
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`. One run a text."""
         texts, many = read_texts(body, hints, self._max_chars)
-        return Prepared([self._encoder.arrays(text) for text in texts], many)
+        return Prepared([self._encoder.arrays(text) for text in wanted(texts)], many)
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """``{"label", "index", "score"}``, best first; for a list of texts each with ``input``, the text's number."""

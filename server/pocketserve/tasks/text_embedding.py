@@ -15,6 +15,7 @@ from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.scores import real_values
 from pocketserve.tasks.text_classification import TextEncoder, text_encoder
 from pocketserve.tasks.texts import checked_text, read_texts
+from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, strict_json
 
@@ -72,7 +73,7 @@ class TextEmbedding:
         texts, _ = read_texts(rest, Hints("application/json") if query is not None else hints, self._max_chars)
         if query is not None:
             texts.insert(0, checked_text(query, self._max_chars))
-        runs = [self._encoder.arrays(text) for text in texts]
+        runs = [self._encoder.arrays(text) for text in wanted(texts)]
         inputs = self._encoder.inputs
         lengths = [inputs.mask(run) if inputs is not None else 0 for run in runs]
         return Prepared(runs, Batch(lengths, query is not None))

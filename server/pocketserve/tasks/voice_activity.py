@@ -16,6 +16,7 @@ from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hint
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.sounds import SoundInput, rate_input, sound_input
+from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array, TensorSpec
 
 NAME = "voice-activity"
@@ -87,7 +88,7 @@ class VoiceActivity:
         sound = self._entrance.read(body, hints)
         windows = self._entrance.windows(sound)
         fixed = {} if self._rate is None else {self._rate.name: rate_array(self._rate, self._entrance.rate)}
-        runs = [{self._entrance.spec.name: self._entrance.tensor(window), **fixed} for window in windows]
+        runs = [{self._entrance.spec.name: self._entrance.tensor(window), **fixed} for window in wanted(windows)]
         step = windows[1].start - windows[0].start if len(windows) > 1 else sound.seconds
         return Prepared(runs, Timeline([window.start for window in windows], sound.seconds, step), chained=True)
 

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 
 from pocketserve.tasks.tokens import Special, Token
+from pocketserve.tasks.wanted import in_blocks
 
 MAX_WORD_CHARS = 100
 _CJK = (
@@ -64,7 +65,7 @@ class WordPiece:
         word: list[str] = []
         places: list[int] = []
         rules = self._rules
-        for place, char in enumerate(text):
+        for place, char in in_blocks(text):
             for part in _normalised(char, *rules):
                 if part == " " or _is_punctuation(part):
                     if word:
