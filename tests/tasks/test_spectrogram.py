@@ -164,6 +164,7 @@ PLACED: dict[str, tuple[tuple[int, ...], dict[str, Any], tuple[int, ...], bool]]
     "open frames": ((1, -1, 20), {}, (1, 126, 20), False),
     "open frames behind": ((1, 20, -1), {}, (1, 20, 126), True),
     "open frames, number said": ((1, -1, 20), {"frames": 26}, (1, 26, 20), False),
+    "frames, number said as well": ((1, 26, 20), {"frames": 26}, (1, 26, 20), False),
     "open batch and frames": ((-1, -1, 20), {}, (1, 126, 20), False),
     "all open": ((-1, 1, -1, -1), {}, (1, 1, 126, 20), False),
     "all open, layout said": ((-1, 1, -1, -1), {"layout": "bins-frames"}, (1, 1, 20, 126), True),
@@ -262,6 +263,12 @@ UNFIT: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
         "f_min leaves no room for 1024 bands",
     ),
     "a short window": ((1, 26, 20), {"audio": {"window": 1000}}, "26 frames, which are 3200 samples"),
+    "other frames": (
+        (1, 26, 20),
+        {"frames": 25},
+        r"spectrogram\.frames is 25, but shape \[1, 26, 20\] of input 'x' takes 26 frames of 20 bins",
+    ),
+    "other frames in one dimension": ((1, 520), {"frames": 27}, "frames is 27, but .* takes 26 frames"),
     "three axes": ((2, 26, 20), {}, "no place for 20 bins"),
 }
 

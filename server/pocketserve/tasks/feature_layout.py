@@ -45,7 +45,7 @@ def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayo
     """Tell from an input's shape, and from ``layout`` and ``frames`` of the manifest where it leaves a choice.
 
     Raises:
-        ModelLoadError: the shape has no room for so many bins, or both layouts fit.
+        ModelLoadError: the shape has no room for so many bins or for another number of frames, or both layouts fit.
     """
     if spec.open:
         return FeatureLayout(options.frames, options.layout == LAYOUTS[1])
@@ -59,6 +59,11 @@ def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayo
             f"in [spectrogram]"
         )
     best = found[0]
+    if options.frames is not None and best.frames not in (None, options.frames):
+        raise ModelLoadError(
+            f"model.toml: spectrogram.frames is {options.frames}, but {shape} takes {best.frames} frames of "
+            f"{options.bins} bins; leave the key out"
+        )
     exact = [place for place in found if place.frames == best.frames == options.bins and not place.flat]
     if len({place.swapped for place in exact}) > 1:
         raise ModelLoadError(f"model.toml: {shape} fits both ways: say spectrogram.layout, {' or '.join(LAYOUTS)}")
