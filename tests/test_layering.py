@@ -115,6 +115,7 @@ FORBIDDEN = {
     "pocketserve.system": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.serving"],
     "pocketserve.unloads": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
+    "pocketserve.file_lock": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.run_marker": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],

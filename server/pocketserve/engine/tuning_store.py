@@ -20,6 +20,7 @@ from typing import Any
 
 from pocketserve.engine.cores import top_speed_khz
 from pocketserve.engine.tuned import NOT_TUNED, Tuned
+from pocketserve.file_lock import locked
 from pocketserve.repository.scan import VersionEntry
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ AGAIN = "`pocketserve bench NAME --tune` measures again, `--reset` forgets it"
 
 
 class TuningStore:
-    """A small JSON file, read when it exists and has changed.
+    """A small JSON file, read when it exists and has changed. Processes change it one at a time.
 
     Args:
         path: the file; its folder is made when the first entry is kept.
@@ -86,7 +87,7 @@ class TuningStore:
             "forced": tuned.forced,
             "said": tuned.said[:MAX_TEXT],
         }
-        with self._lock:
+        with self._lock, locked(self.path):
             self._refresh()
             self._entries.pop(_key(version), None)
             self._entries[_key(version)] = entry
@@ -100,7 +101,7 @@ class TuningStore:
         Raises:
             OSError: the file cannot be written.
         """
-        with self._lock:
+        with self._lock, locked(self.path):
             self._refresh()
             if self._entries.pop(_key(version), None) is None:
                 return False

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from pocketserve.file_lock import locked
 from pocketserve_wire.records import dataclass
 
 MAX_VERDICTS = 4096
@@ -33,7 +34,7 @@ class Verdict:
 
 
 class VerdictStore:
-    """A small JSON file. Other processes may change it (``inspect --release``); it is read again when they did.
+    """A small JSON file. Other processes may change it (``inspect --release``), one at a time; it is read again then.
 
     Args:
         path: the file; its folder is made when the first verdict is kept.
@@ -53,7 +54,7 @@ class VerdictStore:
 
     def put(self, key: str, verdict: Verdict) -> None:
         """Keep a verdict; the oldest ones make room."""
-        with self._lock:
+        with self._lock, locked(self._path):
             self._refresh()
             self._verdicts.pop(key, None)
             self._verdicts[key] = verdict
@@ -63,7 +64,7 @@ class VerdictStore:
 
     def remove(self, key: str) -> bool:
         """Forget a verdict; whether there was one."""
-        with self._lock:
+        with self._lock, locked(self._path):
             self._refresh()
             if self._verdicts.pop(key, None) is None:
                 return False

@@ -1,0 +1,67 @@
+"""State files that several processes change: one at a time, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS
+from pocketserve.engine.tuned import Tuned
+from pocketserve.engine.tuning_store import TuningStore
+from pocketserve.file_lock import locked
+from pocketserve.quarantine.verdicts import Verdict, VerdictStore
+from pocketserve.repository.scan import scan
+
+TIMEOUT_S = 60.0
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    """Whoever comes second does not get it until the first is done; another folder has another lock."""
+    path = tmp_path / "new" / "state.json"
+    with locked(path) as first, locked(path, 0) as second, locked(tmp_path / "other.json", 0) as other:
+        assert (first, second, other) == (True, False, True)
+    with locked(path, 0) as third:
+        assert third
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """No lock, no error: what writes the file says what is wrong."""
+    (tmp_path / "file").write_text("")
+    with locked(tmp_path / "file" / "state.json") as held:
+        assert not held
+
+
+def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
+    """The kernel gives up what a process held."""
+    path = tmp_path / "state.json"
+    code = "import os, pathlib, sys; from pocketserve.file_lock import locked\n"
+    code += "with locked(pathlib.Path(sys.argv[1])) as held: os._exit(int(held))"
+    assert subprocess.run([sys.executable, "-c", code, str(path)], timeout=TIMEOUT_S, check=False).returncode == 1
+    with locked(path, 0) as held:
+        assert held
+
+
+def _tune(path: Path, number: int) -> None:
+    version = scan(MODELS)["digits"].versions["tflite"]
+    TuningStore(path, lambda: "").put(dataclasses.replace(version, name=str(number)), "abc", Tuned(threads=number))
+
+
+def _judge(path: Path, number: int) -> None:
+    VerdictStore(path).put(str(number), Verdict(True))
+
+
+@pytest.mark.parametrize("change", [_tune, _judge])
+def test_no_change_is_lost(change: Callable[[Path, int], None], tmp_path: Path) -> None:
+    """Two dozen that each read, change and write the same file, as so many processes would."""
+    path = tmp_path / "state.json"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: change(path, number), range(1, 25)))
+    assert len(json.loads(path.read_text())) == 24
