@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from pocketserve import __version__
+from pocketserve.cli.ending import tidy_end
 
 COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "simulate", "demo")
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -25,14 +26,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 failed, 2 wrong usage.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser(given)
-    options = parser.parse_args(given)
+    try:
+        with tidy_end():
+            return _run(_parser(given).parse_args(given))
+    except KeyboardInterrupt:
+        return EXIT_FAILED
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         code = int(options.run(options))
         sys.stdout.flush()  # here, where a reader that has gone is still handled
         return code
-    except KeyboardInterrupt:
-        return EXIT_FAILED
     except BrokenPipeError:  # the reader of our output has gone; that is no fault
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
         return EXIT_DONE

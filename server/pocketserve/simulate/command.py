@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from pocketserve.cli.output import print_json, print_table
@@ -32,7 +29,7 @@ def run_scenario(options: argparse.Namespace) -> int:
         ScenarioError: it cannot be run.
     """
     scenario = read_scenario(options.scenario)
-    with _tidy_end(), tempfile.TemporaryDirectory(prefix="pocketserve-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pocketserve-") as folder:
         simulation = Simulation(scenario, embedded_models_dir(), Path(folder), _say)
         record = simulation.run()
         written = write_report(record, Path(options.report), simulation.log) if options.report else []
@@ -44,16 +41,6 @@ def run_scenario(options: argparse.Namespace) -> int:
         for path in written:
             print(f"wrote {path}")
     return 0 if document["kept"] else 1
-
-
-@contextlib.contextmanager
-def _tidy_end() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: with nothing left behind, neither a process nor a folder with a token in it."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _say(text: str) -> None:

@@ -1,0 +1,44 @@
+"""How commands end when they are told to: tidily, as if they had failed, with nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Final
+
+SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
+SAME_WISH_S: Final = 2.0
+"""A signal that follows another one sooner says nothing new, and must not interrupt the tidying; a later one may."""
+
+
+@contextlib.contextmanager
+def tidy_end() -> Iterator[None]:
+    """End on SIGTERM and a terminal that closes as on Ctrl-C: by KeyboardInterrupt, so that all blocks tidy up.
+
+    By itself SIGTERM would end Python at once: temporary folders, with tokens in them, and child processes would stay.
+    What is ignored already, as under ``nohup``, stays ignored.
+    """
+    last = -SAME_WISH_S
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before >= SAME_WISH_S:
+            raise KeyboardInterrupt
+
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    previous = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number, handler in previous.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, end)
+    except ValueError:  # not on the main thread, which alone hears of signals
+        previous = {}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

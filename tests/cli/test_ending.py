@@ -1,0 +1,120 @@
+"""A command that is told to end leaves nothing behind: no process, no folder, no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS
+from pocketserve.cli.ending import tidy_end
+
+LIMIT_S = 60.0
+DIGITS = str(MODELS / "digits" / "digits.tflite")
+COMMANDS = {
+    "bench": ["bench", DIGITS, "--rounds", "1000000", "--seconds", "3600"],
+    "demo": ["demo"],
+    "a command on a phone": ["simulate", "--", "serve", str(MODELS)],
+    "a scenario": ["simulate", "--scenario", "commute"],
+}
+
+
+def children(pid: int) -> Iterator[int]:
+    """Processes that a process has started, and those that they have."""
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            yield int(child)
+            yield from children(int(child))
+
+
+def look(pid: int) -> str:
+    """What tells a process from another with the same id; empty for one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+@pytest.mark.live
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes as Linux shows them")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nothing_is_left(name: str, number: signal.Signals, tmp_path: Path) -> None:
+    """Its child processes end with it, and its folders go, on the first signal and though a second one follows."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pocketserve", *COMMANDS[name]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        ends, never = time.monotonic() + LIMIT_S, threading.Event()
+        while not (any((tmp_path / "tmp").iterdir()) and list(children(process.pid))):
+            assert process.poll() is None and time.monotonic() < ends
+            never.wait(0.01)
+        begun = {child: look(child) for child in children(process.pid)}
+        process.send_signal(number)
+        process.send_signal(number)
+        said = process.communicate(timeout=LIMIT_S)[1].decode()
+    finally:
+        process.kill()
+        process.wait()
+    assert "Traceback" not in said
+    assert list((tmp_path / "tmp").iterdir()) == []
+    while left := [child for child, known in begun.items() if known and look(child) == known]:
+        assert time.monotonic() < ends, left
+        never.wait(0.01)
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    """As under nohup; the others are as before behind the block."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with tidy_end():
+            signal.raise_signal(signal.SIGHUP)
+        with pytest.raises(KeyboardInterrupt), tidy_end():
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_wish_does_not_interrupt_tidying() -> None:
+    """Soon after the first it is the same one."""
+    tidied: list[bool] = []
+
+    def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            tidied.append(True)
+
+    with pytest.raises(KeyboardInterrupt), tidy_end():
+        work()
+    assert tidied == [True]
+
+
+def test_other_threads_hear_of_no_signals() -> None:
+    """A command may run on one all the same."""
+    found: list[bool] = []
+
+    def run() -> None:
+        with tidy_end():
+            found.append(True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert found == [True]
