@@ -1,9 +1,10 @@
 """The standard library's ``dataclass``, cheaper to define: for modules that every start of a server waits for.
 
 ``dataclasses`` writes and compiles six methods for each frozen class, a third of a millisecond on a desktop, and
-bytecode files do not keep them. Here only ``__init__`` is made that way; comparing, hashing and printing are three
-functions that all classes share. What they answer is the same. Assigning to a field of a frozen instance is left to
-the type checker to find, which also makes an instance in half the time.
+bytecode files do not keep them. Here only ``__init__`` is made that way, and only when the class has its first
+instance: a start makes instances of few. Comparing, hashing and printing are three functions that all classes share.
+What they answer is the same. Assigning to a field of a frozen instance is left to the type checker to find, which also
+makes an instance in half the time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ else:
 
         def define(cls: type) -> type:
             own = vars(cls)
-            made = dataclasses.dataclass(cls, eq=False, repr=False, slots=slots)
+            made = dataclasses.dataclass(cls, init=False, eq=False, repr=False, slots=slots)
+            if "__init__" not in own:
+                made.__init__ = _first_init(made)
             if "__eq__" not in own:
                 made.__eq__ = _equal
                 if "__hash__" not in own:
@@ -33,6 +36,37 @@ else:
 
 
 __all__ = ["dataclass"]
+
+
+def _first_init(made: type) -> Any:
+    """An ``__init__`` that makes the real one for the first instance, and takes its place in the class."""
+
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        real = _compiled_init(made)
+        made.__init__ = real  # type: ignore[misc]
+        real(self, *given, **named)
+
+    return init
+
+
+def _compiled_init(made: type) -> Any:
+    """What the standard library compiles; of fields that are not given, one with a factory gets a value of its own."""
+    scope: dict[str, Any] = {"_absent": dataclasses.MISSING, "__name__": made.__module__}
+    taken, body = ["self"], []
+    for field in dataclasses.fields(made):
+        name, value = field.name, field.name
+        if field.default_factory is not dataclasses.MISSING:
+            scope[f"_new_{name}"] = field.default_factory
+            value = f"_new_{name}() if {name} is _absent else {name}"
+            name += "=_absent"
+        elif field.default is not dataclasses.MISSING:
+            scope[f"_usual_{name}"] = field.default
+            name += f"=_usual_{name}"
+        taken.append(name)
+        body.append(f"self.{field.name} = {value}")
+    exec(f"def __init__({', '.join(taken)}):\n " + "\n ".join(body or ["pass"]), scope)
+    scope["__init__"].__qualname__ = f"{made.__qualname__}.__init__"
+    return scope["__init__"]
 
 
 def _values(record: Any) -> tuple[Any, ...]:

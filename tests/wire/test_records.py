@@ -101,3 +101,44 @@ def test_too_many_or_too_few_values() -> None:
         OURS()
     with pytest.raises(TypeError, match="unexpected"):
         OURS(number=1, other=2)
+
+
+def test_the_first_instance_of_a_class_is_like_those_that_follow() -> None:
+    made = made_with(cheap, frozen=True, slots=True)
+    first, second = made(1), made(1)
+    assert first == second
+    assert dataclasses.replace(first, text="y") == made(1, "y")
+
+
+def test_a_class_that_had_no_instance_refuses_wrong_values_and_remains_usable() -> None:
+    made = made_with(cheap)
+    with pytest.raises(TypeError, match="number"):
+        made()
+    assert made(number=2).number == 2
+
+
+def test_each_instance_has_values_of_its_own_from_a_factory() -> None:
+    made = cheap(slots=True)(
+        type("Holder", (), {"__annotations__": {"held": "list[int]"}, "held": field(default_factory=list)})
+    )
+    one, other = made(), made()
+    one.held.append(1)
+    assert (one.held, other.held) == ([1], [])
+
+
+def test_a_class_without_fields() -> None:
+    made = cheap(frozen=True, slots=True)(type("Nothing", (), {}))
+    assert made() == made()
+
+
+@cheap(frozen=True, slots=True)
+class Longer(Slotted):
+    """Fields of its own behind those that it inherits."""
+
+    more: int = 3
+
+
+def test_inherited_fields() -> None:
+    assert Longer(1, "y", 4) != Longer(1, "y")
+    assert (Longer(1).text, Longer(1).more) == ("x", 3)
+    assert Slotted(1) == Slotted(1, "x")
