@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -166,6 +165,8 @@ def run_raw_input(
     if wants_picture and isinstance(model.task, Annotator):
         picture = model.task.annotate(body, hints, runs, answer, prepared.context)
         if options.values["annotate"] == "both":
+            import base64  # late: few ask for a picture
+
             more, picture = {**more, "picture": base64.b64encode(picture).decode()}, None
     timing = _timing(turn, began, ready, infer_end, steps)
     return Prediction(model.entry.name, model.version.name, model.task.name, answer, timing, more, picture)

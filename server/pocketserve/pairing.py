@@ -6,7 +6,6 @@ closes. The cryptography is in :mod:`pocketserve_wire.pairing`, the reasons in `
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -77,7 +76,9 @@ class PairingDesk:
         """
         if self._token is None:
             raise ApiError(ErrorCode.INVALID_REQUEST, "this server asks for no token, so there is nothing to pair")
-        from pocketserve_wire.pairing import SALT_BYTES, new_code  # late: most servers never pair
+        import secrets  # late, as what follows: most servers never pair
+
+        from pocketserve_wire.pairing import SALT_BYTES, new_code
 
         with self._changed:
             self._opening = _Opening(new_code(), secrets.token_bytes(SALT_BYTES), self._clock() + OPEN_S)

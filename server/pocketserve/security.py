@@ -7,13 +7,10 @@ request needs the installation's token; and requests that a foreign page made ar
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import hmac
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Iterable
@@ -65,6 +62,8 @@ def ensure_token(path: Path) -> str:
         return read_token(path)
     except OSError as error:
         raise TokenFileError(f"the token file {path} cannot be made: {error.strerror}") from None
+    import secrets  # late: a token is made once for an installation
+
     token = secrets.token_urlsafe(TOKEN_BYTES)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(f"{token}\n")
@@ -137,6 +136,9 @@ def _presented(authorization: str) -> bytes:
     if scheme.lower() == "bearer":
         return value.encode("utf-8", errors="replace")
     if scheme.lower() == "basic":
+        import base64  # late: programs send Bearer
+        import binascii
+
         try:
             return base64.b64decode(value, validate=True).partition(b":")[2]
         except (binascii.Error, ValueError):

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -134,9 +133,11 @@ def write_ready_file(path: Path, config: Config, addresses: Addresses) -> None:
         "token_file": str(config.token_file.absolute()) if config.auth else None,
         "models_dir": str(config.models_dir.absolute()),
     }
-    with tempfile.NamedTemporaryFile("w", dir=path.absolute().parent, prefix=f".{path.name}.", delete=False) as file:
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(content, file)
-    os.replace(file.name, path)
+    os.replace(hidden, path)
 
 
 def _open_service(config: Config, token: str | None) -> Service:

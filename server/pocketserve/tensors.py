@@ -9,16 +9,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pocketserve_wire import DATATYPES, Tensor
 from pocketserve_wire.records import dataclass
 from pocketserve_wire.tensor import invalid
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    Array = NDArray[Any]
+else:
+    Array = np.ndarray  # for whoever asks at run time: importing numpy's types costs a start a millisecond
 
 _PLAIN = frozenset(map(np.dtype, "fdbhilqBHILQ?")) if sys.byteorder == "little" else frozenset()
 """Element types whose memory is what the wire wants, and that memoryviews know."""
@@ -66,7 +70,7 @@ class TensorSpec:
         return all(mine in (-1, theirs) for mine, theirs in pairs)
 
 
-def datatype_of(dtype: npt.DTypeLike) -> str:
+def datatype_of(dtype: DTypeLike) -> str:
     """The protocol's datatype for a NumPy dtype.
 
     Raises:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -124,6 +123,8 @@ class TuningStore:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = None
         try:
+            import tempfile  # late: a server reads
+
             with tempfile.NamedTemporaryFile("w", dir=self.path.parent, delete=False) as file:
                 name = file.name
                 json.dump(self._entries, file)

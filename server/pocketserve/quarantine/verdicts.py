@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -92,6 +91,8 @@ class VerdictStore:
         """Replace the file whole. A state folder that cannot be written costs trials, not the service."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            import tempfile  # late: a start mostly reads
+
             with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
                 json.dump({key: asdict(verdict) for key, verdict in self._verdicts.items()}, file)
             os.replace(file.name, self._path)

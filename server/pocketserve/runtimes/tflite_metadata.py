@@ -28,6 +28,9 @@ MAX_METADATA_BYTES = 1 << 20
 MAX_FILE_BYTES = 8 << 20
 """Default limit of an associated file. A vocabulary of 250,000 words is about 3 MB."""
 
+_ARCHIVE_END_BYTES = 22 + 0xFFFF
+"""The record at an archive's end, and the longest comment behind it."""
+
 MAX_DIRECTORY_BYTES = 1 << 20
 """Size of the archive's directory: thousands of files."""
 
@@ -258,9 +261,11 @@ def read_associated_file(path: Path, name: str, limit: int = MAX_FILE_BYTES) -> 
     Raises:
         DamagedFileError: no such file, a damaged archive, or more bytes than the limit.
     """
-    import zipfile  # late: few files carry others
-
     try:
+        if not _has_archive(path):
+            raise DamagedFileError(f"{name!r} cannot be read from {path.name}: the file holds no archive")
+        import zipfile  # late: few files carry others
+
         with path.open("rb") as file, zipfile.ZipFile(_Capped(file)) as archive:
             info = archive.getinfo(name)
             if info.file_size > limit:
@@ -273,6 +278,13 @@ def read_associated_file(path: Path, name: str, limit: int = MAX_FILE_BYTES) -> 
         raise DamagedFileError(f"{path.name} has no file {name!r} in it") from error
     except Exception as error:  # zipfile raises a dozen kinds on damaged archives
         raise DamagedFileError(f"{name!r} cannot be read from {path.name}: {error}") from error
+
+
+def _has_archive(path: Path) -> bool:
+    """Whether the mark of an archive's end lies where it can."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, io.SEEK_END) - _ARCHIVE_END_BYTES))
+        return b"PK\5\6" in file.read(_ARCHIVE_END_BYTES)
 
 
 def labels_of(path: Path, tensor: TensorMetadata, language: str | None = None) -> list[str] | None:

@@ -10,11 +10,12 @@ import re
 import sys
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.sentencepiece_model import PieceType, SentencePieceError, SentencePieceModel
 from pocketserve.tasks.wanted import EVERY, check_wanted
+from pocketserve_wire.records import dataclass
 
 SPACE = "\u2581"
 MAX_RULE_CHARS = 32

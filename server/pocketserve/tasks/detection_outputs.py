@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from pocketserve.runtimes.tflite_metadata import BoundingBoxProperties, ModelMet
 from pocketserve.tasks.boxes import MAX_CANDIDATES, decode_anchors, to_corners
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire.records import dataclass
 
 WORDS = {
     "boxes": ("box", "location", "bbox"),

@@ -6,7 +6,6 @@ text needs room, and a large one reduced, since nobody looks at 12 megapixels of
 
 from __future__ import annotations
 
-import colorsys
 import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -43,6 +42,8 @@ Colour = tuple[int, int, int]
 def colour(index: int) -> Colour:
     """A colour for a class: neighbours differ strongly, and the same class is the same everywhere."""
     hue = (0.58 + index * 0.618034) % 1.0
+    import colorsys  # late: few ask for a picture
+
     red, green, blue = colorsys.hsv_to_rgb(hue, (0.72, 0.88, 0.58)[index % 3], (0.98, 0.90, 1.0)[index // 3 % 3])
     return round(red * 255), round(green * 255), round(blue * 255)
 

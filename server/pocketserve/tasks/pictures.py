@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from pocketserve.tasks.picture_headers import size_to_hold
 from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
+from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from pocketserve.tasks.picture_input import PictureInput, picture_input, takes_p
 from pocketserve.tasks.scores import real_values, sigmoid
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.records import dataclass
 
 NAME = "pose-estimation"
 COCO = (

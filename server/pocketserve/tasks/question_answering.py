@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from pocketserve.tasks.tokenizers import has_tokenizer, tokenizer_of
 from pocketserve.tasks.tokens import Token, Tokenizer
 from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array
+from pocketserve_wire.records import dataclass
 
 NAME = "question-answering"
 TOP_K = 3

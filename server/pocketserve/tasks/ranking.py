@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.preprocessing import CONFIG
 from pocketserve.tasks.scores import Calibration, activate, calibration_of, real_values, threshold_of
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire.records import dataclass
 
 TOP_K = 5
 TELLING = ("scores", "logits", "probability", "probabilities")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pocketserve.runtimes import tflite_metadata
@@ -11,6 +9,7 @@ from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_metadata import FileType, ScoreCalibration, ScoreThresholding, TensorMetadata
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, dequantize
+from pocketserve_wire.records import dataclass
 
 _TINY = 1e-16
 """Keeps logarithms finite."""

@@ -10,7 +10,8 @@ import enum
 import struct
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from pocketserve_wire.records import dataclass
 
 MAX_MODEL_BYTES = 16 << 20
 """The largest in wide use, with 256,000 pieces, have 5 MB."""

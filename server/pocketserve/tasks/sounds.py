@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pocketserve.repository.sections.words import AudioOptions
@@ -17,6 +15,7 @@ from pocketserve.tasks.resampling import resample
 from pocketserve.tasks.wav import FLOAT, MAX_FRAMES, PCM, SampleFormat, Sound, check_rate, decode, is_wav, read_wav
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
+from pocketserve_wire.records import dataclass
 
 RAW_FORMATS = {"pcm8": (PCM, 1), "pcm16": (PCM, 2), "pcm24": (PCM, 3), "pcm32": (PCM, 4), "float32": (FLOAT, 4)}
 """What the parameter ``format`` may say of samples without a header; little-endian, channels interleaved."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from pocketserve.tasks.texts import checked_text, read_texts
 from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, strict_json
+from pocketserve_wire.records import dataclass
 
 NAME = "text-embedding"
 PREFERRED = ("sentence_embedding", "embedding", "embeddings", "pooler_output", "last_hidden_state")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from pocketserve_wire.records import dataclass
 
 CASED_SHARE = 0.01
 """Share of a vocabulary's words with capitals from which it is taken to keep case."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.sounds import SoundInput, rate_input, sound_input
 from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire.records import dataclass
 
 NAME = "voice-activity"
 HYSTERESIS = 0.15

@@ -7,7 +7,6 @@ where bytes cost nothing and compressing them costs milliseconds.
 
 from __future__ import annotations
 
-import gzip
 import zlib
 
 from pocketserve_wire import ApiError, ErrorCode
@@ -75,4 +74,8 @@ def choose_coding(accept_encoding: str | None) -> str | None:
 
 def deflate(body: bytes, coding: str) -> bytes:
     """Compress a response body with a coding from :func:`choose_coding`."""
-    return gzip.compress(body, _LEVEL, mtime=0) if coding == "gzip" else zlib.compress(body, _LEVEL)
+    if coding != "gzip":
+        return zlib.compress(body, _LEVEL)
+    import gzip  # late: few ask for it
+
+    return gzip.compress(body, _LEVEL, mtime=0)

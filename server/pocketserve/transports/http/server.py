@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from http import HTTPStatus
 from typing import Any
 
 from waitress.adjustments import Adjustments
@@ -18,6 +17,7 @@ from pocketserve.security import Guard
 from pocketserve.transports.http.body import Body
 from pocketserve.transports.http.connections import DEFAULT_PATIENCE, Channel, Patience, Server
 from pocketserve.transports.http.front import WsgiApp
+from pocketserve.transports.http.translation import status_line
 from pocketserve.transports.listener import bind
 from pocketserve_wire import ApiError, ErrorCode, limits
 
@@ -38,7 +38,8 @@ class _JsonErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
     def execute(self) -> None:
         fault = self.request.error
         if self.request.refusal is not None:
-            self._answer(self.request.refusal, HTTPStatus(self.request.refusal.status).phrase)
+            refusal = self.request.refusal
+            self._answer(refusal, status_line(refusal.status).partition(" ")[2])
             return
         code = _WAITRESS_CODES.get(fault.code, ErrorCode.INVALID_REQUEST if fault.code < 500 else ErrorCode.INTERNAL)
         detail = str(fault.body).strip()
@@ -97,6 +98,12 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
             raise ParsingError("refused") from None
 
 
+class _Adjustments(Adjustments):  # type: ignore[misc]
+    """waitress looks up the host that it would listen on, even if it is given a socket; of ``*`` it knows all."""
+
+    host = "*"
+
+
 def _server_class(guard: Guard, patience: Patience, most: int) -> type[Server]:
     """waitress takes its parts from classes, so each server needs classes of its own."""
     parser = type("GuardedParser", (_Parser,), {"guard": guard})
@@ -141,7 +148,7 @@ class HttpServer:
         self.host = config.host
         self._stopping = self._closed = False
         self._ending = threading.Lock()
-        adjustments = Adjustments(
+        adjustments = _Adjustments(
             sockets=[listener],
             max_request_header_size=limits.MAX_HEADER_BYTES,
             max_request_body_size=config.max_body_bytes + 1,  # the first size that waitress refuses

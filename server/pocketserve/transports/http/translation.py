@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from http import HTTPStatus
+from functools import cache
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route
@@ -37,12 +37,17 @@ def read_request(
     )
 
 
-_STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
-
-
+@cache
 def status_line(status: int) -> str:
     """A status with its phrase, such as ``404 Not Found``."""
-    return _STATUS_LINES.get(status, f"{status} Unknown")
+    if status == 200:
+        return "200 OK"
+    from http import HTTPStatus  # late: what is well needs no list of sixty phrases
+
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"{status} Unknown"
 
 
 def finish(answer: ApiResponse, accept_encoding: str | None) -> tuple[dict[str, str], list[bytes | memoryview]]:

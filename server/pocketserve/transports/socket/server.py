@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import socket
 import threading
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pocketserve import __version__
 from pocketserve.config import Config
 from pocketserve.service import Service
 from pocketserve.transports.listener import bind
-from pocketserve.transports.socket.connection import Connection
-from pocketserve.transports.socket.lingering import Lingering
 from pocketserve.transports.socket.patience import Patience
-from pocketserve.transports.socket.stranger import Stranger
 from pocketserve.transports.socket.watcher import Watcher
 from pocketserve.transports.socket.workers import Slots, Workers
-from pocketserve_wire.handshake import ConnectionLimits
+
+if TYPE_CHECKING:
+    from pocketserve.transports.socket.connection import Connection
+    from pocketserve.transports.socket.lingering import Lingering
+    from pocketserve.transports.socket.stranger import Stranger
+    from pocketserve_wire.handshake import ConnectionLimits
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +50,6 @@ class SocketServer:
 
     Attributes:
         host, port: where it listens.
-        limits: what clients are told in READY.
         key: the token's bytes.
         strangers, lingering: connections before and after their time; the watcher's thread alone touches them.
         runners: places for requests that run or wait on all connections together.
@@ -65,13 +67,12 @@ class SocketServer:
         self.service = service
         self.patience = patience or Patience()
         self.key = token.encode("ascii") if token is not None else None
-        self.limits = connection_limits(config)
         self._listener = bind(config.host, config.socket_port, "--socket-port", config.port_wait)
         self.host = config.host
         self.port: int = self._listener.getsockname()[1]
         self.watcher = watcher or Watcher()
         self.runners = Slots(config.worker_threads)
-        self.incoming = Slots(INCOMING * self.limits.max_bytes_inflight)
+        self.incoming = Slots(INCOMING * _bytes_inflight(config))
         # A thread reads a connection, writes to it or runs a request: nothing that must be read waits for a thread.
         self.workers = Workers(2 * config.socket_connections + config.worker_threads)
         self.strangers: dict[Stranger, None] = {}
@@ -81,6 +82,11 @@ class SocketServer:
         self._changed = threading.Condition()
         self._draining = self.stopped = False
         self._thread = threading.Thread(target=self.watcher.run, name="pocketserve-socket-watcher", daemon=True)
+
+    @functools.cached_property
+    def limits(self) -> ConnectionLimits:
+        """What clients are told in READY."""
+        return connection_limits(self.service.config)
 
     def start(self) -> None:
         """Accept connections from now on."""
@@ -108,6 +114,9 @@ class SocketServer:
         self.watcher.arm(self._listener.fileno())
 
     def _meet(self, connection: socket.socket) -> None:
+        # Late: what speaks the protocol is imported for the first peer, and does not keep HTTP waiting at start.
+        from pocketserve.transports.socket.stranger import Stranger
+
         if len(self.strangers) >= STRANGERS:
             next(iter(self.strangers)).give_way()
         try:
@@ -193,10 +202,16 @@ class SocketServer:
 
 def connection_limits(config: Config) -> ConnectionLimits:
     """What READY says, from the settings."""
+    from pocketserve_wire.handshake import ConnectionLimits
+
     return ConnectionLimits(
         max_frame=config.max_body_bytes,
         max_inflight=config.socket_inflight,
-        max_bytes_inflight=max(config.socket_bytes_inflight, config.max_body_bytes),
+        max_bytes_inflight=_bytes_inflight(config),
         idle_ms=round(1000 * config.socket_idle),
         server=f"pocketserve/{__version__}",
     )
+
+
+def _bytes_inflight(config: Config) -> int:
+    return max(config.socket_bytes_inflight, config.max_body_bytes)
