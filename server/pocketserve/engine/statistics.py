@@ -62,24 +62,26 @@ class _Duration:
 
 
 class _Runs:
-    """How many requests were answered, and the nanoseconds of each of their phases together."""
+    """How many requests were answered, and the nanoseconds of each of their phases together.
 
-    __slots__ = ("count", "infer_ns", "input_ns", "output_ns", "queue_ns")
+    Attributes:
+        rows, executions: as in :class:`Timing`, of all of them together.
+    """
+
+    __slots__ = ("count", "executions", "infer_ns", "input_ns", "output_ns", "queue_ns", "rows")
 
     def __init__(self) -> None:
-        self.count = self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = 0
+        self.count = self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = self.rows = self.executions = 0
 
     @property
     def total_ns(self) -> int:
         """All phases together."""
         return self.queue_ns + self.input_ns + self.infer_ns + self.output_ns
 
-    def add(self, timing: Timing) -> None:
-        self.count += 1
-        self.queue_ns += timing.queue_ns
-        self.input_ns += timing.input_ns
-        self.infer_ns += timing.infer_ns
-        self.output_ns += timing.output_ns
+    def include(self, other: _Runs) -> None:
+        """Count others' requests too."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def to_json(self) -> dict[str, dict[str, int]]:
         phases = {"compute_input": self.input_ns, "compute_infer": self.infer_ns, "compute_output": self.output_ns}
@@ -91,13 +93,33 @@ class VersionStatistics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.inference_count = 0
-        self.execution_count = 0
         self._last_inference_s = 0.0
         self.fail = _Duration()
         self.unanswered = {name: _Duration() for name in UNANSWERED.values()}
-        self.runs = _Runs()
         self.batches: dict[int, _Runs] = {}
+        self._others = _Runs()  # requests that another one led, and batches of sizes that are not itemised
+
+    @property
+    def runs(self) -> _Runs:
+        """All requests that were answered: added up for whoever asks, not for each request."""
+        with self._lock:
+            return self._sum()
+
+    def _sum(self) -> _Runs:
+        total = _Runs()
+        for runs in (self._others, *self.batches.values()):
+            total.include(runs)
+        return total
+
+    @property
+    def inference_count(self) -> int:
+        """Rows that were answered."""
+        return self.runs.rows
+
+    @property
+    def execution_count(self) -> int:
+        """Runs of the model."""
+        return self.runs.executions
 
     @property
     def last_inference_ms(self) -> int:
@@ -108,18 +130,20 @@ class VersionStatistics:
         """Count a request that was answered."""
         size = timing.rows if timing.batch is None else timing.batch
         with self._lock:
-            self.inference_count += timing.rows
-            self.execution_count += timing.executions
+            runs = self.batches.get(size) or self._runs_of(size)
+            runs.count += 1
+            runs.rows += timing.rows
+            runs.executions += timing.executions
+            runs.queue_ns += timing.queue_ns
+            runs.input_ns += timing.input_ns
+            runs.infer_ns += timing.infer_ns
+            runs.output_ns += timing.output_ns
             self._last_inference_s = time.time()  # an epoch time for people, never used to compute
-            self.runs.add(timing)
-            batch = self.batches.get(size) or self._new_batch(size)
-            if batch is not None:
-                batch.add(timing)
 
-    def _new_batch(self, size: int) -> _Runs | None:
-        """The counters of a batch size that was not seen before; None for a request that another one led."""
+    def _runs_of(self, size: int) -> _Runs:
+        """The counters of a batch size that was not seen before; 0 is a request that another one led."""
         if not size or len(self.batches) >= MAX_BATCH_SIZES:
-            return None
+            return self._others
         batch = self.batches[size] = _Runs()
         return batch
 
@@ -133,28 +157,26 @@ class VersionStatistics:
 
     def phase_ns(self) -> dict[str, int]:
         """Nanoseconds of all successful requests together, by phase."""
-        with self._lock:
-            phases = self.runs.to_json()
-            queue_ns = self.runs.queue_ns
-        return {"queue": queue_ns, **{phase: counted["ns"] for phase, counted in phases.items()}}
+        runs = self.runs
+        return {"queue": runs.queue_ns, **{phase: counted["ns"] for phase, counted in runs.to_json().items()}}
 
     def to_json(self, name: str, version: str, memory_bytes: int) -> dict[str, Any]:
         """One entry of ``model_stats``."""
         with self._lock:
             never = {"count": 0, "ns": 0}
-            answered = self.runs.count
+            total = self._sum()
             return {
                 "name": name,
                 "version": version,
                 "last_inference": self.last_inference_ms,
-                "inference_count": self.inference_count,
-                "execution_count": self.execution_count,
+                "inference_count": total.rows,
+                "execution_count": total.executions,
                 "inference_stats": {
-                    "success": {"count": answered, "ns": self.runs.total_ns},
+                    "success": {"count": total.count, "ns": total.total_ns},
                     "fail": self.fail.to_json(),
                     **{name: duration.to_json() for name, duration in self.unanswered.items()},
-                    "queue": {"count": answered, "ns": self.runs.queue_ns},
-                    **self.runs.to_json(),
+                    "queue": {"count": total.count, "ns": total.queue_ns},
+                    **total.to_json(),
                     "cache_hit": never,
                     "cache_miss": never,
                 },
