@@ -21,6 +21,9 @@ MAX_CHUNKS: Final = 512
 Chunk = bytes | memoryview
 Waiting = tuple[list[Chunk], int]
 
+_NOTHING: Final[Waiting] = ([], 0)
+_DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
+
 
 class Outbox:
     """Sends frames in order. The thread that finds nobody writing writes; others leave theirs to it.
@@ -54,7 +57,7 @@ class Outbox:
         self._urgent: deque[Waiting] = deque()
         self._waiting: deque[Waiting] = deque()
         self._waiting_bytes = 0
-        self._rest: Waiting = ([], 0)
+        self._rest = _NOTHING
         self._frames = 0  # begun so far
 
     def post(self, chunks: list[Chunk], size: int, *, urgent: bool = False) -> bool:
@@ -71,18 +74,22 @@ class Outbox:
         with self._lock:
             if self._ending:
                 return True
-            if self._busy:
-                full = self._keep(chunks, size, urgent)
-                if not full:
+            if not self._busy:
+                # Under the lock, which it does not hold for long: to give it back first would take it once more to
+                # say that all was sent. Whoever has a frame now would wait for the end of this one in any case.
+                rest = self._send(chunks, size)
+                if rest is _NOTHING:
                     return True
+                if rest is not None:
+                    self._busy, self._rest = True, rest
+                    return False
+                tell = self._broken
+            elif self._keep(chunks, size, urgent):
+                tell = self._too_slow
             else:
-                full = False
-                self._busy = True
-                self._rest = (chunks, size)
-        if full:
-            self._end(self._too_slow)
-            return True
-        return self._advance()
+                return True
+        self._end(tell)
+        return True
 
     def finish(self, frame: bytes = b"") -> bool:
         """Send a last frame after the one being written; what waits is dropped when there is one.
@@ -135,27 +142,29 @@ class Outbox:
         """Write without waiting, frame after frame; whether everything was written."""
         while True:
             if self._rest[1]:
-                try:
-                    self._rest = self._send(*self._rest)
-                except BlockingIOError:
-                    return False
-                except (OSError, ValueError):
+                rest = self._send(*self._rest)
+                if rest is None:
                     self._end(self._broken)
                     return True
-                if self._rest[1]:
+                self._rest = rest
+                if rest[1]:
                     return False
             if not self._take_next():
                 return True
 
-    def _send(self, chunks: list[Chunk], size: int) -> Waiting:
-        sent = self._socket.sendmsg(chunks[:MAX_CHUNKS], (), socket.MSG_DONTWAIT)
-        if sent == size:
-            return [], 0
-        return rest_of(chunks, sent), size - sent
+    def _send(self, chunks: list[Chunk], size: int) -> Waiting | None:
+        """Hand to the system what it takes now; returns what is left, or None when the connection is broken."""
+        try:
+            sent = self._socket.sendmsg(chunks if len(chunks) <= MAX_CHUNKS else chunks[:MAX_CHUNKS], (), _DONT_WAIT)
+        except BlockingIOError:
+            return chunks, size
+        except (OSError, ValueError):
+            return None
+        return _NOTHING if sent == size else (rest_of(chunks, sent), size - sent)
 
     def _take_next(self) -> bool:
         with self._lock:
-            self._rest = ([], 0)
+            self._rest = _NOTHING
             queue = self._urgent or self._waiting
             if queue and not self._ended:
                 self._rest = queue.popleft()
@@ -176,7 +185,7 @@ class Outbox:
             self._ending = True
             self._waiting.clear()
             self._urgent.clear()
-            self._rest = ([], 0)
+            self._rest = _NOTHING
             if self._ended:
                 return
             self._ended = True
