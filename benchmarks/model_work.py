@@ -41,7 +41,7 @@ def _run_m1(file: Path | None, effort: Effort) -> list[Result]:
         stack.callback(call.close)
         calls.check(call, is_http=False)
         alone: list[float] = []
-        sides: dict[str, Callable[[], object]] = {"ours": call, "in process": lambda: alone.append(_ask(child, ""))}
+        sides: dict[str, Callable[[], object]] = {"ours": call, "in process": lambda: alone.append(ask(child, ""))}
         if file is not None and values.dtype == np.float32:
             _, port = stack.enter_context(module("bare", "framed", str(file)))
             sides["bare"] = calls.framed(port, "model", values, greet=False, name=name)
@@ -70,7 +70,7 @@ def run_t1(effort: Effort) -> list[Result]:
             load = closed_loop(opened, seconds)
             busy.append((time.process_time() - began) / load.seconds)
             served.append(load.rate)
-            alone.append(_ask(child, str(seconds)))
+            alone.append(ask(child, str(seconds)))
         for call in opened:
             call.close()
     # The generator has a core of its own, which the model alone does not get either.
@@ -107,7 +107,8 @@ def input_name(file: Path) -> str:
     return str(Interpreter(str(file)).get_input_details()[0]["name"])
 
 
-def _ask(child: subprocess.Popen[bytes], line: str) -> float:
+def ask(child: subprocess.Popen[bytes], line: str) -> float:
+    """One answer of the module ``inprocess``."""
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(f"{line}\n".encode())
     child.stdin.flush()

@@ -57,12 +57,14 @@ class OpenLoad:
         offered: requests sent.
         answers: all of them, in the order in which they came.
         late: for each request, seconds behind the timetable.
+        seconds: how long requests were sent.
     """
 
     began: float = 0.0
     offered: int = 0
     answers: list[Seen] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
+    seconds: float = 0.0
 
     def with_status(self, status: int) -> list[Seen]:
         """The answers with a status."""
@@ -73,6 +75,11 @@ class OpenLoad:
         return [seen.age_ms for seen in self.with_status(status) if seen.unsure <= BELIEVED_S]
 
     @property
+    def goodput(self) -> float:
+        """Answers per second that came while requests were sent."""
+        return sum(seen.came <= self.began + self.seconds for seen in self.with_status(OK)) / self.seconds
+
+    @property
     def doubted(self) -> float:
         """The share of answers that are not believed."""
         return sum(seen.unsure > BELIEVED_S for seen in self.answers) / max(1, len(self.answers))
@@ -80,7 +87,7 @@ class OpenLoad:
 
 def open_load(calls: Sequence[Call], rate: float, seconds: float, drain: float = 10.0) -> OpenLoad:
     """Send ``rate`` requests per second over framed connections, in turn; answers within ``drain`` s count."""
-    load = OpenLoad()
+    load = OpenLoad(seconds=seconds)
     lanes = [_Lane(call) for call in calls]
     total = int(rate * seconds)
     with _undisturbed(), select.epoll() as poller:

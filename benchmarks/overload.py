@@ -5,16 +5,20 @@ how old the answers of a ``stream`` are, of which only the newest request matter
 from __future__ import annotations
 
 import statistics
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from benchmarks import calls, reference
 from benchmarks.load import closed_loop
+from benchmarks.model_work import ask
 from benchmarks.open_load import OK, REFUSED, SUPERSEDED, OpenLoad, open_load
 from benchmarks.overhead import models
-from benchmarks.processes import CLIENT_CORE, our_server, pinned
+from benchmarks.processes import CLIENT_CORE, Ours, cpu_seconds, module, our_server, pinned
 from benchmarks.samples import Comparison, Result, summary
 from benchmarks.timing import QUICK, Effort
 
@@ -24,39 +28,67 @@ GOODPUT_GOAL, REFUSAL_LIMIT_MS, AGE_GOAL = 0.95, 5.0, 2.0
 VALUES = np.linspace(-1, 1, reference.WORK_WIDTH, dtype=np.float32).reshape(1, -1)
 
 
+@dataclass
+class Rounds:
+    """What was measured in turn, round by round.
+
+    Attributes:
+        peak: answers per second to clients that wait for theirs.
+        before_peak, before_load: runs per second of the same file in a process of its own on the server's core.
+        shares: of its core, that the server had under overload.
+    """
+
+    peak: list[float] = field(default_factory=list)
+    loads: list[OpenLoad] = field(default_factory=list)
+    before_peak: list[float] = field(default_factory=list)
+    before_load: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+
+
 def run(effort: Effort) -> list[Result]:
     """A small model, and one that takes five times as long: what refusals cost matters the less, the longer it runs."""
     return [result for model in reference.WORK_LAYERS for result in _run(model, effort)]
 
 
 def _run(model: str, effort: Effort) -> list[Result]:
-    """Peak and overload in turn, then one camera."""
-    seconds, rounds = (0.4, 1) if effort is QUICK else (4.0, 3)
-    peak: list[float] = []
-    goodput: list[float] = []
-    loads: list[OpenLoad] = []
+    """Peak and overload in turn, each after the model alone, then one camera."""
+    seconds, rounds = (0.4, 1) if effort is QUICK else (2.0, 6)
+    file = models() / f"{model}.tflite"
+    measured = Rounds()
     with ExitStack() as stack:
         stack.enter_context(pinned(CLIENT_CORE))
-        port = stack.enter_context(our_server(models(), "--threads", "1")).socket
-        with _connected(port, model, 1) as opened:
-            service = [latency / 1e3 for latency in closed_loop(opened, seconds).latencies]
+        ours = stack.enter_context(our_server(models(), "--threads", "1"))
+        child, _ = stack.enter_context(module("inprocess", str(file)))
+        with _connected(ours.socket, model, 1) as opened:
+            service = [latency / 1e3 for latency in closed_loop(opened, seconds, spins=True).latencies]
         for _ in range(rounds):
-            with _connected(port, model, CONNECTIONS) as opened:
-                peak.append(closed_loop(opened, seconds).rate)
-            with _connected(port, model, CONNECTIONS) as opened:
-                load = open_load(opened, TIMES_CAPACITY * peak[-1], seconds)
-            good = [seen for seen in load.with_status(OK) if seen.came <= load.began + seconds]
-            goodput.append(len(good) / seconds)
-            loads.append(load)
-        with _connected(port, model, 1, stream="camera") as opened:
-            camera = open_load(opened, TIMES_CAPACITY * statistics.fmean(peak), seconds)
+            _round(measured, ours, child, model, seconds)
+        with _connected(ours.socket, model, 1, stream="camera") as opened:
+            camera = open_load(opened, TIMES_CAPACITY * statistics.median(measured.peak), seconds)
     one = statistics.median(service)
-    return [*_overload(f"{one:.1f} ms model", loads, goodput, peak), *_freshness(f"{one:.1f} ms model", camera, one)]
+    return [*_overload(f"{one:.1f} ms model", measured), *_freshness(f"{one:.1f} ms model", camera, one)]
 
 
-def _overload(model: str, loads: list[OpenLoad], goodput: list[float], peak: list[float]) -> list[Result]:
-    what = f"{model}, answers at {TIMES_CAPACITY} x capacity ({_own_lateness(loads)})"
-    results: list[Result] = [Comparison("O1", what, "/s", goodput, peak, GOODPUT_GOAL, "least", "peak")]
+def _round(measured: Rounds, ours: Ours, child: subprocess.Popen[bytes], model: str, seconds: float) -> None:
+    measured.before_peak.append(ask(child, str(seconds / 8)))
+    with _connected(ours.socket, model, CONNECTIONS) as opened:
+        measured.peak.append(closed_loop(opened, seconds, spins=True).rate)
+    measured.before_load.append(ask(child, str(seconds / 8)))
+    with _connected(ours.socket, model, CONNECTIONS) as opened:
+        began, had = time.perf_counter(), cpu_seconds(ours.pid)
+        measured.loads.append(open_load(opened, TIMES_CAPACITY * measured.peak[-1], seconds))
+        measured.shares.append((cpu_seconds(ours.pid) - had) / (time.perf_counter() - began))
+
+
+def _overload(model: str, measured: Rounds) -> list[Result]:
+    loads, goodput = measured.loads, [load.goodput for load in measured.loads]
+    had = f"server had {100 * min(measured.shares):.0f} to {100 * max(measured.shares):.0f} % of its core"
+    what = f"{model}, answers at {TIMES_CAPACITY} x capacity ({had}, {_own_lateness(loads)})"
+    alone = f"{model}, the model alone before the overload"
+    results: list[Result] = [
+        Comparison("O1", what, "/s", goodput, measured.peak, GOODPUT_GOAL, "least", "peak"),
+        Comparison("O1", alone, "/s", measured.before_load, measured.before_peak, None, "least", "before the peak"),
+    ]
     refusals = [age for load in loads for age in load.believed(REFUSED)]
     if refusals:
         what, limit = f"{model}, refusals ({_doubted(loads)})", [REFUSAL_LIMIT_MS]

@@ -53,6 +53,12 @@ def pin(pid: int, core: int) -> None:
         os.sched_setaffinity(pid, {ALL_CORES[core % len(ALL_CORES)]})
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has had of all cores so far, in the system's ticks of some milliseconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
+
+
 def _surroundings() -> dict[str, str]:
     """Ours, but bytecode is kept as on any device: else each start compiles our sources, and ours only."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
