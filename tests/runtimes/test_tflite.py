@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.tflite import PACKAGES, RUNTIME, Package, TfliteRuntime, TfliteSession
+from pocketserve.runtimes.tflite import RUNTIME, TfliteRuntime, TfliteSession
+from pocketserve.runtimes.tflite_open import PACKAGES, Package
 from pocketserve.tensors import Quantization, TensorSpec, dequantize, quantize
 
 DATA = Path(__file__).parent / "data"

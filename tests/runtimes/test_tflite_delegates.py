@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.tflite import PACKAGES, RUNTIME, TfliteSession
+from pocketserve.runtimes.tflite import RUNTIME, TfliteSession
 from pocketserve.runtimes.tflite_delegates import Share
+from pocketserve.runtimes.tflite_open import PACKAGES
 
 DATA = Path(__file__).parent / "data"
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.tflite"
