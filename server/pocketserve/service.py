@@ -30,6 +30,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
 from pocketserve.unloads import Unloads
+from pocketserve.wording import counted
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, Plan
 from pocketserve_wire.records import dataclass
@@ -131,7 +132,7 @@ class Service:
             return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
         return ApiError(
             ErrorCode.QUEUE_FULL,
-            f"{self._in_flight} requests are under way on all models together; try again later",
+            f"{counted(self._in_flight, 'request is', 'requests are')} under way on all models; try again later",
             retry_after_s=0.5,
         )
 

@@ -142,6 +142,9 @@ def test_a_picture_with_its_answer_drawn_on_it(run, connection, tmp_path, local)
     where = ["--local"] if local else connection
     text = run("predict", "digits", SEVEN, "--save", tmp_path / "seven.png", "--set", "language=de", *where)
     assert text.startswith("LABEL")
+    assert text.splitlines()[-1] == f"The picture with the answer drawn on it is in {tmp_path / 'seven.png'}"
+    shown = json.loads(run("predict", "digits", SEVEN, "--save", tmp_path / "seven.png", "--json", *where))
+    assert shown["saved"] == str(tmp_path / "seven.png")
     assert (tmp_path / "seven.png").read_bytes().startswith(b"\x89PNG")
     assert "is a folder" in run("predict", "digits", SEVEN, "--save", tmp_path, *where, code=1)
     assert "NAME=VALUE" in run("predict", "digits", SEVEN, "--set", "language", *where, code=1)
@@ -243,7 +246,9 @@ def test_a_name_like_no_other_is_told_where_names_are(run, connection):
         "`pocketserve models` lists those of the server"
     )
     assert "did you mean 'petals'?" in run("predict", "petal", "1", *connection, code=1)
-    assert run("predict", "nothing", "1", "--local", code=1).endswith("'nothing' is not found")
+    assert re.search(r"there are .*'petals'", run("predict", "nothing", "1", *connection, code=1))
+    local = run("predict", "nothing", "1", "--local", code=1)
+    assert re.search(r"'nothing' is not found; there are '.*'$", local)
 
 
 def test_a_path_needs_local(run, connection):

@@ -31,7 +31,7 @@ def test_versions(repository: Repository, version: str | None, found: str) -> No
 @pytest.mark.parametrize("version", ["3", "00", "-1", "latest", "tflite", " 1", "1" * 5000])
 def test_unknown_versions(repository: Repository, version: str) -> None:
     """An unknown version has its own code and says which there are."""
-    with pytest.raises(ApiError, match=r"it has 1, 2$") as caught:
+    with pytest.raises(ApiError, match=r"it has '1', '2'$") as caught:
         repository.version(repository.model("m"), version)
     assert caught.value.code is ErrorCode.VERSION_NOT_FOUND
     assert len(caught.value.message) < 300
@@ -105,10 +105,32 @@ def test_a_missing_folder(tmp_path: Path) -> None:
 
 
 def test_a_mistyped_name_is_recognised(tmp_path: Path) -> None:
-    """The text begins as Triton's and ends with the way out; a name like no other gets no guess."""
-    (tmp_path / "digits.tflite").write_bytes(b"")
+    """The text begins as Triton's and ends with the way out: a name that is near, else the first of those there are."""
+    for name in ("digits", "petals"):
+        (tmp_path / f"{name}.tflite").write_bytes(b"")
     repository = Repository(tmp_path)
-    for name, tail in (("digit", " is not found; did you mean 'digits'?"), ("nothing", " is not found")):
+    for name, tail in (
+        ("digit", " is not found; did you mean 'digits'?"),
+        ("nothing", " is not found; there are 'digits', 'petals' (POST /v2/repository/index lists all)"),
+    ):
         with pytest.raises(ApiError) as error:
             repository.model(name)
         assert error.value.message == f"Request for unknown model: {name!r}{tail}"
+
+
+def test_few_names_are_told_of_many(tmp_path: Path) -> None:
+    """Eight models or versions at most; of no models it says so."""
+    with pytest.raises(ApiError, match="the models folder is empty"):
+        Repository(tmp_path).model("x")
+    for number in range(1001):
+        (tmp_path / f"m{number:04}.tflite").write_bytes(b"")
+    with pytest.raises(ApiError, match=r"there are 'm0000', .*'m0007' and 993 more \(POST /v2") as error:
+        Repository(tmp_path).model("x")
+    assert len(error.value.message) < 300
+    for number in range(20):
+        (tmp_path / "m0000" / f"v{number:02}").mkdir(parents=True)
+        (tmp_path / "m0000" / f"v{number:02}.tflite").write_bytes(b"")
+    (tmp_path / "m0000.tflite").unlink()
+    repository = Repository(tmp_path)
+    with pytest.raises(ApiError, match=r"it has .* and \d+ more$"):
+        repository.version(repository.model("m0000"), "x")

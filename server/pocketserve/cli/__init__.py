@@ -13,6 +13,8 @@ from pocketserve.cli.ending import tidy_end
 
 COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "simulate", "demo")
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+INDEX_HINT = " (POST /v2/repository/index lists all)"
+"""The way out that the server's error has for programs."""
 
 
 class CommandError(Exception):
@@ -66,8 +68,8 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 def _sentence(error: Exception) -> str:
     text, code = str(error).strip(), getattr(error, "code", None)
-    if code == "MODEL_NOT_FOUND" and type(error).__name__ == "ServerError" and "did you mean" not in text:
-        return f"{text}; `pocketserve models` lists those of the server"
+    asked = type(error).__name__ == "ServerError"
+    text = text.replace(INDEX_HINT, "; `pocketserve models` lists those of the server" if asked else "")
     if code == "UNAUTHORIZED":
         return f"{text}; --token-file names the file of the server's token, POCKETSERVE_TOKEN holds the token itself"
     designed = (CommandError,)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pocketserve.cli import EXIT_DONE, CommandError
 from pocketserve.cli.connection import add_connection_options, connect
+from pocketserve.wording import counted
 from pocketserve_client import Client
 from pocketserve_client.errors import PocketserveError
 
@@ -36,7 +37,10 @@ def run(options: argparse.Namespace) -> int:
         try:
             code = str(opened["code"])
             print(f"Type this code in the app:  {code[:3]} {code[3:]}", flush=True)
-            print(f"It is good for {opened['remaining_s']:.0f} seconds and one app. Ctrl-C closes it.", flush=True)
+            print(
+                f"It is good for {counted(round(opened['remaining_s']), 'second')} and one app. Ctrl-C closes it.",
+                flush=True,
+            )
             state = _wait(client, float(opened["remaining_s"]))
         except BaseException:
             with contextlib.suppress(PocketserveError):

@@ -15,7 +15,7 @@ from typing import Any
 from pocketserve.cli import CommandError
 from pocketserve.cli.connection import add_connection_options, connect
 from pocketserve.cli.local import open_local
-from pocketserve.cli.output import print_json, print_table
+from pocketserve.cli.output import print_json, print_table, printable
 
 MAX_ROWS = 50
 
@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
     answer, picture = _ask_local(options, body) if options.local else _ask_server(options, body)
     if picture is not None:
         options.save.write_bytes(picture)
+        answer["saved"] = str(options.save)
     if options.json:
         print_json(answer)
     else:
@@ -157,9 +158,18 @@ def _ask_local(options: argparse.Namespace, body: bytes) -> Asked:
 
 def _print_answer(answer: dict[str, Any]) -> None:
     predictions: list[dict[str, Any]] = answer["predictions"]
-    if not predictions:
+    if predictions:
+        _print_predictions(predictions)
+        timing = answer["timing_ms"]
+        whole, model = sum(timing.values()), timing["infer"]
+        print(f"\n{answer['model']}/{answer['version']}: {whole:.1f} ms, of which model {model:.1f} ms")
+    else:
         print("Nothing scores above the threshold.")
-        return
+    if "saved" in answer:
+        print(f"The picture with the answer drawn on it is in {printable(answer['saved'])}")
+
+
+def _print_predictions(predictions: list[dict[str, Any]]) -> None:
     first = predictions[0]
     hidden = ("index", "keypoints") if "label" in first else ("keypoints",)  # a label says more than its number
     keys = [key for key in first if key not in hidden]
@@ -169,9 +179,6 @@ def _print_answer(answer: dict[str, Any]) -> None:
     )
     if len(predictions) > MAX_ROWS:
         print(f"… {len(predictions) - MAX_ROWS} more; --json prints all")
-    timing = answer["timing_ms"]
-    whole, model = sum(timing.values()), timing["infer"]
-    print(f"\n{answer['model']}/{answer['version']}: {whole:.1f} ms, of which model {model:.1f} ms")
 
 
 def _cell(value: Any) -> str:

@@ -28,6 +28,7 @@ from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
 from pocketserve.service import Service
 from pocketserve.tensors import Array
+from pocketserve.wording import counted
 
 MIN_SAMPLE_S = 0.002
 """A sample is so many calls that it takes this long: the clock and the scheduler blur what is shorter."""
@@ -181,7 +182,7 @@ def _differs(session: Session, inputs: Mapping[str, Array], stacked: Mapping[str
     try:
         together = session.run(stacked)
     except Exception as error:
-        return f"the model fails on {rows} rows at a time ({type(error).__name__})"
+        return f"the model fails on {counted(rows, 'row')} at a time ({type(error).__name__})"
     fits = all(array.ndim and array.shape[0] == rows for array in together.values())
     if fits and agrees({name: array[:1] for name, array in together.items()}, alone):
         return ""

@@ -11,6 +11,7 @@ from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
 from pocketserve.doctor.surroundings import Settings
 from pocketserve.engine.cores import count_fast, readable_memory, top_speed_khz
+from pocketserve.wording import counted
 
 CPUS = "sys/devices/system/cpu"
 LITTLE_MEMORY = 300 << 20
@@ -28,13 +29,17 @@ def check_cores(device: Device) -> Iterator[Finding]:
     groups = Counter(speed for speed in speeds.values() if speed is not None)
     known = ", ".join(f"{count} of {speed / 1e6:.1f} GHz" for speed, count in sorted(groups.items(), reverse=True))
     fast = count_fast(device.cores, lambda core: speeds.get(core))
-    sentence = f"{len(everyone)} cores ({known or 'speeds unknown'}); this process may use {len(device.cores)} now"
+    sentence = (
+        f"{counted(len(everyone), 'core')} ({known or 'speeds unknown'}); this process may use {len(device.cores)} now"
+    )
     usable = [speed for core in device.cores if (speed := speeds.get(core)) is not None]
     if groups and usable and max(usable) < max(groups):
         fix = "bring Termux to the front, and set its battery use to Unrestricted in Android's settings"
         yield warning("cores", f"{sentence}, none of them a fastest one, for Termux is in the background", fix)
     else:
-        yield ok("cores", f"{sentence}, and one inference uses the {fast} fast ones")
+        yield ok(
+            "cores", f"{sentence}, and one inference uses {'the fast one' if fast == 1 else f'the {fast} fast ones'}"
+        )
 
 
 def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:

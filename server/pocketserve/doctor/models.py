@@ -11,6 +11,7 @@ from pocketserve.doctor.finding import Finding, ok, problem, warning
 from pocketserve.doctor.scan_models import MARK
 from pocketserve.doctor.surroundings import Settings
 from pocketserve.doctor.token import is_shared
+from pocketserve.wording import counted
 
 LIMIT_S = 10.0
 MAX_LISTED = 20
@@ -49,7 +50,7 @@ def _models(device: Device, settings: Settings, models: list[Mapping[str, Any]])
         fix = f"cp -r {folder} ~/models && pocketserve serve ~/models"
         yield warning("models", f"other apps can change the models in {folder}, so model.py files are refused", fix)
     usable = sum(model["usable"] for model in models)
-    yield ok("models", f"{usable} of {len(models)} models in {folder} can be served")
+    yield ok("models", f"{usable} of {counted(len(models), 'model')} in {folder} can be served")
 
 
 def _faults(model: Mapping[str, Any]) -> Iterator[Finding]:
@@ -70,6 +71,10 @@ def _quarantine(answers: list[Mapping[str, Any]], settings: Settings, *, complet
         yield problem("quarantine", sentence, f"pocketserve inspect --release {answer['name']}")
     if not named and held and not complete:
         fix = "pocketserve models"
-        yield warning("quarantine", f"{held} files are in quarantine; there was no time to find out which", fix)
+        yield warning(
+            "quarantine",
+            f"{counted(held, 'file is', 'files are')} in quarantine; there was no time to find out which",
+            fix,
+        )
     elif not named:
         yield ok("quarantine", "no file of the models folder is in quarantine")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
+from pocketserve.wording import listed
 from pocketserve_wire import ApiError, ErrorCode
 
 MOST_COMPARED = 200
 """Names that a mistyped one is compared with, so that mistakes stay cheap in a large folder."""
+
+MOST_LISTED = 8
+"""Names in one error."""
 
 
 class Repository:
@@ -43,14 +47,18 @@ class Repository:
         entry = self._models.get(name)
         if entry is None:
             text = f"Request for unknown model: {name[:128]!r} is not found"
-            raise ApiError(ErrorCode.MODEL_NOT_FOUND, text + self._similar(name))
+            raise ApiError(ErrorCode.MODEL_NOT_FOUND, f"{text}; {self._way_out(name)}")
         return entry
 
-    def _similar(self, name: str) -> str:
-        from difflib import get_close_matches  # late: only those who mistype need it
-
-        found = get_close_matches(name[:64], list(self._models)[:MOST_COMPARED], n=1)
-        return f"; did you mean {found[0]!r}?" if found else ""
+    def _way_out(self, name: str) -> str:
+        """The model that may be meant, or those that there are."""
+        near = _near(name, self._models)
+        if near:
+            return near
+        if not self._models:
+            return "the models folder is empty"
+        there = listed(self._models, MOST_LISTED)
+        return f"there {'is' if len(self._models) == 1 else 'are'} {there} (POST /v2/repository/index lists all)"
 
     @staticmethod
     def version(entry: ModelEntry, version: str | None) -> VersionEntry:
@@ -67,6 +75,13 @@ class Repository:
             raise ApiError(
                 ErrorCode.VERSION_NOT_FOUND,
                 f"Request for unknown model: {entry.name!r} version {wanted[:128]!r} is not found; "
-                f"it has {', '.join(entry.versions)}",
+                f"it has {listed(entry.versions, MOST_LISTED)}",
             )
         return found
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches  # late: only those who mistype need it
+
+    found = get_close_matches(name[:64], list(known)[:MOST_COMPARED], n=1)
+    return f"did you mean {found[0]!r}?" if found else ""

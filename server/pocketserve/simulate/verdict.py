@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pocketserve.simulate.record import Exit, Happened, Record
 from pocketserve.simulate.scenario import LOADS
 from pocketserve.simulate.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Sample
+from pocketserve.wording import counted
 
 SILENCING = ("freeze", "kill", "squatter")
 """Events during which nobody can be answered: the recovery from another one cannot begin within them."""
@@ -53,8 +54,9 @@ class Promise:
 def headline(record: Record) -> str:
     """One line that says what was run."""
     return (
-        f"{record.scenario} on a {record.device} phone: {record.seconds:g} s, {len(record.streams)} apps, "
-        f"{len(record.samples):,} requests, {len(record.events)} events"
+        f"{record.scenario} on a {record.device} phone: {record.seconds:g} s, "
+        f"{counted(len(record.streams), 'app')}, {counted(len(record.samples), 'request')}, "
+        f"{counted(len(record.events), 'event')}"
     )
 
 
@@ -143,7 +145,7 @@ def _recovered(record: Record) -> Promise:
 
 def _no_crash(record: Record) -> Promise:
     crashes = [item for item in record.exits if not _is_asked_for(item, record.events)]
-    detail = f"{len(record.lives)} processes, each ended as the scenario says"
+    detail = f"{counted(len(record.lives), 'process', 'processes')}, each ended as the scenario says"
     if crashes:
         detail = "; ".join(f"exit code {item.code} at {item.at:.1f} s" for item in crashes[:MANY])
     return Promise("no process of the server ended by itself", not crashes, detail)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tensors import Array, TensorSpec, datatype_of, to_array
+from pocketserve.wording import counted
 from pocketserve_wire import DATATYPES, Tensor, strict_json
 from pocketserve_wire.tensor import from_json_values
 
@@ -102,7 +103,7 @@ def _resolve(spec: TensorSpec, count: int) -> tuple[int, ...]:
         else:
             shape[variable[0]] = 1
     if int(np.prod(shape, dtype=np.int64)) != count:
-        raise invalid_input(f"input {spec.name!r} of shape {list(spec.shape)} cannot take {count} values")
+        raise invalid_input(f"input {spec.name!r} of shape {list(spec.shape)} cannot take {counted(count, 'value')}")
     return tuple(shape)
 
 

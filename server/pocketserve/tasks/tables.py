@@ -14,6 +14,7 @@ from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.wanted import in_blocks
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve.wording import counted
 from pocketserve_wire import strict_json
 from pocketserve_wire.limits import MAX_JSON_CONTAINERS
 
@@ -85,7 +86,7 @@ class Rows:
 
     def _named(self, head: list[str], line: list[str], index: int) -> list[Any]:
         if len(line) != len(head):
-            raise invalid_input(f"row {index} has {len(line)} values; the line of names has {len(head)}")
+            raise invalid_input(f"row {index} has {counted(len(line), 'value')}; the line of names has {len(head)}")
         found = {name: _number(cell) for name, cell in zip(head, line, strict=True)}
         unread = next((name for name, value in found.items() if value is None), None)
         if unread is not None:
@@ -97,10 +98,10 @@ class Rows:
         width = self.spec.shape[1]
         takes = f"the model takes {width}{': ' if self._features else ''}{', '.join(self._features)}"
         if width > 0 and len(rows) % width and not any(isinstance(row, list) for row in rows):
-            raise invalid_input(f"{len(rows)} values are no whole row; {takes}")
+            raise invalid_input(f"{counted(len(rows), 'value is', 'values are')} no whole row; {takes}")
         for index, row in enumerate(rows):
             if isinstance(row, list) and len(row) != width >= 0:
-                raise invalid_input(f"row {index} has {len(row)} values; {takes}")
+                raise invalid_input(f"row {index} has {counted(len(row), 'value')}; {takes}")
 
     def _row(self, row: Any, index: int) -> list[Any]:
         if not isinstance(row, dict):
