@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert running.stop() == 0
 
 
+@functools.cache
 def example(model: str) -> Any:
     """A picture with something for the model to find."""
     if model == "poses":
@@ -73,6 +75,18 @@ def example(model: str) -> Any:
     colours[:, 40:] = (230, 40, 30)
     colours[60:, 40:] = (240, 240, 230)
     return Image.fromarray(colours)
+
+
+@functools.cache
+def odd_kinds(model: str) -> dict[str, tuple[bytes, Any]]:
+    """That picture in every way that people send it."""
+    return variants(example(model))
+
+
+@functools.cache
+def useless(model: str) -> dict[str, bytes]:
+    """What is no picture, or is damaged, or claims to be enormous."""
+    return damaged(example(model)) | bombs()
 
 
 def ask(server: Server, model: str, body: bytes, content_type: str = "application/octet-stream") -> Any:
@@ -113,7 +127,7 @@ VARIANTS = sorted(variants(Image.new("RGB", (64, 64), (9, 99, 200))))
 @pytest.mark.parametrize("model", TASKS)
 def test_every_kind_of_picture(server: Server, model: str, case: str) -> None:
     """Turned, grey, CMYK, RGBA, palette and 16-bit files answer as the plain RGB picture that they show."""
-    body, shown = variants(example(model))[case]
+    body, shown = odd_kinds(model)[case]
     check_same(model, ask(server, model, body), ask(server, model, saved(shown)), shown.size)
 
 
@@ -135,7 +149,7 @@ DAMAGED = sorted(damaged(Image.new("RGB", (64, 64))))
 @pytest.mark.parametrize("model", TASKS)
 def test_one_clear_sentence(server: Server, model: str, case: str) -> None:
     """Truncated, empty, foreign and monstrous files are refused in one sentence, with or without a drawing."""
-    body = damaged(example(model)).get(case) if case in DAMAGED else bombs()[case]
+    body = useless(model)[case]
     for query in ("", "?annotate=png"):
         answer = server.call("POST", f"/predictions/{model}{query}", data=body)
         assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_INPUT"), answer.text
