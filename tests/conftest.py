@@ -1,17 +1,14 @@
-"""Fixtures that several parts of the suite share, and the table of what was and was not run."""
+"""Fixtures that several parts of the suite share."""
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,30 +18,13 @@ import pytest
 import requests
 
 from framed import Framed
+from places import MODELS, ROOT, STATE, find_assets, find_hostile
 
-ROOT = Path(__file__).resolve().parents[1]
-MODELS = ROOT / "models"
 START_TIMEOUT_S = 60.0
-STATE = Path(tempfile.mkdtemp(prefix="pocketserve-tests-"))
-"""The state folder of all test servers: a model file is tried once in a run, not once in a server."""
-
 os.environ.setdefault("POCKETSERVE_TFJS_MODULES", str(Path(sys.prefix) / "tfjs"))
 
-atexit.register(shutil.rmtree, STATE, ignore_errors=True)
-
-
-def find_assets() -> Path | None:
-    """The folder of public test models: ``POCKETSERVE_TEST_ASSETS``, else any ``*/assets`` beside the project."""
-    named = os.environ.get("POCKETSERVE_TEST_ASSETS")
-    candidates = [Path(named)] if named else sorted(ROOT.parent.glob("*/assets"))
-    return next((path for path in candidates if (path / "MANIFEST.json").is_file()), None)
-
-
-def find_hostile() -> Path | None:
-    """The folder of harmful model files, which lies beside the assets."""
-    assets = find_assets()
-    hostile = assets.parent / "hostile" if assets is not None else None
-    return hostile if hostile is not None and hostile.is_dir() else None
+pytest_plugins = ("suite",)
+__all__ = ["MODELS", "ROOT", "STATE", "find_assets", "find_hostile"]
 
 
 @dataclass
@@ -170,54 +150,3 @@ def models_copy(tmp_path: Path) -> Path:
     for name in ("digits", "diabetes", "petals"):
         shutil.copytree(MODELS / name, copy / name)
     return copy
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """In a run that must be complete (``make test-all``), a skipped test is a failure."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if os.environ.get("POCKETSERVE_TEST_EVERYTHING") and reporter is not None and reporter.stats.get("skipped"):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-# The end of a run says what was left out and why: nothing is skipped in silence.
-
-_not_run: Counter[str] = Counter()
-_MARKS = (
-    "assets",
-    "onnx",
-    "torch",
-    "tensorflow",
-    "tfjs",
-    "compiler",
-    "java",
-    "conformance",
-    "wheel",
-    "simulated",
-    "soak",
-)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs the asset folder where there is none."""
-    if find_assets() is not None:
-        return
-    missing = [item for item in items if item.get_closest_marker("assets")]
-    config.hook.pytest_deselected(items=missing)
-    items[:] = [item for item in items if item not in missing]
-
-
-def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Count what is left out, by the mark that caused it."""
-    for item in items:
-        marks = [mark for mark in _MARKS if item.get_closest_marker(mark)]
-        _not_run[", ".join(marks) or "not chosen"] += 1
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the table."""
-    terminalreporter.section("what was run")
-    run = sum(len(terminalreporter.stats.get(kind, ())) for kind in ("passed", "failed", "error"))
-    terminalreporter.write_line(f"{'run':32}{run:6}")
-    for marks, count in sorted(_not_run.items()):
-        reason = "" if find_assets() or "assets" not in marks else "  (the folder of test models was not found)"
-        terminalreporter.write_line(f"{'not run: ' + marks:32}{count:6}{reason}")

@@ -9,7 +9,6 @@ shows: the wheels for ARM load and compute the same. What it does not show: Andr
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from android_toolchain import MIRROR_VARIABLE, ToolchainError, private_apt, require, run, say, system_mirror
+from android_toolchain import ToolchainError, private_apt, run, say
 from debian_root import (
     CORE_WHEELS,
     LIBRARIES,
@@ -28,8 +27,9 @@ from debian_root import (
     describe,
     fetch_root,
     fetch_wheels,
-    fingerprint,
     fresh,
+    option_parser,
+    ready_python,
     run_python,
     sources,
     write_script,
@@ -48,7 +48,6 @@ TESTS = (
     *("engine/test_cores.py", "engine/test_memory_policy.py", "engine/test_statistics.py"),
     *("runtimes/test_tflite.py", "runtimes/test_tflite_metadata.py", "runtimes/test_onnx.py"),
 )
-NOT_HERE = "torch or tensorflow or tfjs or compiler or java or conformance or wheel or soak or assets or live"
 TOLERANCE = 1e-4
 QUANTISED_TOLERANCE = 2 / 256
 """An 8-bit model may round one step differently, and its output has 256 steps."""
@@ -89,14 +88,12 @@ print("answers:" + json.dumps(answers))
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the system, run everything in it, print a table; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Run the server and its tests as an emulated 64-bit ARM program.")
-    parser.add_argument("--folder", type=Path, help=f"where to put the system [{FOLDER_VARIABLE}, else .arm64]")
-    parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
+    description = "Run the server and its tests as an emulated 64-bit ARM program."
+    parser = option_parser(description, FOLDER_VARIABLE, ".arm64")
     parser.add_argument("--quick", action="store_true", help="leave the tests out: only the demo and the comparison")
     options = parser.parse_args(arguments)
-    folder = (options.folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".arm64")).absolute()
     try:
-        python = make_system(folder, options.mirror or os.environ.get(MIRROR_VARIABLE))
+        python = ready_python(options, __file__, f"aarch64 Python {PYTHON}", make_system)
     except ToolchainError as error:
         print(f"arm64: {error}", file=sys.stderr)
         return 1
@@ -171,9 +168,7 @@ def _tolerance(name: str) -> float:
 def tests(python: Path) -> tuple[bool, str]:
     """The tests that need no more than the core, TFLite and ONNX, and start no server."""
     files = [str(ROOT / "tests" / name) for name in TESTS]
-    done = run_python(
-        python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", f"not ({NOT_HERE})", *files, capture=True
-    )
+    done = run_python(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--for", "arm64", *files, capture=True)
     print(done.stdout)
     last = next((line for line in reversed(done.stdout.splitlines()) if " passed" in line or " failed" in line), "")
     return done.returncode == 0, last or done.stderr.strip()[-200:]
@@ -182,29 +177,18 @@ def tests(python: Path) -> tuple[bool, str]:
 # Making the system
 
 
-def make_system(folder: Path, mirror: str | None) -> Path:
-    """Fetch and unpack what is missing; returns a program that is the emulated Python.
+def make_system(folder: Path, mirror: str) -> Path:
+    """Fetch and unpack everything; returns a program that is the emulated Python.
 
     Raises:
         ToolchainError: it cannot be had on this machine.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    python, stamp = folder / "bin/python3", folder / "made-from"
-    if stamp.exists() and stamp.read_text() == fingerprint(folder, __file__):
-        return python
-    stamp.unlink(missing_ok=True)
-    require("apt-get")
-    require("dpkg-deb")
-    mirror = mirror or system_mirror()
+    python = folder / "bin/python3"
     say(f"putting a Debian {RELEASE} for arm64 together in {folder} …")
     _fetch_emulator(folder, mirror)
     fetch_root(folder / "root", mirror, RELEASE, "arm64", (f"python{PYTHON}", *LIBRARIES))
     fetch_wheels(folder / "root/usr/lib/python3/dist-packages", PYTHON, "aarch64", CORE_WHEELS)
     _write_python(folder, python)
-    told = describe(python)
-    if not told.startswith("aarch64"):
-        raise ToolchainError(f"the emulated Python does not start; delete {folder} and try again")
-    stamp.write_text(fingerprint(folder, __file__))
     return python
 
 

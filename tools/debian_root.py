@@ -6,16 +6,17 @@ package index by pip. Each such Python is a small script, which looks like a Pyt
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from android_toolchain import ToolchainError, private_apt, run
+from android_toolchain import MIRROR_VARIABLE, ToolchainError, private_apt, require, run, system_mirror
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = ("libstdc++6", "libgomp1", "zlib1g", "libgcc-s1", "tzdata")
@@ -26,6 +27,50 @@ CORE_WHEELS = (
     *("ai-edge-litert", "onnxruntime", "onnx", "pytest", "hypothesis", "packaging"),
 )
 TIMEOUT_S = 1800.0
+
+
+def option_parser(description: str, variable: str, default: str) -> argparse.ArgumentParser:
+    """The options of every such run.
+
+    Args:
+        variable: an environment variable that names the folder, too.
+        default: the folder in the project if neither does.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    place = os.environ.get(variable) or ROOT / default
+    parser.add_argument("--folder", type=Path, default=place, help=f"where to put it [{variable}, else {default}]")
+    mirror = os.environ.get(MIRROR_VARIABLE)
+    parser.add_argument(
+        "--mirror", metavar="URL", default=mirror, help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]"
+    )
+    return parser
+
+
+def ready_python(options: argparse.Namespace, script: str, told: str, make: Callable[[Path, str], Path]) -> Path:
+    """The Python in the folder of the options; put together anew unless it was made from the same inputs.
+
+    Args:
+        script: the file that says what belongs to it.
+        told: what it says of itself, or a part of that (``describe``).
+        make: puts it together, from an empty or outdated folder and the mirror, and returns it.
+
+    Raises:
+        ToolchainError: it cannot be had on this machine.
+    """
+    folder = options.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp, inputs = folder / "made-from", fingerprint(folder, script)
+    made_from, _, python = stamp.read_text("utf-8").partition("\n") if stamp.exists() else ("", "", "")
+    if made_from == inputs:
+        return Path(python)
+    stamp.unlink(missing_ok=True)
+    require("apt-get")
+    require("dpkg-deb")
+    made = make(folder, options.mirror or system_mirror())
+    if told not in describe(made):
+        raise ToolchainError(f"its Python does not start; delete {folder} and try again")
+    stamp.write_text(f"{inputs}\n{made}", "utf-8")
+    return made
 
 
 def fetch_root(root: Path, mirror: str, release: str, architecture: str, packages: Sequence[str]) -> None:

@@ -8,22 +8,20 @@ The Python comes from Debian's next release, for this machine's own processor, a
 
 from __future__ import annotations
 
-import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from android_toolchain import MIRROR_VARIABLE, ToolchainError, require, say, system_mirror
+from android_toolchain import ToolchainError, say
 from debian_root import (
     CORE_WHEELS,
     LIBRARIES,
-    ROOT,
     describe,
     fetch_root,
     fetch_wheels,
-    fingerprint,
+    option_parser,
+    ready_python,
     run_python,
     write_script,
 )
@@ -36,44 +34,33 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 WHEELS = (
     *CORE_WHEELS,
     *("segno", "scikit-learn", "srptools", "sentencepiece", "tokenizers", "zxing-cpp", "hatchling"),
+    "pytest-xdist",
     "openapi-spec-validator",
 )
-NOT_HERE = "torch or tensorflow or tfjs or compiler or java or conformance or wheel or simulated or soak or assets"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the Python and run the tests; returns their exit code."""
-    parser = argparse.ArgumentParser(description=f"Run the tests on Python {PYTHON}.")
-    parser.add_argument("--folder", type=Path, help=f"where to put it [{FOLDER_VARIABLE}, else .newest-python]")
-    parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
+    parser = option_parser(f"Run the tests on Python {PYTHON}.", FOLDER_VARIABLE, ".newest-python")
     parser.add_argument("tests", nargs="*", help="arguments for pytest, after --")
     options = parser.parse_args(arguments)
-    folder = (options.folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".newest-python")).absolute()
     try:
-        python = make_python(folder, options.mirror or os.environ.get(MIRROR_VARIABLE))
+        python = ready_python(options, __file__, f"Python {PYTHON}", make_python)
     except ToolchainError as error:
         print(f"newest_python: {error}", file=sys.stderr)
         return 1
     say(f"the tests on {describe(python)}:")
-    return run_python(
-        python, "-m", "pytest", "-p", "no:cacheprovider", "-m", f"not ({NOT_HERE})", *options.tests
-    ).returncode
+    return run_python(python, "-m", "pytest", "-p", "no:cacheprovider", "--for", "newest", *options.tests).returncode
 
 
-def make_python(folder: Path, mirror: str | None) -> Path:
-    """Fetch and unpack what is missing; returns the Python.
+def make_python(folder: Path, mirror: str) -> Path:
+    """Fetch and unpack everything; returns the Python.
 
     Raises:
         ToolchainError: it cannot be had on this machine.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp, root = folder / "made-from", folder / "root"
+    root = folder / "root"
     python = root / "usr/bin/python3"  # beside its library, so that it finds that by itself
-    if stamp.exists() and stamp.read_text() == fingerprint(folder, __file__):
-        return python
-    stamp.unlink(missing_ok=True)
-    require("apt-get")
-    require("dpkg-deb")
     architecture = (
         subprocess.run(["dpkg-deb", "--version"], capture_output=True, text=True, timeout=60, check=True)
         .stdout.partition("(")[2]
@@ -84,13 +71,10 @@ def make_python(folder: Path, mirror: str | None) -> Path:
             f"there are no wheels for {architecture or 'this processor'}, only for {', '.join(MACHINES)}"
         )
     say(f"putting Python {PYTHON} of Debian {RELEASE} together in {folder} …")
-    fetch_root(root, mirror or system_mirror(), RELEASE, architecture, (f"python{PYTHON}", *LIBRARIES))
+    fetch_root(root, mirror, RELEASE, architecture, (f"python{PYTHON}", *LIBRARIES))
     fetch_wheels(root / "usr/lib/python3/dist-packages", PYTHON, MACHINES[architecture], WHEELS)
     write_script(python, _start(python, root))
     write_script(python.with_name("pocketserve"), [str(python), "-m", "pocketserve"])
-    if f"Python {PYTHON}" not in describe(python):
-        raise ToolchainError(f"the Python does not start; delete {folder} and try again")
-    stamp.write_text(fingerprint(folder, __file__))
     return python
 
 

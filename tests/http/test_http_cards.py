@@ -74,7 +74,7 @@ def test_python(card: dict[str, Any], server: Any, tmp_path: Path) -> None:
     assert "'label': '7'" in run([sys.executable, "-c", text], tmp_path, server)
 
 
-@pytest.mark.skipif(shutil.which("javac") is None, reason="javac is not installed")
+@pytest.mark.java
 def test_java(card: dict[str, Any], server: Any, tmp_path: Path) -> None:
     """The lines inside a method, in the Java of Android's oldest phones."""
     text = ready(card["examples"]["java"], server, tmp_path)

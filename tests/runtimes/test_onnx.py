@@ -26,7 +26,7 @@ from pocketserve.runtimes.onnx import RUNTIME, OnnxRuntime, OnnxSession
 from pocketserve.runtimes.onnx_check import ModelFacts, check_model
 from pocketserve.tensors import TensorSpec
 
-ort = pytest.importorskip("onnxruntime")
+ort = pytest.importorskip("onnxruntime", reason="onnx")
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper
 T = onnx.TensorProto

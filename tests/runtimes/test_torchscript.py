@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="torch")
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
 from pocketserve.runtimes.torchscript import RUNTIME, ScriptSession  # noqa: E402

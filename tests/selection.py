@@ -1,0 +1,80 @@
+"""Which tests run where: the marks, and what each kind of run leaves out (``pytest --for KIND``).
+
+The Makefile and the tools name a kind and nothing more. Without a kind everything runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MARKS: Final = {
+    "live": "starts a real server process",
+    "alone": "measures memory, threads or cores: no other test runs meanwhile",
+    "assets": "needs the folder of public test models beside the project (see tests/README.md)",
+    "onnx": "needs ONNX Runtime",
+    "heic": "needs pillow-heif",
+    "torch": "needs PyTorch and ExecuTorch",
+    "tensorflow": "needs TensorFlow",
+    "tfjs": "needs Node and the npm packages of TensorFlow.js",
+    "compiler": "needs a C compiler (cc, gcc or clang)",
+    "java": "needs a JDK 17, and Debian packages for the Android tools",
+    "conformance": "runs other people's clients against a live server",
+    "wheel": "builds the wheel and installs it into an empty environment",
+    "simulated": "waits for a simulated phone, in real time",
+    "soak": "sends thousands of requests and watches the memory",
+}
+HOW: Final = ("live", "alone")
+"""Marks that say how a test runs, not what it needs."""
+
+BIG: Final = frozenset(MARKS) - {*HOW, "assets", "onnx"}
+
+SANS_NUMPY: Final = (
+    *("wire", "pairing/test_srp.py", "pairing/test_desk.py", "repository/test_manifest.py", "android"),
+    *(
+        "engine/test_policy_simulation.py",
+        "engine/test_cores.py",
+        "engine/test_memory_policy.py",
+        "engine/test_terms.py",
+    ),
+    *("simulate/test_timeline_text.py", "simulate/test_verdict.py", "simulate/test_scenario.py"),
+    *("cli/test_output.py", "cli/test_token_qr.py", "test_protocol_document.py", "test_termux.py", "test_config.py"),
+    *("test_arm64_tool.py", "test_suite.py", "test_benchmarks.py", "test_run_marker.py"),
+)
+"""Knows neither runtimes nor arrays: says the same in every environment."""
+
+SANS_FRAMEWORKS: Final = (
+    *SANS_NUMPY,
+    *("test_odd_pictures.py", "test_odd_inputs.py", "engine/test_batching.py", "engine/test_lane.py"),
+    *("tasks/test_frames.py", "tasks/test_geometry.py", "tasks/test_image_classification.py"),
+    *("tasks/test_number_inputs.py", "tasks/test_object_detection.py", "tasks/test_parameters.py"),
+    *("tasks/test_resampling.py", "tasks/test_sentencepiece.py", "tasks/test_sound_tasks.py"),
+    *("tasks/test_spectrogram.py", "tasks/test_text_metadata.py", "tasks/test_text_tasks.py"),
+    *("tasks/test_vision_live.py", "tasks/test_vision_tasks.py", "tasks/test_wav.py", "tasks/test_wordpiece.py"),
+)
+"""Knows arrays and pictures, but nothing that only some environments have (as ``tasks/test_pictures.py`` does, by
+pillow-heif); NumPy is of one version in all but the one of the older ``tflite_runtime``."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of run.
+
+    Attributes:
+        without: tests with any of these marks are left out.
+        had: files and folders of tests that say what they said in ``make test``, except those marked as ``BIG``.
+        complete: a skipped test is a failure: what is not there is to be left out by its mark.
+    """
+
+    without: frozenset[str]
+    had: tuple[str, ...] = ()
+    complete: bool = False
+
+
+KINDS: Final = {
+    "dev": Kind(BIG),
+    "all": Kind(frozenset(), had=SANS_FRAMEWORKS, complete=True),
+    "tflite-runtime": Kind(BIG | {"onnx"}, had=SANS_NUMPY, complete=True),
+    "newest": Kind(BIG | {"assets"}),
+    "arm64": Kind(BIG | {"assets", "live"}),
+}

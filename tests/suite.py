@@ -1,0 +1,170 @@
+"""How the suite runs: what is chosen, who waits for whom, and the table of what was and was not run."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import STATE, find_assets
+from selection import BIG, HOW, KINDS, MARKS, Kind
+
+MOST_PROCESSES = 4
+TESTS = Path(__file__).parent
+EVERYTHING = Kind(frozenset())
+
+_not_run: Counter[str] = Counter()
+
+
+# What is chosen
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--for KIND``."""
+    parser.addoption("--for", dest="kind", choices=list(KINDS), help="leave out what such a run does without")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marks."""
+    for name, needs in MARKS.items():
+        config.addinivalue_line("markers", f"{name}: {needs}")
+
+
+def _kind(config: pytest.Config) -> Kind:
+    return KINDS.get(config.getoption("kind") or "", EVERYTHING)
+
+
+def _without(config: pytest.Config) -> frozenset[str]:
+    """The marks that are left out."""
+    return _kind(config).without | (frozenset() if find_assets() else {"assets"})
+
+
+def _had(item: pytest.Item) -> bool:
+    """Whether the test ran in ``make test``, and cannot say anything else here."""
+    return _lies_in(item.path, _kind(item.config).had) and not any(item.get_closest_marker(mark) for mark in BIG)
+
+
+@functools.cache
+def _lies_in(path: Path, places: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(TESTS / place) for place in places)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the run does without."""
+    without = _without(config)
+    missing = [item for item in items if _had(item) or any(item.get_closest_marker(mark) for mark in without)]
+    if missing:
+        config.hook.pytest_deselected(items=missing)
+        left_out = set(missing)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
+    """A file that cannot be read without a framework names the mark as its reason, and is left out as its tests are."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        mark = str(report.longrepr[2]).removeprefix("Skipped: ")
+        if mark in _without(collector.config):
+            _not_run[f"{mark} (whole files)"] += 1
+            report.outcome, report.longrepr, report.result = "passed", None, []
+    return report
+
+
+# How many processes share the tests (pytest-xdist), and who of them waits for whom
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: one for each core that this process may use. More than four would want for memory."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MOST_PROCESSES)
+
+
+class Turns:
+    """Lets tests run side by side, except those that must have the machine to themselves.
+
+    A lock that many share and one can have alone. Who waits holds the gate, so that newcomers queue up behind a test
+    that waits to be alone. Locks of files end with the process that holds them, so that a crash blocks nobody.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        flags = os.O_RDWR | os.O_CREAT
+        self._gate, self._work = (os.open(folder / name, flags) for name in ("gate.lock", "work.lock"))
+
+    def close(self) -> None:
+        """Let the files go."""
+        os.close(self._gate)
+        os.close(self._work)
+
+    @contextmanager
+    def taken(self, alone: bool) -> Iterator[None]:
+        """A test's turn."""
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._work, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._work, fcntl.LOCK_UN)
+
+
+TURNS = pytest.StashKey[Turns]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Wait for the test's turn. Its fixtures are part of it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    if TURNS not in item.config.stash:
+        item.config.stash[TURNS] = turns = Turns(STATE)
+        item.config.add_cleanup(turns.close)
+    with item.config.stash[TURNS].taken(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+# What was run and what was not: nothing is skipped in silence
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Count what is left out, by the mark that caused it."""
+    for item in items:
+        marks = [mark for mark in MARKS if mark not in HOW and item.get_closest_marker(mark)]
+        why = "the same in make test" if _had(item) else ", ".join(marks) or "not chosen"
+        _not_run[why] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the first process what was left out; in a run that must be complete, a skipped test is a failure."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["not_run"] = dict(_not_run)
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if _kind(session.config).complete and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Each process leaves out the same."""
+    _not_run.clear()
+    _not_run.update(getattr(node, "workeroutput", {}).get("not_run", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the table."""
+    terminalreporter.section("what was run")
+    run = sum(len(terminalreporter.stats.get(kind, ())) for kind in ("passed", "failed", "error"))
+    terminalreporter.write_line(f"{'run':32}{run:6}")
+    for marks, count in sorted(_not_run.items()):
+        reason = "" if find_assets() or "assets" not in marks else "  (the folder of test models was not found)"
+        terminalreporter.write_line(f"{'not run: ' + marks:32}{count:6}{reason}")
