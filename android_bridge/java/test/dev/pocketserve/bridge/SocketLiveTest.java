@@ -4,6 +4,8 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
 import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
 import org.junit.Test;
 
 /** The live cases over the socket, and what only a real process can do to a connection. */
@@ -18,14 +20,32 @@ public class SocketLiveTest extends LiveCases {
         assertEquals(0, kill.waitFor());
     }
 
+    /** A signal is only on its way when it was sent: returns once no thread of the server runs. */
+    private static void freeze() throws Exception {
+        signal("STOP");
+        File[] threads = new File("/proc/" + System.getProperty("pocketserve.pid") + "/task").listFiles();
+        for (File thread : threads) {
+            String state = "";
+            while (!state.startsWith("T")) {
+                Thread.yield();
+                try {
+                    String line = new String(Files.readAllBytes(new File(thread, "stat").toPath()), FakePeer.UTF_8);
+                    state = line.substring(line.lastIndexOf(')') + 2);
+                } catch (IOException ended) {
+                    state = "T";
+                }
+            }
+        }
+    }
+
     /** As Android freezes an app: it stops in the middle of everything and later goes on as if nothing had been. */
     @Test(timeout = LIMIT)
     public void aFrozenServerIsNoticedAndComesBack() throws Exception {
         try (PocketServe hasty = builder(transport()).tokenFile(new File(System.getProperty("pocketserve.token")))
                 .pingIntervalMs(200).timeoutMs(3000).build()) {
             assertEquals("4", hasty.classify("digits", digit(4)).getBest().getLabel());
-            signal("STOP");
             try {
+                freeze();
                 PocketServeException error = Faulty.of(() -> hasty.classify("digits", digit(4)));
                 assertTrue(error.toString(), error.isRetryable());
                 assertTrue(error.toString(), error.getMessage().contains("frozen"));
