@@ -1,0 +1,130 @@
+"""Fetches a Kotlin compiler from Debian packages, for the examples of the guides, beside the Android toolchain.
+
+Usage: python tools/kotlin_compiler.py [--folder FOLDER] [--mirror URL] [--debs FOLDER]
+
+It is Kotlin 1.3.31, the newest that Debian has; what it compiles, today's compilers take too. It cannot read the
+classes of a JDK 17, and need not: with ``-no-jdk`` and Android's own class library on the class path it compiles as
+for an app. Only the jars that compiling and running take are kept (107 MB). Nothing but ``pytest -m java`` needs this;
+a second call does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from android_toolchain import (
+    DEBS_VARIABLE,
+    FOLDER_VARIABLE,
+    MIRROR_VARIABLE,
+    ROOT,
+    ToolchainError,
+    class_path,
+    private_apt,
+    require,
+    run,
+    say,
+    system_mirror,
+)
+
+RELEASE = "bookworm"
+PACKAGES = (
+    *("kotlin", "libtrove-intellij-java", "libjetbrains-annotations-java"),
+    *("libkotlinx-coroutines-java", "libkotlinx-atomicfu-java"),
+)
+COMPILER_JARS = (
+    *("kotlin-compiler", "kotlin-stdlib", "kotlin-reflect", "kotlin-script-runtime", "libtrove-intellij"),
+    *("org.jetbrains.annotations-common", "org.jetbrains.annotations-java8"),
+)
+LIBRARY_JARS = ("kotlin-stdlib", "kotlinx-coroutines-core", "atomicfu")
+
+
+@dataclass(frozen=True)
+class Kotlin:
+    """Where the compiler is.
+
+    Attributes:
+        compiler: class path; main class ``org.jetbrains.kotlin.cli.jvm.K2JVMCompiler``.
+        libraries: class path of what programs need: the standard library and coroutines.
+    """
+
+    compiler: str
+    libraries: str
+
+
+def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | None = None) -> Kotlin:
+    """Fetch what is missing and tell where everything is.
+
+    Args:
+        folder: where it lies; default ``kotlin`` in the Android toolchain's folder.
+        mirror: address of a Debian mirror; default POCKETSERVE_DEBIAN_MIRROR, else the one that apt uses.
+        debs: folder with packages that were fetched before; default POCKETSERVE_ANDROID_DEBS.
+
+    Raises:
+        ToolchainError: it cannot be had on this machine.
+    """
+    toolchain = Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".android-toolchain")
+    folder = (folder or toolchain / "kotlin").absolute()
+    given = os.environ.get(DEBS_VARIABLE)
+    _ensure(folder, mirror or os.environ.get(MIRROR_VARIABLE), debs or (Path(given).expanduser() if given else None))
+    return Kotlin(class_path(folder, COMPILER_JARS), class_path(folder, LIBRARY_JARS))
+
+
+def _ensure(folder: Path, mirror: str | None, debs: Path | None) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp, made_from = folder / "made-from", hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.read_text() == made_from:
+            return
+        stamp.unlink(missing_ok=True)
+        require("dpkg-deb")
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            work = Path(name)
+            for package in _packages(work, mirror, debs):
+                run(["dpkg-deb", "-x", str(package), str(work)], f"{package.name} cannot be unpacked")
+            for jar in {*COMPILER_JARS, *LIBRARY_JARS}:
+                found = work / "usr/share/java" / f"{jar}.jar"
+                if not found.exists():
+                    raise ToolchainError(f"Debian's packages of Kotlin hold no {found.name} any more")
+                shutil.copyfile(found, folder / found.name)
+        stamp.write_text(made_from)
+
+
+def _packages(work: Path, mirror: str | None, debs: Path | None) -> list[Path]:
+    """The packages' files: those that were fetched before, and the others from the mirror."""
+    kept = {name: next(iter(debs.glob(f"{name}_*.deb")), None) if debs else None for name in PACKAGES}
+    if missing := [f"{name}/{RELEASE}" for name, file in kept.items() if file is None]:
+        require("apt-get")
+        say("fetching the Kotlin compiler from Debian (about 50 MB) …")
+        with private_apt(mirror or system_mirror(), (RELEASE,)) as apt:
+            run([*apt, "update"], "Debian's package lists cannot be fetched", work)
+            run([*apt, "download", *missing], "the Kotlin compiler cannot be fetched", work)
+    return [*work.glob("*.deb"), *(file for file in kept.values() if file is not None)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fetch the compiler and print its class path; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Fetch a Kotlin compiler from Debian packages.")
+    parser.add_argument("--folder", type=Path, help=f"where to put it [kotlin in {FOLDER_VARIABLE}]")
+    parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
+    parser.add_argument("--debs", type=Path, metavar="FOLDER", help=f"packages fetched before [{DEBS_VARIABLE}]")
+    options = parser.parse_args(arguments)
+    try:
+        print(paths(options.folder, options.mirror, options.debs).compiler)
+    except ToolchainError as error:
+        print(f"kotlin_compiler: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
