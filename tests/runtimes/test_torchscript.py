@@ -7,6 +7,7 @@ import random
 import warnings
 import wave
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -15,6 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch")
 
+from pocketserve.runtimes import ptl  # noqa: E402
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
 from pocketserve.runtimes.torchscript import RUNTIME, ScriptSession  # noqa: E402
 from pocketserve.runtimes.torchscript_values import field_names  # noqa: E402
@@ -47,13 +49,57 @@ class Nested(torch.nn.Module):
 
 
 class Grown(torch.nn.Module):
-    """Its dictionary is filled step by step: the program's text does not tell the keys."""
+    """Its dictionary is filled step by step in a loop: the program's text does not tell the keys."""
 
     def forward(self, x):
         result: dict[str, torch.Tensor] = {}
-        result["a"] = x
-        result["b"] = x + 1
+        for step in range(2):
+            result["ab"[step]] = x + step
         return result
+
+
+class Stepwise(torch.nn.Module):
+    """As torchvision's segmentation models fill their dictionary, and detectors their list of feature maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)])
+
+    def forward(self, x):
+        levels: list[torch.Tensor] = []
+        for layer in self.layers:
+            x = layer(x)
+            levels.append(x)
+        result: dict[str, torch.Tensor] = {"sum": x.sum()}
+        result["out"] = levels[-1]
+        result["sum"] = result["out"].sum()
+        return result, levels
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x):
+        result: dict[str, torch.Tensor] = {}
+        if bool(x.sum() > 0):
+            result["positive"] = x
+        return result
+
+
+class Emptied(torch.nn.Module):
+    def forward(self, x):
+        levels = [x, x]
+        levels.pop()
+        return levels
+
+
+class Recurrent(torch.nn.Module):
+    def forward(
+        self,
+        x,
+        state: tuple[torch.Tensor, tuple[torch.Tensor, int]],
+        more: Optional[tuple[torch.Tensor, torch.Tensor]] = None,  # noqa: UP045
+    ):
+        total = x + state[0] + state[1][0] * state[1][1]
+        return total if more is None else total + more[0] + more[1]
 
 
 class Plain(torch.nn.Module):
@@ -116,7 +162,10 @@ def save(tmp_path: Path) -> Save:
     def saved(module: Any, name: str = "model.ts") -> Path:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            torch.jit.script(module).save(str(tmp_path / name))
+            script = torch.jit.script(module)
+            script._save_for_lite_interpreter(str(tmp_path / name)) if name.endswith(".ptl") else script.save(
+                str(tmp_path / name)
+            )
         return tmp_path / name
 
     return saved
@@ -192,6 +241,20 @@ def test_keys_that_only_a_run_tells(save: Save):
     assert session.run({"x": floats(2)})["b"].tolist() == [1, 2]
 
 
+def test_results_that_are_put_together_step_by_step(save: Save):
+    session = opened(save(Stepwise()))
+    assert [spec.name for spec in session.outputs] == ["sum", "out", "output_2", "output_3"]
+    result = session.run({"x": floats(1, 3)})
+    np.testing.assert_array_equal(result["out"], result["output_3"])
+    assert result["sum"] == result["out"].sum() and result["output_2"].shape == (1, 3)
+
+
+@pytest.mark.parametrize("module", [Branching, Emptied])
+def test_results_that_depend_on_more_than_the_steps(save: Save, module: type):
+    with pytest.raises(ModelLoadError, match="declare"):
+        opened(save(module()))
+
+
 def test_a_result_that_is_not_as_declared(save: Save):
     session = opened(save(Grown()), outputs=(TensorSpec("c", "FP32", (-1,)),))
     with pytest.raises(RuntimeError, match="returned a, b instead of c"):
@@ -253,6 +316,25 @@ def test_plain_arguments_come_from_tensors(save: Save):
 def test_plain_arguments_of_the_wrong_kind(save: Save, name: str, value: np.ndarray, message: str):
     with pytest.raises(ValueError, match=message):
         opened(save(Plain())).run({**PLAIN, name: value})
+
+
+RECURRENT = {"x": floats(2), "state.0": floats(2), "state.1.0": floats(2), "state.1.1": np.array(3)}
+
+
+@pytest.mark.parametrize("runtime", [RUNTIME, ptl.RUNTIME], ids=["ts", "ptl"])
+@pytest.mark.filterwarnings("ignore:Lite Interpreter is deprecated:DeprecationWarning")
+def test_a_tuple_is_taken_part_by_part(save: Save, runtime: Any):
+    path = save(Recurrent(), "model.ts" if runtime is RUNTIME else "model.ptl")
+    session = runtime.open(ModelSource(path))
+    assert [(spec.name, spec.datatype) for spec in session.inputs] == [
+        ("x", "FP32"), ("state.0", "FP32"), ("state.1.0", "FP32"), ("state.1.1", "INT64"),
+    ]  # fmt: skip
+    assert session.run(RECURRENT)["output_0"].tolist() == [0, 5]
+    specs = [
+        TensorSpec(name, "INT64" if name == "state.1.1" else "FP32", ()) for name in (*RECURRENT, "more.0", "more.1")
+    ]
+    session = runtime.open(ModelSource(path, inputs=[replace(spec, open=True) for spec in specs]))
+    assert session.run({**RECURRENT, "more.0": floats(2), "more.1": floats(2)})["output_0"].tolist() == [0, 7]
 
 
 def test_fixed_arguments_are_no_inputs(save: Save):

@@ -29,7 +29,7 @@ from pocketserve.runtimes.torchscript import (
     read_outline,
     refuse_file_access,
 )
-from pocketserve.runtimes.torchscript_values import Argument, Parameters
+from pocketserve.runtimes.torchscript_values import Argument, Parameters, split_types
 from pocketserve.runtimes.zip_kinds import kind_of_zip, members, read_member
 from pocketserve.tensors import Array
 
@@ -149,20 +149,8 @@ def outline_of(text: str) -> Any:
     if outer == "Optional":
         return outline_of(inner)
     if outer == "Tuple":
-        return [outline_of(part) for part in _split(inner)]
+        return [outline_of(part) for part in split_types(inner)]
     raise LookupError(text)
-
-
-def _split(text: str) -> list[str]:
-    """``Tensor, Tuple[int, int]`` at its outer commas."""
-    parts, depth = [""], 0
-    for char in text:
-        depth += (char == "[") - (char == "]")
-        if char == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return [part.strip() for part in parts]
 
 
 def _check_kind(path: Path) -> None:

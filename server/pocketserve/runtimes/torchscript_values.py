@@ -30,6 +30,29 @@ class Argument:
         """The type without ``Optional``."""
         return self.type[9:-1] if self.type.startswith("Optional[") else self.type
 
+    def parts(self) -> list[Argument] | None:
+        """What a tuple consists of, such as the two states of an LSTM (``hc.0``, ``hc.1``); None for other types."""
+        if not self.kind.startswith("Tuple["):
+            return None
+        return [Argument(f"{self.name}.{at}", kind) for at, kind in enumerate(split_types(self.kind[6:-1]))]
+
+    def leaves(self) -> list[Argument]:
+        """The argument itself, or the innermost parts of a tuple: each is an input."""
+        parts = self.parts()
+        return [self] if parts is None else [leaf for part in parts for leaf in part.leaves()]
+
+
+def split_types(text: str) -> list[str]:
+    """``Tensor, Tuple[int, int]`` at its outer commas."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char == "[") - (char == "]")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
+
 
 _SCALARS = {"int": "INT64", "float": "FP32", "bool": "BOOL", "str": "BYTES"}
 _KINDS = {"int": "iu", "float": "iuf", "bool": "b", "str": "O"}
@@ -80,10 +103,12 @@ class Parameters:
         self._arguments = arguments
         self._fixed = _fixed_values(torch, arguments, source.options.get("arguments", {}))
         asked = {spec.name for spec in source.inputs}
-        open_ones = [a for a in arguments if a.name not in self._fixed and (not a.optional or a.name in asked)]
-        declared = match([a.name for a in open_ones], source.inputs, "input")
-        self._sent = {a.name: declared.get(a.name) or _guess(a) for a in open_ones}
-        self.inputs = tuple(self._sent.values())
+        free = (argument for argument in arguments if argument.name not in self._fixed)
+        self._sent = [a for a in free if not a.optional or asked & {leaf.name for leaf in a.leaves()}]
+        leaves = [leaf for argument in self._sent for leaf in argument.leaves()]
+        declared = match([leaf.name for leaf in leaves], source.inputs, "input")
+        self._specs = {leaf.name: declared.get(leaf.name) or _guess(leaf) for leaf in leaves}
+        self.inputs = tuple(self._specs.values())
 
     def values(self, inputs: Mapping[str, Array]) -> list[tuple[Argument, Any]]:
         """Arguments with their values; those left out take their default.
@@ -95,9 +120,16 @@ class Parameters:
         for argument in self._arguments:
             if argument.name in self._fixed:
                 filled.append((argument, self._fixed[argument.name]))
-            elif (spec := self._sent.get(argument.name)) is not None:
-                filled.append((argument, value_of(self._torch, argument, spec, inputs[spec.name])))
+            elif argument in self._sent:
+                filled.append((argument, self._value(argument, inputs)))
         return filled
+
+    def _value(self, argument: Argument, inputs: Mapping[str, Array]) -> Any:
+        parts = argument.parts()
+        if parts is not None:
+            return tuple(self._value(part, inputs) for part in parts)
+        spec = self._specs[argument.name]
+        return value_of(self._torch, argument, spec, inputs[spec.name])
 
     def positional(self, inputs: Mapping[str, Array]) -> list[Any]:
         """The same for callers without keywords: defaults are spelled out up to the last value that is given.
@@ -225,13 +257,9 @@ def outline(kind: Any, value: Any = None) -> Any:
         case "ListType":
             if kind.getElementType().kind() in ("IntType", "FloatType", "BoolType", "StringType"):
                 return None
-            return [outline(kind.getElementType(), part) for part in _known(_made_by(value, "prim::ListConstruct"))]
+            return [outline(kind.getElementType(), part) for part in _items(value)]
         case "DictType":
-            parts = _known(_made_by(value, "prim::DictConstruct"))
-            return {
-                _known(k.toIValue()): outline(kind.getValueType(), v)
-                for k, v in zip(parts[::2], parts[1::2], strict=True)
-            }
+            return {key: outline(kind.getValueType(), part) for key, part in _entries(value).items()}
     raise LookupError(kind.kind())
 
 
@@ -240,6 +268,53 @@ def _made_by(value: Any, operation: str) -> list[Any] | None:
     if value is None or value.node().kind() != operation or len(value.uses()) != 1:
         return None
     return list(value.node().inputs())
+
+
+def _items(value: Any) -> list[Any]:
+    """The elements of a list: those that it is made of, and those that are appended one by one."""
+    return [*_started(value, "prim::ListConstruct"), *(item for (item,) in _added(value, "aten::append"))]
+
+
+def _entries(value: Any) -> dict[Any, Any]:
+    """A dictionary's values by key: those that it is made of, and those that are set one by one."""
+    parts = _started(value, "prim::DictConstruct")
+    pairs = [*zip(parts[::2], parts[1::2], strict=True), *_added(value, "aten::_set_item")]
+    return {_known(key.toIValue()): part for key, part in pairs}
+
+
+_READING = frozenset(
+    {
+        "prim::Return",
+        "prim::TupleConstruct",
+        "prim::ListConstruct",
+        "prim::DictConstruct",
+        "aten::__getitem__",
+        "aten::len",
+    }
+)
+"""Uses that leave a list or dictionary as it is."""
+
+
+def _started(value: Any, operation: str) -> list[Any]:
+    if value is None or value.node().kind() != operation:
+        raise LookupError("not in the text")
+    return list(value.node().inputs())
+
+
+def _added(value: Any, operation: str) -> list[tuple[Any, ...]]:
+    """What an operation adds to a list or dictionary, in the order of the text.
+
+    Raises:
+        LookupError: it is added in a branch or loop, or something else is done to the value.
+    """
+    kinds = [use.user.kind() for use in value.uses()]
+    if any(kind != operation and kind not in _READING for kind in kinds):
+        raise LookupError("changed in some other way")
+    steps = [node for node in value.node().owningBlock().nodes() if node.kind() == operation]
+    steps = [node for node in steps if next(node.inputs()) == value]
+    if len(steps) != kinds.count(operation):
+        raise LookupError("depends on the input")
+    return [tuple(node.inputs())[1:] for node in steps]
 
 
 def _known(value: Any) -> Any:
