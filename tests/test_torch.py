@@ -201,6 +201,47 @@ def test_state_dict(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
     np.testing.assert_allclose(found["output_0"], linear(torch.tensor(ROWS)).detach().numpy(), **TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: {"epoch": 3, "state_dict": state, "optimizer": {"state": {}, "lr": 0.1}},
+        lambda state: {f"module.{name}": tensor for name, tensor in state.items()},
+        lambda state: {"model": {f"module.model.{name}": tensor for name, tensor in state.items()}, "note": "x"},
+        lambda state: {"ema": {name: tensor * 0 for name, tensor in state.items()}, "model": state},
+    ],
+)
+def test_state_dict_as_training_scripts_save_it(
+    opened: Open, tmp_path: Path, torch: ModuleType, wrap: Callable[[Any], Any]
+) -> None:
+    linear = torch.nn.Linear(3, 2)
+    torch.save(wrap(linear.state_dict()), tmp_path / "weights.pt")
+    found = opened(LINEAR, weights="weights.pt").run({"x": ROWS})
+    np.testing.assert_allclose(found["output_0"], linear(torch.tensor(ROWS)).detach().numpy(), **TOLERANCE)
+
+
+def test_state_dict_of_an_old_pytorch(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
+    linear = torch.nn.Linear(3, 2)
+    torch.save(linear.state_dict(), tmp_path / "weights.pth", _use_new_zipfile_serialization=False)
+    found = opened(LINEAR, weights="weights.pth").run({"x": ROWS})
+    np.testing.assert_allclose(found["output_0"], linear(torch.tensor(ROWS)).detach().numpy(), **TOLERANCE)
+
+
+def test_weights_that_are_used_twice_and_saved_once(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
+    """As language models share the table of their words with the last layer."""
+    code = (
+        "import torch\n\nclass Tied(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.first = torch.nn.Linear(3, 3)\n        self.last = torch.nn.Linear(3, 3)\n"
+        "        self.last.weight = self.first.weight\n"
+        "    def forward(self, x):\n        return self.last(x)\n\nbuild = Tied\n"
+    )
+    weights = {"first.weight": torch.eye(3) * 2, "first.bias": torch.zeros(3), "last.bias": torch.ones(3)}
+    torch.save(weights, tmp_path / "weights.pt")
+    np.testing.assert_array_equal(opened(code, weights="weights.pt").run({"x": ROWS})["output_0"], ROWS * 2 + 1)
+    del weights["last.bias"]
+    torch.save(weights, tmp_path / "weights.pt")
+    refused(opened, code, "weights.pt does not fit the module: it lacks 'last.bias'", weights="weights.pt")
+
+
 def test_safetensors_with_every_float(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
     from safetensors.torch import save_file
 
@@ -246,7 +287,9 @@ def test_each_mistake_has_its_sentence(opened: Open, tmp_path: Path, torch: Modu
     wrong = TensorSpec("x", "FP32", (-1, 4))
     refused(opened, LINEAR, "a first run on zeros (x [-1, 4]) failed: RuntimeError", inputs=(wrong,))
     refused(opened, LINEAR, "check [[inputs]] in model.toml", inputs=(X, X))
-    refused(opened, returning("'text'"), "a first run on zeros")
+    refused(opened, returning("object()"), "the module returns object instead of tensors")
+    refused(opened, returning("None"), "the module returns nothing instead of tensors")
+    refused(opened, returning("None, x.to(torch.complex64)"), "a first run on zeros")
     refused(opened, returning("(x, x)"), "returns 2 outputs, model.toml declares 1", outputs=(X,))
     refused(opened, returning("x.to(torch.complex64)"), "complex64")
 
@@ -290,6 +333,34 @@ def test_outputs_by_position_and_by_name(opened: Open) -> None:
     table = opened(returning("{'doubled': x * 2, 'positive': x > 0}"))
     assert {spec.name: spec.datatype for spec in table.outputs} == {"doubled": "FP32", "positive": "BOOL"}
     assert set(table.run({"x": ROWS})) == {"doubled", "positive"}
+
+
+def test_nested_outputs_and_what_no_tensor_can_carry(opened: Open) -> None:
+    nested = opened(returning("(x, (x.sum(1), None), {'scores': [x + 1], 'cache': object()}, float(x.sum()))"))
+    assert [spec.name for spec in nested.outputs] == ["output_0", "output_1", "scores.0", "output_5"]
+    found = nested.run({"x": ROWS})
+    np.testing.assert_array_equal(found["scores.0"], ROWS + 1)
+    np.testing.assert_allclose([found["output_1"].sum(), found["output_5"]], ROWS.sum())
+    code = returning("Result(x * 2)").replace("import torch\n", "import torch\nfrom dataclasses import dataclass\n")
+    code = code.replace(
+        "class Module", "@dataclass\nclass Result:\n    y: object\n    z: object = None\n\nclass Module"
+    )
+    np.testing.assert_array_equal(opened(code).run({"x": ROWS})["y"], ROWS * 2)
+
+
+def test_an_output_that_is_there_only_sometimes(opened: Open) -> None:
+    session = opened(returning("(x[:, 0] if x.sum() == 0 else None, x)"))
+    found = session.run({"x": ROWS})
+    assert found["output_0"].shape == (0,)
+    np.testing.assert_array_equal(found["output_1"], ROWS)
+
+
+def test_inputs_that_forward_knows_are_passed_by_name(opened: Open) -> None:
+    code = returning("x - z").replace("self, x", "self, x, y=None, z=None")
+    z = TensorSpec("z", "FP32", (-1, 3))
+    for inputs in ((X, z), (z, X)):
+        session = opened(code, inputs=inputs)
+        np.testing.assert_array_equal(session.run({"z": ROWS * 3, "x": ROWS})["output_0"], ROWS * -2)
 
 
 def test_several_inputs_in_the_order_of_the_manifest(opened: Open) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +143,8 @@ def zeros(spec: TensorSpec) -> Array:
 def flatten(result: Any) -> list[tuple[str, Any]]:
     """The leaves of a result with unique names.
 
-    Dictionaries and named tuples name what is in them, with dots below (``boxes``, ``levels.0``); what no name leads to
-    is ``output_N``, N being its place among all leaves. A list of plain numbers or texts is one leaf.
+    Dictionaries, named tuples and dataclasses name what is in them, with dots below (``boxes``, ``levels.0``); what no
+    name leads to is ``output_N``, N being its place among all leaves. A list of plain numbers or texts is one leaf.
     """
     named: dict[str, Any] = {}
     for number, (path, leaf) in enumerate(_leaves(result, ())):
@@ -156,9 +156,11 @@ def flatten(result: Any) -> list[tuple[str, Any]]:
 
 
 def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str | int, ...], Any]]:
-    fields = getattr(value, "_fields", None)
-    if isinstance(value, tuple) and fields is not None:
-        value = dict(zip(fields, value, strict=True))
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        value = dict(zip(names, value, strict=True))
+    elif is_dataclass(value) and not isinstance(value, type | Mapping):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, (*path, str(key)))
@@ -171,6 +173,12 @@ def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str
 
 def _is_plain_list(value: Sequence[Any]) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, int | float | str) for item in value)
+
+
+def is_result(torch: Any, leaf: Any) -> bool:
+    """Whether a leaf is something that callers can get: tensors, numbers, texts."""
+    items = leaf if isinstance(leaf, list) and _is_plain_list(leaf) else [leaf]
+    return all(isinstance(item, torch.Tensor | int | float | str) for item in items)
 
 
 def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,17 +20,22 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
-from pocketserve.runtimes.safetensors import read_safetensors
 from pocketserve.runtimes.torch_common import (
     check_trusted,
+    flatten,
     import_torch,
-    to_numpy,
+    is_result,
+    leaf_array,
+    leaf_spec,
     to_torch,
     use_threads,
     weight_bytes,
 )
-from pocketserve.tensors import Array, TensorSpec, datatype_of
+from pocketserve.runtimes.torch_weights import fill
+from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES
+
+_log = logging.getLogger(__name__)
 
 
 class TorchRuntime:
@@ -42,7 +49,7 @@ class TorchRuntime:
         torch = import_torch()
         check_trusted(source.path)
         module = _build(torch, source)
-        _fill(torch, module, source)
+        fill(torch, module, source)
         module.eval()
         return TorchSession(torch, module, source)
 
@@ -64,13 +71,21 @@ class TorchSession:
                 "model.toml"
             )
         self.inputs = tuple(source.inputs)
+        self._by_name = _takes_names(module, [spec.name for spec in self.inputs])
         self.memory_bytes = weight_bytes((*module.parameters(), *module.buffers()))
-        self._names = [spec.name for spec in source.outputs]
+        self._own_names: dict[str, str] = {}
         self.outputs = self._probe(source.outputs)
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`~pocketserve.runtimes.base.Session`. Inputs are passed in the order of the specs."""
-        return {name: to_numpy(self._torch, tensor) for name, tensor in self._run(inputs).items()}
+        """See :class:`~pocketserve.runtimes.base.Session`.
+
+        Inputs are passed by name where ``forward`` knows all their names, else in the order of the specs.
+        """
+        leaves = dict(flatten(self._run(inputs)))
+        return {
+            spec.name: leaf_array(self._torch, leaves.get(self._own_names[spec.name]), spec.datatype)
+            for spec in self.outputs
+        }
 
     def close(self) -> None:
         """See :class:`~pocketserve.runtimes.base.Session`."""
@@ -82,7 +97,8 @@ class TorchSession:
             spec.name: np.zeros([max(1, dim) for dim in spec.shape], dtype=_numpy_dtype(spec)) for spec in self.inputs
         }
         try:
-            results = [self._output_spec(name, tensor) for name, tensor in self._run(zeros).items()]
+            result = self._run(zeros)
+            found = [leaf_spec(self._torch, name, leaf, batched=False) for name, leaf in self._results(result)]
         except ModelLoadError:
             raise
         except Exception as error:
@@ -90,24 +106,51 @@ class TorchSession:
             raise ModelLoadError(
                 f"a first run on zeros ({shapes}) failed: {_in_one_line(error)[:300]}; check [[inputs]] in model.toml"
             ) from error
+        names = _output_names(result, [spec.name for spec in found], [spec.name for spec in declared])
+        self._own_names = {name: spec.name for name, spec in zip(names, found, strict=True)}
+        results = [replace(spec, name=name) for name, spec in zip(names, found, strict=True)]
         if declared:
             _check_declared(declared, results)
             return tuple(declared)
         batched = self.inputs[0].shape[:1] == (-1,)
         return tuple(_with_free_rows(spec) if batched else spec for spec in results)
 
-    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+    def _results(self, result: Any) -> list[tuple[str, Any]]:
+        """The leaves that callers get: what is None, or an object of the module's own, is left out.
+
+        Raises:
+            ModelLoadError: there is nothing else.
+        """
+        leaves = flatten(result)
+        given = [(name, leaf) for name, leaf in leaves if is_result(self._torch, leaf)]
+        others = (leaf for _, leaf in leaves if leaf is not None and not is_result(self._torch, leaf))
+        objects = ", ".join(type(leaf).__name__ for leaf in others)
+        if not given:
+            raise ModelLoadError(
+                f"the module returns {objects or 'nothing'} instead of tensors; wrap it in one that does"
+            )
+        if objects:
+            _log.warning("outputs that no tensor can carry are left out: %s", objects)
+        return given
+
+    def _run(self, inputs: Mapping[str, Array]) -> Any:
         use_threads(self._torch, self._threads)
         arguments = [to_torch(self._torch, inputs[spec.name], spec) for spec in self.inputs]
         with self._torch.inference_mode():
-            result = self._module(*arguments)
-        return _named_outputs(result, self._names)
+            if not self._by_name:
+                return self._module(*arguments)
+            return self._module(**{spec.name: value for spec, value in zip(self.inputs, arguments, strict=True)})
 
-    def _output_spec(self, name: str, tensor: Any) -> TensorSpec:
-        array = to_numpy(self._torch, tensor)
-        # NumPy has no BF16: the array's own dtype is that of its bits.
-        datatype = "BF16" if tensor.dtype == self._torch.bfloat16 else datatype_of(array.dtype)
-        return TensorSpec(name, datatype, array.shape)
+
+def _takes_names(module: Any, names: Sequence[str]) -> bool:
+    """Whether ``forward`` has parameters of all these names: then their order in the manifest does not matter."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):  # written in C, or scripted
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = {parameter.name for parameter in parameters if parameter.kind in kinds}
+    return len(set(names)) == len(names) and known.issuperset(names)
 
 
 def _build(torch: Any, source: ModelSource) -> Any:
@@ -145,52 +188,13 @@ def _import_file(path: Path) -> Any:
     return module
 
 
-def _fill(torch: Any, module: Any, source: ModelSource) -> None:
-    name = source.options.get("weights")
-    if name is None:
-        return
-    folder = source.path.parent
-    if not isinstance(name, str) or not (folder / name).resolve().is_relative_to(folder):
-        raise ModelLoadError(f"model.toml: weights must be a file in the model's folder, not {name!r:.80}")
-    path = folder / name
-    if not path.is_file():
-        raise ModelLoadError(f"the weights file {name} does not exist")
-    state = _safetensors_state(torch, path) if path.suffix == ".safetensors" else _pickled_state(torch, path)
-    try:
-        module.load_state_dict(state)
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise ModelLoadError(f"{name} does not fit the module: {' '.join(str(error).split())[:400]}") from None
-
-
-def _safetensors_state(torch: Any, path: Path) -> dict[str, Any]:
-    state = {}
-    for name, (dtype, array) in read_safetensors(path).items():
-        tensor = torch.from_numpy(array)
-        state[name] = tensor.view(torch.bfloat16) if dtype == "BF16" else tensor
-    return state
-
-
-def _pickled_state(torch: Any, path: Path) -> Any:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
-        raise ModelLoadError(
-            f"{path.name} cannot be read as plain weights ({' '.join(str(error).split())[:300]}); save it with "
-            "torch.save(module.state_dict()) or as safetensors"
-        ) from None
-    if not isinstance(state, dict):
-        raise ModelLoadError(f"{path.name} holds {type(state).__name__}, not a state dict")
-    return state
-
-
-def _named_outputs(result: Any, names: Sequence[str]) -> dict[str, Any]:
-    """A module's return value by name: dicts keep theirs, a tensor or tuple gets the manifest's or numbers."""
-    if isinstance(result, Mapping):
-        return {str(name): tensor for name, tensor in result.items()}
-    items = list(result) if isinstance(result, tuple | list) else [result]
-    if names and len(names) != len(items):
-        raise ModelLoadError(f"the module returns {len(items)} outputs, model.toml declares {len(names)}")
-    return dict(zip(names or [f"output_{index}" for index in range(len(items))], items, strict=True))
+def _output_names(result: Any, own: list[str], declared: list[str]) -> list[str]:
+    """The names that callers see: dictionaries keep theirs, a tensor or tuple gets the manifest's."""
+    if not declared or isinstance(result, Mapping):
+        return own
+    if len(declared) != len(own):
+        raise ModelLoadError(f"the module returns {len(own)} outputs, model.toml declares {len(declared)}")
+    return declared
 
 
 def _with_free_rows(spec: TensorSpec) -> TensorSpec:
