@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pocketserve.runtimes import tflite_archive, tflite_description
 from pocketserve.runtimes import tflite_metadata as md
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_check import check_model
@@ -26,7 +27,7 @@ WHOLE = MODEL.read_bytes()
 
 
 def described() -> md.ModelMetadata:
-    found = md.read_metadata(MODEL)
+    found = tflite_description.read_metadata(MODEL)
     assert found is not None
     return found
 
@@ -85,7 +86,7 @@ def test_a_tensor_with_little():
 
 
 def test_a_model_without_metadata():
-    assert md.read_metadata(DATA / "dynamic_batch.tflite") is None
+    assert tflite_description.read_metadata(DATA / "dynamic_batch.tflite") is None
 
 
 # --- Associated files
@@ -104,13 +105,13 @@ def test_a_model_without_metadata():
     ],
 )
 def test_labels_by_language(language: str | None, labels: list[str]):
-    assert md.labels_of(MODEL, described().outputs[0], language) == labels
+    assert tflite_archive.labels_of(MODEL, described().outputs[0], language) == labels
 
 
 def test_value_labels_and_none():
     found = described()
-    assert md.labels_of(MODEL, found.outputs[1]) == ["zero", "one"]
-    assert md.labels_of(MODEL, found.inputs[0]) is None
+    assert tflite_archive.labels_of(MODEL, found.outputs[1]) == ["zero", "one"]
+    assert tflite_archive.labels_of(MODEL, found.inputs[0]) is None
 
 
 def test_axis_labels_come_before_value_labels():
@@ -121,24 +122,24 @@ def test_axis_labels_come_before_value_labels():
             md.AssociatedFile("labels_de.txt", type=md.FileType.TENSOR_AXIS_LABELS, locale="de"),
         ),
     )
-    assert md.labels_of(MODEL, both) == ["Kätzchen", "Hündchen"]
+    assert tflite_archive.labels_of(MODEL, both) == ["Kätzchen", "Hündchen"]
 
 
 def test_files_are_limited_by_their_unpacked_size():
-    assert md.read_associated_file(MODEL, "zeros.bin", limit=100_000) == bytes(100_000)
+    assert tflite_archive.read_associated_file(MODEL, "zeros.bin", limit=100_000) == bytes(100_000)
     with pytest.raises(DamagedFileError, match="has 100000 bytes, more than 99999"):
-        md.read_associated_file(MODEL, "zeros.bin", limit=99_999)
+        tflite_archive.read_associated_file(MODEL, "zeros.bin", limit=99_999)
 
 
 @pytest.mark.parametrize("name", ["", "none.txt", "../labels.txt"])
 def test_files_that_are_not_there(name: str):
     with pytest.raises(DamagedFileError, match="has no file"):
-        md.read_associated_file(MODEL, name)
+        tflite_archive.read_associated_file(MODEL, name)
 
 
 def test_a_model_without_an_archive():
     with pytest.raises(DamagedFileError, match="cannot be read"):
-        md.read_associated_file(DATA / "dynamic_batch.tflite", "labels.txt")
+        tflite_archive.read_associated_file(DATA / "dynamic_batch.tflite", "labels.txt")
 
 
 def test_a_file_that_lies_about_its_size(tmp_path: Path):
@@ -147,16 +148,16 @@ def test_a_file_that_lies_about_its_size(tmp_path: Path):
     entry = WHOLE.rindex(b"PK\x01\x02", 0, WHOLE.rindex(b"zeros.bin"))
     path.write_bytes(WHOLE[: entry + 24] + struct.pack("<I", 10) + WHOLE[entry + 28 :])
     with pytest.raises(DamagedFileError):
-        md.read_associated_file(path, "zeros.bin", limit=1000)
+        tflite_archive.read_associated_file(path, "zeros.bin", limit=1000)
 
 
 def test_a_huge_directory_is_not_read(tmp_path: Path):
     path = tmp_path / "model.tflite"
-    size = md.MAX_DIRECTORY_BYTES * 2
+    size = tflite_archive.MAX_DIRECTORY_BYTES * 2
     end = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 9, 9, size, 0, 0)
     path.write_bytes(bytes(size) + end)
     with pytest.raises(DamagedFileError, match="directory has more than"):
-        md.read_associated_file(path, "labels.txt")
+        tflite_archive.read_associated_file(path, "labels.txt")
 
 
 def test_encrypted_and_unknown_compression(tmp_path: Path):
@@ -165,7 +166,7 @@ def test_encrypted_and_unknown_compression(tmp_path: Path):
         entry = WHOLE.rindex(b"PK\x01\x02", 0, WHOLE.rindex(b"labels.txt"))
         path.write_bytes(WHOLE[: entry + offset] + struct.pack("<H", value) + WHOLE[entry + offset + 2 :])
         with pytest.raises(DamagedFileError, match="cannot be read"):
-            md.read_associated_file(path, "labels.txt")
+            tflite_archive.read_associated_file(path, "labels.txt")
 
 
 # --- Damaged descriptions, built by hand
@@ -222,7 +223,7 @@ def model_with(description: bytes, number: int = 0) -> bytes:
 def read(tmp_path: Path, description: bytes, number: int = 0) -> md.ModelMetadata | None:
     path = tmp_path / "model.tflite"
     path.write_bytes(model_with(description, number))
-    return md.read_metadata(path)
+    return tflite_description.read_metadata(path)
 
 
 def one_tensor(flat: Flat, *fields: int) -> dict[int, int]:
@@ -261,7 +262,7 @@ def test_a_buffer_that_is_not_there(tmp_path: Path):
 
 def test_a_description_beyond_the_limit(tmp_path: Path):
     with pytest.raises(DamagedFileError, match="claims"):
-        read(tmp_path, bytes(4) + b"M001" + bytes(md.MAX_METADATA_BYTES))
+        read(tmp_path, bytes(4) + b"M001" + bytes(tflite_description.MAX_METADATA_BYTES))
 
 
 @pytest.mark.parametrize("count", [2, 1000, 0x7FFFFFFF, 0xFFFFFFFF])
@@ -354,7 +355,7 @@ def test_invalid_utf8_is_shown_as_such(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"", b"TFL3", b"1234TFL2" + bytes(50), b"\xff\xff\xff\x7fTFL3" + bytes(50)])
-@pytest.mark.parametrize("function", [md.read_metadata, check_model])
+@pytest.mark.parametrize("function", [tflite_description.read_metadata, check_model])
 def test_other_files(tmp_path: Path, content: bytes, function: Any):
     path = tmp_path / "model.tflite"
     path.write_bytes(content)
@@ -362,7 +363,7 @@ def test_other_files(tmp_path: Path, content: bytes, function: Any):
         function(path)
 
 
-@pytest.mark.parametrize("function", [md.read_metadata, check_model])
+@pytest.mark.parametrize("function", [tflite_description.read_metadata, check_model])
 def test_a_missing_file(tmp_path: Path, function: Any):
     with pytest.raises(DamagedFileError, match=r"none\.tflite cannot be read"):
         function(tmp_path / "none.tflite")
@@ -397,12 +398,12 @@ def _read_everything(path: Path) -> None:
     with contextlib.suppress(DamagedFileError):
         check_model(path)
     try:
-        found = md.read_metadata(path)
+        found = tflite_description.read_metadata(path)
     except DamagedFileError:
         return
     for tensor in (*found.inputs, *found.outputs) if found else ():
         with contextlib.suppress(DamagedFileError):
-            md.labels_of(path, tensor, "en")
+            tflite_archive.labels_of(path, tensor, "en")
 
 
 @_fuzz
@@ -454,7 +455,7 @@ def test_public_models_say_what_another_reader_found(assets: Path):
 
 def _check_model_against(path: Path, spec: dict[str, Any]) -> None:
     check_model(path)
-    found, expected = md.read_metadata(path), spec["tflite_metadata"]
+    found, expected = tflite_description.read_metadata(path), spec["tflite_metadata"]
     if not expected:
         assert found is None
         return
@@ -467,7 +468,7 @@ def _check_model_against(path: Path, spec: dict[str, Any]) -> None:
         for tensor, entry in zip(tensors, entries, strict=True):
             _check_tensor_against(path, tensor, entry)
     for name in spec["embedded_files"]:
-        assert md.read_associated_file(path, name)
+        assert tflite_archive.read_associated_file(path, name)
 
 
 def _check_tensor_against(path: Path, tensor: md.TensorMetadata, entry: dict[str, Any]) -> None:
@@ -483,7 +484,7 @@ def _check_tensor_against(path: Path, tensor: md.TensorMetadata, entry: dict[str
             assert isinstance(unit, md.RegexTokenizer)
             assert unit.delimiter == expected["delimRegexPattern"]
             assert [file.name for file in unit.vocab_files] == expected["vocabFile"]
-    labels = md.labels_of(path, tensor)
+    labels = tflite_archive.labels_of(path, tensor)
     assert labels is None or (len(labels) > 1 and all(labels))
 
 

@@ -73,11 +73,11 @@ def device_of(sessions: Sequence[Session]) -> str:
 def _file_metadata(version: VersionEntry) -> dict[str, Any]:
     if version.kind.name != "tflite":
         return {}
-    from pocketserve.runtimes import tflite_metadata
     from pocketserve.runtimes.flatbuffer import DamagedFileError
+    from pocketserve.runtimes.tflite_description import read_metadata
 
     try:
-        found = tflite_metadata.read_metadata(version.path)
+        found = read_metadata(version.path)
     except DamagedFileError as error:
         return {"problem": str(error)}
     if found is None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.runtimes import tflite_metadata
 from pocketserve.runtimes.base import ModelLoadError, Session
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_metadata import ModelMetadata
@@ -54,8 +53,10 @@ class ModelFacts:
         """The TFLite metadata; None for other formats and where there is none."""
         if self.version.kind.name != "tflite":
             return None
+        from pocketserve.runtimes.tflite_description import read_metadata  # late: not for other formats
+
         try:
-            return tflite_metadata.read_metadata(self.version.path)
+            return read_metadata(self.version.path)
         except DamagedFileError:
             return None  # the model runs without it; `inspect` says what is wrong with it
 
@@ -114,8 +115,10 @@ def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
     """
     if version.kind.name != "tflite":
         return dict(getattr(session, "properties", {}))
+    from pocketserve.runtimes.tflite_archive import read_associated_file  # late: not for other formats
+
     try:
-        content = json.loads(tflite_metadata.read_associated_file(version.path, "metadata.json", MAX_JSON_BYTES))
+        content = json.loads(read_associated_file(version.path, "metadata.json", MAX_JSON_BYTES))
     except (DamagedFileError, ValueError, RecursionError):
         return {}
     return {name: str(value) for name, value in content.items()} if isinstance(content, dict) else {}

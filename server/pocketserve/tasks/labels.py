@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
-from pocketserve.runtimes import tflite_metadata
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.runtimes.tflite_archive import labels_of, strangeness
 from pocketserve.runtimes.tflite_metadata import FileType, TensorMetadata
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.preprocessing import CONFIG, literal
@@ -37,8 +37,8 @@ class Labels:
         """The names in a language, its nearest relative, or else the first ones."""
         if language is None or not self.translations:
             return self.names
-        best = min(self.translations, key=lambda tag: tflite_metadata.strangeness(tag, language))
-        return self.translations[best] if tflite_metadata.strangeness(best, language) <= 1 else self.names
+        best = min(self.translations, key=lambda tag: strangeness(tag, language))
+        return self.translations[best] if strangeness(best, language) <= 1 else self.names
 
 
 def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
@@ -100,10 +100,10 @@ def _of_tflite(facts: ModelFacts, output: int | None) -> Labels:
 
 def _of_tensor(path: Path, tensor: TensorMetadata) -> Labels:
     locales = {file.locale for file in tensor.associated_files if file.type in LABEL_FILES and file.locale}
-    names = tflite_metadata.labels_of(path, tensor) or []
+    names = labels_of(path, tensor) or []
     if len(locales) < 2:
         return Labels(names)
-    return Labels(names, {tag: tflite_metadata.labels_of(path, tensor, tag) or [] for tag in sorted(locales)})
+    return Labels(names, {tag: labels_of(path, tensor, tag) or [] for tag in sorted(locales)})
 
 
 def _of_onnx(facts: ModelFacts) -> list[str]:

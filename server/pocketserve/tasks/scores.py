@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pocketserve.runtimes import tflite_metadata
 from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.runtimes.tflite_archive import read_associated_file
 from pocketserve.runtimes.tflite_metadata import FileType, ScoreCalibration, ScoreThresholding, TensorMetadata
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, dequantize
@@ -93,7 +93,7 @@ def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:
     kind = FileType.TENSOR_AXIS_SCORE_CALIBRATION
     name = next((file.name for file in tensor.associated_files if file.type is kind), None)
     try:
-        text = "" if name is None else tflite_metadata.read_associated_file(facts.version.path, name).decode("utf-8")
+        text = "" if name is None else read_associated_file(facts.version.path, name).decode("utf-8")
         return Calibration(_parse(text), unit.transformation, unit.default_score) if text else None
     except (DamagedFileError, ValueError):
         return None  # uncalibrated scores are better than none; `inspect` names the files

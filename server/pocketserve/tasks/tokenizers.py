@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.repository.sections.words import TextOptions
-from pocketserve.runtimes import tflite_metadata
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.runtimes.tflite_archive import MAX_FILE_BYTES, read_associated_file
 from pocketserve.runtimes.tflite_metadata import BertTokenizer, RegexTokenizer, SentencePieceTokenizer
 from pocketserve.tasks.facts import MetadataError, ModelFacts
 from pocketserve.tasks.regex_words import RegexWords
@@ -117,8 +117,8 @@ def _of_unit(facts: ModelFacts, unit: TokenizerUnit, options: TextOptions) -> To
             "model.toml"
         )
     try:
-        limit = MAX_MODEL_BYTES if pieces else tflite_metadata.MAX_FILE_BYTES
-        content = tflite_metadata.read_associated_file(facts.version.path, files[0].name, limit)
+        limit = MAX_MODEL_BYTES if pieces else MAX_FILE_BYTES
+        content = read_associated_file(facts.version.path, files[0].name, limit)
     except DamagedFileError as error:
         raise ModelLoadError(f"the model's vocabulary cannot be read: {error}") from None
     if isinstance(unit, SentencePieceTokenizer):
