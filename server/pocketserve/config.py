@@ -76,7 +76,7 @@ class Config:
         0, "Memory that such a trial may take, framework included; 0 takes half of what is available.", "bytes"
     )
     memory_budget: int = _setting(
-        0, "Memory that loaded models may hold together; 0 takes half of what is available at start.", "bytes"
+        0, "Memory that loaded models may hold together; 0 takes half of what is available.", "bytes"
     )
     keep_alive: float = _setting(300.0, "Idle time after which a model is unloaded; 0 keeps it for good.", "seconds")
     threads: int = _setting(0, "Threads one inference may use; 0 takes the fast cores this process may use.")

@@ -511,6 +511,33 @@ def test_the_budget_is_half_of_what_is_available_unless_it_is_set(models_copy):
     assert Engine(EngineOptions(memory_budget=7, **options), available_memory=lambda: 2002).memory_budget == 7
 
 
+def test_the_budget_shrinks_while_others_take_the_memory(models_copy):
+    """A load finds what is left by then, not what was there at the start; what is loaded counts as before."""
+    left = [10_000]
+    options = {"memory_budget": 0, "keep_alive": 0.0, "threads": 1, "queue_limit": 4, "max_image_pixels": 10**6}
+    engine = Engine(EngineOptions(**options), available_memory=lambda: left[0])
+    models = scan(models_copy)
+
+    def load(name: str) -> None:
+        engine.load(models[name], models[name].versions["tflite"], monotonic() + 0.05)
+
+    load("petals")
+    assert 1000 < engine.memory_held() < 1500
+    left[0] = 2000
+    with engine.use(models["petals"], models["petals"].versions["tflite"], FOREVER):
+        refused = refusal(lambda: load("diabetes"))
+        assert refused.code is ErrorCode.MEMORY_BUDGET
+        assert f"the memory budget is {engine.memory_held() + 1000};" in refused.message
+    load("diabetes")
+    assert engine.running("petals", "tflite") is None
+    left[0] = 10_000
+    load("petals")
+    assert engine.running("diabetes", "tflite") is not None
+    left[0] = 10**9
+    assert engine.memory_budget == 5000
+    engine.close()
+
+
 def test_a_model_larger_than_the_budget_is_refused_and_evicts_nothing(small):
     small.ask("diabetes")
     small.ask("petals")
@@ -608,6 +635,21 @@ def test_a_model_that_is_opened_again_counts_twice_until_the_old_one_is_gone(ben
     assert [error.code for error in refused] == [ErrorCode.MEMORY_BUDGET]
     one.ask("diabetes")
     assert one.loaded() == ["diabetes", "petals"]
+
+
+def test_a_model_without_room_for_two_of_it_is_not_opened_beside_itself(bench):
+    """In use it serves on as it is; idle it is let go, and its next request opens it."""
+    cores = [0, 1]
+    one = bench(cores=lambda: list(cores), threads=0, memory_budget=2000)  # room for one of about 1.1 kB
+    with one.use("petals") as held:
+        del cores[1:]
+        one.engine.sweep()
+        assert one.running("petals") is held and held.model.threads == 2
+    one.engine.sweep()
+    until(lambda: one.loaded() == [])
+    assert one.state("petals") is State.ON_DEMAND and is_closed(held)
+    one.ask("petals")
+    assert one.running("petals").model.threads == 1
 
 
 AFFINITY = """

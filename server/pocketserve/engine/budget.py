@@ -17,14 +17,26 @@ class Budget:
     """Makes room for one version by unloading others.
 
     Args:
-        size: bytes that all loaded versions may hold.
+        named: bytes that all loaded versions may hold, by the settings; 0 takes half of what is available, now and,
+            where that is less by then, at each load: other apps take memory, too, and Android kills who holds most.
+        available: bytes that can be had now.
         clock: seconds, monotonic.
+
+    Attributes:
+        size: bytes that they may hold at most.
     """
 
-    def __init__(self, slots: SlotTable, size: int, clock: Callable[[], float]) -> None:
-        self.size = size
+    def __init__(self, slots: SlotTable, named: int, available: Callable[[], int], clock: Callable[[], float]) -> None:
+        self.size = named or available() // 2
+        self._available = None if named else available
         self._slots = slots
         self._clock = clock
+
+    def now(self) -> int:
+        """Bytes that all loaded versions may hold as things stand: never more than half of what is left on top."""
+        if self._available is None:
+            return self.size
+        return min(self.size, self.held() + self._available() // 2)
 
     def held(self) -> int:
         """Bytes that all loaded versions are thought to hold."""
@@ -46,13 +58,21 @@ class Budget:
         changed = self._slots.changed
         with changed:
             while (chosen := self._choose(key, needed)) is None:
-                alone = memory.choose_evictions(self._others(key), needed, self.size)
+                alone = memory.choose_evictions(self._others(key), needed, self.now())
                 left = deadline - self._clock()
                 if alone is None or left <= 0 or not changed.wait(bounded(left)):
                     raise self._no_room(key, needed)
             self._slots.by_key[key].reserved = needed
             closing = [self._slots.evict(other) for other in chosen]
         close_all(*closing)
+
+    def has_room_for_copy(self, key: Key) -> bool:
+        """Whether a loaded version may be in memory twice while it is opened again, and nothing else goes for it.
+
+        Wants the lock.
+        """
+        running = self._slots.by_key[key].running
+        return running is not None and self._choose(key, 2 * running.model.memory_bytes) == []
 
     def evict_beside(self, key: Key) -> list[Running | None]:
         """Make others go for a model that turned out larger than its file. Wants the lock; returns what to close."""
@@ -62,7 +82,7 @@ class Budget:
 
     def _choose(self, key: Key, needed: int) -> list[object] | None:
         reserved = sum(slot.reserved for other, slot in self._slots.by_key.items() if other != key)
-        return memory.choose_evictions(self._others(key), needed + reserved, self.size)
+        return memory.choose_evictions(self._others(key), needed + reserved, self.now())
 
     def _others(self, key: Key) -> list[memory.Resident]:
         return [resident for resident in self._slots.residents() if resident.key != key]
@@ -72,6 +92,6 @@ class Budget:
         return ApiError(
             ErrorCode.MEMORY_BUDGET,
             f"failed to load {key[0]!r}: it needs about {needed} bytes and {held} are in use, but the "
-            f"memory budget is {self.size}; wait, unload a model or raise --memory-budget",
+            f"memory budget is {self.now()}; wait, unload a model or raise --memory-budget",
             retry_after_s=1.0,
         )

@@ -53,7 +53,8 @@ class Engine:
         quarantine: tries unseen files before they are opened; None trusts every file.
         usable_cores: the cores that this process may use now; a test may inject its own.
         power: whether the battery is low or hot; None takes it for neither.
-        available_memory: bytes that can be had now; half of them are the budget where the settings name none.
+        available_memory: bytes that can be had now, asked at each load; half of them are the budget where the settings
+            name none.
         tuning: what was measured on this device; None knows nothing.
     """
 
@@ -73,7 +74,7 @@ class Engine:
         self._clock = clock
         self._slots = SlotTable(clock)
         self._by_key, self._lock = self._slots.by_key, self._slots.lock  # at hand for every request
-        self._budget = Budget(self._slots, options.memory_budget or available_memory() // 2, clock)
+        self._budget = Budget(self._slots, options.memory_budget, available_memory, clock)
         self._opener = Opener(
             self._slots, self._budget, self._watch, self._scheduler, options, clock, quarantine, tuning
         )

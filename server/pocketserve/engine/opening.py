@@ -122,7 +122,12 @@ class Opener:
                 self._scheduler.resize(self._watch.runs_at_a_time)
 
     def fit_threads(self) -> None:
-        """Open loaded models again whose sessions were made for another number of cores. The old ones serve on."""
+        """Open loaded models again whose sessions were made for another number of cores. The old ones serve on.
+
+        Where memory has no room for both, an idle one is let go: its next request opens it. One in use is left as it
+        is until the next sweep.
+        """
+        gone = []
         with self._slots.lock:
             listed = self._slots.loaded()
         for key, slot, _ in listed:
@@ -135,8 +140,12 @@ class Opener:
                     continue
                 if running.open_sequences:
                     continue  # their state would be lost; the next sweep looks again
+                if not self._budget.has_room_for_copy(key):
+                    gone += [self._slots.evict(key)] if running.users == 0 else []
+                    continue
                 slot.state, slot.reserved = State.LOADING, running.model.memory_bytes
             self._reopen(key, slot, running, threads)
+        close_all(*gone)
 
     def _reopen(self, key: Key, slot: Slot, running: Running, threads: int) -> None:
         fresh = None
