@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pocketserve.simulate.conditions import Condition, combine
 from pocketserve.simulate.device import DEVICES, PhoneModel, map_cores
 from pocketserve.simulate.phone import Phone, PhoneError, describe
+from pocketserve.simulate.strays import below
 from pocketserve.simulate.throttle import DutyCycle
 
 from .conftest import QUICK, eventually
@@ -247,3 +248,38 @@ def test_what_is_hidden(tmp_path):
             assert "cannot be read" in (tmp_path / "log").read_text()
         else:
             eventually(lambda: "serving" in (tmp_path / "log").read_text())
+
+
+def state_of(pid: int) -> str:
+    """As Linux has it: T is stopped; empty for a process that has ended."""
+    try:
+        found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+    return "" if found in "ZX" else found
+
+
+@pytest.mark.live
+def test_children_in_sessions_of_their_own_share_its_fate(tmp_path, monkeypatch):
+    """They and what they start freeze, thaw and end with the app, as on Android."""
+    (tmp_path / "own").mkdir()
+    shell = f"sleep 600 & echo $$ $! > {tmp_path / 'pids.new'}; mv {tmp_path / 'pids.new'} {tmp_path / 'pids'}; wait"
+    begin = f"import subprocess; subprocess.Popen(['sh', '-c', {shell!r}], start_new_session=True)"
+    (tmp_path / "own/sitecustomize.py").write_text(begin)
+    path = os.pathsep.join(filter(None, [str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+    with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log") as phone:
+        phone.start(["serve", "--http-port", "0", "--socket-port", "0"])
+        eventually((tmp_path / "pids").exists)
+        strays = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+        assert below(phone.pid) >= set(strays)
+        frozen = Condition(frozen=True)
+        phone.impose(frozen)
+        eventually(lambda: [state_of(pid) for pid in strays] == ["T", "T"])
+        phone.lift(frozen)
+        eventually(lambda: "T" not in [state_of(pid) for pid in strays])
+        assert all(state_of(pid) for pid in strays)
+        phone.impose(frozen)
+        phone.kill()
+        eventually(lambda: not any(state_of(pid) for pid in strays))
+    assert below(os.getpid()).isdisjoint(strays)

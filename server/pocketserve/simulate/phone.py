@@ -255,6 +255,7 @@ class Phone:
 
         An allocation never fails on a phone: what asks for too much is killed a moment later.
         """
+        self._duty.apply()  # a child that was started just before a freeze is found a moment later
         condition = combine(self._conditions)
         limit = (condition.memory_mb or self.model.memory_mb) * 10**6
         held = self.memory_bytes() or 0

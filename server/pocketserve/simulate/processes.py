@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from pocketserve.simulate.squatter import listening_ports
+from pocketserve.simulate.strays import Strays
 
 WATCH_S = 0.2
 RESTART_S = 1.0
@@ -86,6 +87,7 @@ class Processes:
         self._supervised = False
         self._start_error: Exception | None = None
         self._closed = self._ended = False
+        self._strays = Strays()
         self._reaping = threading.Lock()  # the innermost: a process id is valid until the process is reaped
         # Starts every process, because one dies with the thread that started it.
         self._keeper = threading.Thread(target=self._keep, name="simulate-phone", daemon=True)
@@ -166,13 +168,22 @@ class Processes:
         return (listening_ports(pid) if pid is not None else []) or self._ports
 
     def signal(self, number: int) -> bool:
-        """Send a signal to all processes of the command; says whether there is one. Takes no lock of the phone's."""
+        """Send a signal to all processes of the command; says whether there is one. Takes no lock of the phone's.
+
+        What it started in sessions of their own is stopped, continued and killed with it; a polite end is its own
+        business.
+        """
         with self._reaping:
             process = self._process
             if process is None or process.returncode is not None:
                 return False
+            if number == signal.SIGKILL:
+                self._strays.look(process.pid, now=True)  # once it is dead, its children are nobody's
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)  # it leads a session of its own
+            if number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL):
+                self._strays.look(process.pid)  # behind: what is stopped starts no more of them
+                self._strays.send(number)
             return True
 
     def retire(self) -> bool:
@@ -220,6 +231,8 @@ class Processes:
                 return
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # what it started; before its id may be somebody else's
+            self._strays.send(signal.SIGKILL)
+            self._strays.forget()
             process.wait()
         cause = self._cause or (self._failing_cause if process.returncode > 0 else "")
         self.exits.append(Exit(time.monotonic(), process.pid, process.returncode, cause))
@@ -238,8 +251,14 @@ class Processes:
                     self._start_at = None
                     self._spawn()
                 self._notice_end()
+                self._follow_strays()
                 self._watch()
                 self.changed.wait_for(lambda: self._ended or self._is_due, WATCH_S)
+
+    def _follow_strays(self) -> None:
+        with self._reaping:
+            if self._process is not None:
+                self._strays.look(self._process.pid, now=True)
 
     @property
     def _is_due(self) -> bool:
