@@ -23,6 +23,7 @@ from pocketserve.engine.terms import DEFAULT_RANK, Terms, asks_for_a_place, read
 from pocketserve.engine.tuning_store import TuningStore
 from pocketserve.inference import Prediction, run_planned, run_raw_input, run_tensors
 from pocketserve.pairing import PairingDesk
+from pocketserve.places import Places
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -94,12 +95,10 @@ class Service:
         )
         self._unloads: Unloads | None = None
         self._noting = threading.Lock()
-        self._in_flight = 0
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
-        self._most_in_flight = max(1, config.worker_threads - FREE_THREADS)
+        self._places = Places(max(1, config.worker_threads - FREE_THREADS))
         self._draining = False
-        self._lock = threading.Lock()  # by itself too: entering the condition would be one more call per request
-        self._idle = threading.Condition(self._lock)
+        self._idle = threading.Condition()
 
     # Health and shutdown
 
@@ -122,24 +121,26 @@ class Service:
             self._end()
 
     def _begin(self) -> None:
-        with self._lock:
-            if self._draining or self._in_flight >= self._most_in_flight:
-                raise self._refusal()
-            self._in_flight += 1
+        if not self._places.take():
+            raise self._refusal()
+        # Looked at with the place taken: whoever drains sees either this place, or none that is taken later.
+        if self._draining:
+            self._end()
+            raise self._refusal()
 
     def _refusal(self) -> ApiError:
         if self._draining:
             return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
         return ApiError(
             ErrorCode.QUEUE_FULL,
-            f"{counted(self._in_flight, 'request is', 'requests are')} under way on all models; try again later",
+            f"{counted(self._places.most, 'request is', 'requests are')} under way on all models; try again later",
             retry_after_s=0.5,
         )
 
     def _end(self) -> None:
-        with self._lock:
-            self._in_flight -= 1
-            if self._draining:
+        self._places.give()
+        if self._draining:
+            with self._idle:
                 self._idle.notify_all()
 
     def drain(self, timeout: float) -> bool:
@@ -147,7 +148,7 @@ class Service:
         self.pairing.close()
         with self._idle:
             self._draining = True
-            return self._idle.wait_for(lambda: self._in_flight == 0, timeout)
+            return self._idle.wait_for(lambda: self._places.unused, timeout)
 
     def close(self) -> None:
         """End a trial or a question that is under way, and unload every model."""

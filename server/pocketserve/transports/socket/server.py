@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from pocketserve import __version__
 from pocketserve.config import Config
+from pocketserve.places import Places
 from pocketserve.service import Service
 from pocketserve.transports.listener import bind
 from pocketserve.transports.socket.patience import Patience
 from pocketserve.transports.socket.watcher import Watcher
-from pocketserve.transports.socket.workers import Slots, Workers
+from pocketserve.transports.socket.workers import Room, Workers
 
 if TYPE_CHECKING:
     from pocketserve.transports.socket.connection import Connection
@@ -71,8 +72,8 @@ class SocketServer:
         self.host = config.host
         self.port: int = self._listener.getsockname()[1]
         self.watcher = watcher or Watcher()
-        self.runners = Slots(config.worker_threads)
-        self.incoming = Slots(INCOMING * _bytes_inflight(config))
+        self.runners = Places(config.worker_threads)
+        self.incoming = Room(INCOMING * _bytes_inflight(config))
         # A thread reads a connection, writes to it or runs a request: nothing that must be read waits for a thread.
         self.workers = Workers(2 * config.socket_connections + config.worker_threads)
         self.strangers: dict[Stranger, None] = {}

@@ -108,22 +108,22 @@ class Workers:
         return job
 
 
-class Slots:
-    """A number of places, or of bytes, taken without waiting."""
+class Room:
+    """A number of bytes, taken without waiting."""
 
     def __init__(self, most: int) -> None:
         self._free = most
         self._lock = threading.Lock()
 
-    def take(self, count: int = 1) -> bool:
-        """Take so many places, if they are free."""
+    def take(self, count: int) -> bool:
+        """Take so many, if they are free."""
         with self._lock:
             if self._free < count:
                 return False
             self._free -= count
         return True
 
-    def give(self, count: int = 1) -> None:
-        """Give places back."""
+    def give(self, count: int) -> None:
+        """Give them back."""
         with self._lock:
             self._free += count

@@ -1,0 +1,34 @@
+"""A number of places, for counting what may be under way at a time."""
+
+from __future__ import annotations
+
+
+class Places:
+    """Places that are taken without waiting, and without a lock: a list's own methods are atomic.
+
+    Attributes:
+        most: how many there are.
+    """
+
+    __slots__ = ("_free", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._free: list[None] = [None] * most
+
+    @property
+    def unused(self) -> bool:
+        """Whether nobody holds one."""
+        return len(self._free) == self.most
+
+    def take(self) -> bool:
+        """Take a place, if one is free."""
+        try:
+            self._free.pop()
+        except IndexError:
+            return False
+        return True
+
+    def give(self) -> None:
+        """Give a place back."""
+        self._free.append(None)
