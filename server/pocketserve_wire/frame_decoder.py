@@ -43,9 +43,11 @@ AWAITS_READY: Final = frozenset({FrameType.READY, FrameType.ERROR})
 FROM_SERVER: Final = frozenset({FrameType.RESPONSE, FrameType.PING, FrameType.PONG, FrameType.GOAWAY, FrameType.ERROR})
 
 _REQUEST: Final = int(FrameType.REQUEST)
-_WITH_LONG_BODY = frozenset({FrameType.REQUEST, FrameType.RESPONSE})
 ALIGNMENT: Final = 8
 """Bodies start at a multiple of this in memory, so that tensors, which start at one in the body, do so too."""
+
+_NOTHING: Final = bytearray()
+"""In the place of a payload while there is none."""
 
 Admit = Callable[[Header], bool]
 
@@ -55,6 +57,7 @@ class FrameDecoder:
 
     Attributes:
         frames: frames that were whole, those passed over among them.
+        in_body: whether what :meth:`buffer` gave last ends where the frame, or the memory it was given so far, ends.
 
     Args:
         allowed: frame types that may come now, one of the sets above; change :attr:`allowed` as the connection goes
@@ -76,6 +79,7 @@ class FrameDecoder:
         self.allowed = allowed
         self.last_request_id = 0
         self.frames = 0
+        self.in_body = False
         self.admit = admit
         self._most_body = most_body
         self._listens = listens
@@ -83,7 +87,7 @@ class FrameDecoder:
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._header: Header | None = None
-        self._payload = bytearray()
+        self._payload = _NOTHING
         self._wanted = self._filled = 0
         self._padding = 0
         self._discarding = 0
@@ -98,11 +102,6 @@ class FrameDecoder:
     def buffered(self) -> bool:
         """Whether bytes are here that no frame was made of yet: part of one, or whole ones."""
         return self._start != self._end
-
-    @property
-    def in_body(self) -> bool:
-        """Whether the buffer ends where the frame, or the memory it was given so far, ends."""
-        return self._header is not None and not self._discarding
 
     def peek(self) -> tuple[bytes, memoryview] | None:
         """Target and JSON part of the REQUEST that comes next, if it is here already; nothing is checked or taken.
@@ -122,16 +121,15 @@ class FrameDecoder:
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty once :meth:`next` has said None. Valid until :meth:`received`."""
-        self._lent = lent = self._space()
-        return lent
-
-    def _space(self) -> memoryview:
         if self._header is not None and not self._discarding:
             self._grow()
-            return memoryview(self._payload)[self._filled :]
+            self.in_body = True
+            self._lent = lent = memoryview(self._payload)[self._filled :]
+            return lent
+        self.in_body = False
         if self._start == self._end:
             self._start = self._end = 0
-            return self._view[:]
+            return self._view[:]  # whoever gets it may release it
         if self._end == BUFFER_BYTES:
             rest = self._end - self._start
             self._view[:rest] = bytes(self._view[self._start : self._end])
@@ -140,13 +138,13 @@ class FrameDecoder:
 
     def received(self, count: int) -> None:
         """Say that ``count`` bytes were put into the buffer, which is taken back."""
+        if not self.in_body:
+            self._end += count
+            return
+        self._filled += count
         if self._lent is not None:
             self._lent.release()  # memory that somebody still looks at cannot grow
             self._lent = None
-        if self._header is not None and not self._discarding:
-            self._filled += count
-        else:
-            self._end += count
 
     def drop(self) -> None:
         """Let go of what was received and of the owner, for nothing more is read; only for whoever may read.
@@ -155,7 +153,7 @@ class FrameDecoder:
         """
         self.admit = None
         self._header = self._lent = None
-        self._payload = bytearray()
+        self._payload = _NOTHING
         self._start = self._end = self._wanted = self._filled = self._discarding = 0
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
@@ -183,14 +181,12 @@ class FrameDecoder:
             ConnectionFaultError: the peer broke the protocol; the decoder must not be used any more.
         """
         while True:
+            if self._header is None and not self._begin():
+                return None
             if self._discarding:
                 self._discard()
                 if self._discarding:
                     return None
-            elif self._header is None:
-                if not self._begin():
-                    return None
-                continue
             elif self._filled < self._wanted:
                 return None
             frame = self._finish()
@@ -203,26 +199,28 @@ class FrameDecoder:
         if have < HEADER_BYTES:
             self._check_first_bytes(have)
             return False
-        if not self._buffer.startswith(MARK, self._start):
-            self._check_first_bytes(have)
-        header = parse_header(self._buffer, self._start)
+        try:
+            header = parse_header(self._buffer, self._start)
+        except ConnectionFaultError:
+            self._check_first_bytes(have)  # which knows more peers than ours
+            raise
         self._check_expected(header)
         self._listens = False
         self._start += HEADER_BYTES
         self._header = header
-        length = header.target_length + header.ext_length + header.body_length
+        _, _, _, target_length, ext_length, _, body_length = header
         if self._is_kept(header):
-            self._keep(header, length)
+            self._keep(target_length + ext_length, body_length)
         else:
-            self._discarding = length
+            self._discarding = target_length + ext_length + body_length
             self._wanted = self._filled = 0
         return True
 
-    def _keep(self, header: Header, length: int) -> None:
-        """Move what is there of a payload to where it stays."""
+    def _keep(self, front: int, body: int) -> None:
+        """Move what is there of a payload, whose body comes behind ``front`` bytes, to where it stays."""
         # The header's last bytes are kept in front as padding, so that the body starts aligned.
-        self._padding = padding = -(header.target_length + header.ext_length) % ALIGNMENT
-        self._wanted = wanted = padding + length
+        self._padding = padding = -front % ALIGNMENT
+        self._wanted = wanted = padding + front + body
         first = self._start - padding
         have = self._end - first
         if have >= wanted:
@@ -251,37 +249,43 @@ class FrameDecoder:
         raise ConnectionFaultError(ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49")
 
     def _check_expected(self, header: Header) -> None:
-        kind = header.type
-        if kind >= FIRST_SKIPPED_TYPE:
+        kind, request_id, _, _, ext_length, _, body_length = header
+        if kind not in self.allowed:
+            if kind < FIRST_SKIPPED_TYPE:
+                raise _unexpected(f"{FrameType(kind).name} may not come here")
             if self._in_handshake:
                 raise _unexpected(f"frame type 0x{kind:02x} may not come before READY")
             return
-        if kind not in self.allowed:
-            raise _unexpected(f"{FrameType(kind).name} may not come here")
         if kind == _REQUEST:
-            if header.request_id <= self.last_request_id:
+            if request_id <= self.last_request_id:
                 raise ConnectionFaultError(
                     ConnectionFault.BAD_REQUEST_ID,
-                    f"request_id {header.request_id} follows {self.last_request_id}; ids must increase",
+                    f"request_id {request_id} follows {self.last_request_id}; ids must increase",
                 )
-            self.last_request_id = header.request_id
-        if kind in _WITH_LONG_BODY:
-            if header.body_length > self._most_body:
-                raise _too_large(f"body_len {header.body_length} exceeds {self._most_body}")
-        elif self._in_handshake:
-            if header.ext_length:
-                raise ConnectionFaultError(ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY")
-            if header.body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
-                raise _too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
+            self.last_request_id = request_id
+        elif kind != FrameType.RESPONSE:
+            return self._check_handshake(ext_length, body_length)
+        if body_length > self._most_body:
+            raise _too_large(f"body_len {body_length} exceeds {self._most_body}")
+        return
+
+    def _check_handshake(self, ext_length: int, body_length: int) -> None:
+        if not self._in_handshake:
+            return
+        if ext_length:
+            raise ConnectionFaultError(ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY")
+        if body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
+            raise _too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
 
     @property
     def _in_handshake(self) -> bool:
         return FrameType.PING not in self.allowed  # which both sides may send as soon as it is over
 
     def _is_kept(self, header: Header) -> bool:
-        if header.type >= FIRST_SKIPPED_TYPE:
+        kind = header[0]
+        if kind >= FIRST_SKIPPED_TYPE:
             return False
-        if self.admit is None or header.type not in _WITH_LONG_BODY:
+        if self.admit is None or (kind != _REQUEST and kind != FrameType.RESPONSE):
             return True
         return self.admit(header)
 
@@ -300,12 +304,12 @@ class FrameDecoder:
         header, self._header = self._header, None
         self.frames += 1
         assert header is not None
-        if header.type >= FIRST_SKIPPED_TYPE:
-            return None
         kind, request_id, arg, target_length, ext_length, json_length, _ = header
+        if kind >= FIRST_SKIPPED_TYPE:
+            return None
         if not self._wanted and header.payload_length:
             return Frame(kind, request_id, arg, json_length=json_length, discarded=True)
-        payload, self._payload = memoryview(self._payload), bytearray()
+        payload, self._payload = memoryview(self._payload), _NOTHING
         ext_start = self._padding + target_length
         body_start = ext_start + ext_length
         target = bytes(payload[self._padding : ext_start]) if target_length else b""

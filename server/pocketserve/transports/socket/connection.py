@@ -38,6 +38,7 @@ SMALL_BODY: Final = 65_536
 """Bodies up to this size are taken without a look at those of other connections: 64 of these are 4 MiB."""
 
 _REQUEST = int(FrameType.REQUEST)
+_WAIT_ALL = int(socket.MSG_WAITALL)
 
 
 class Connection:
@@ -52,6 +53,9 @@ class Connection:
         self, server: SocketServer, connection: socket.socket, decoder: FrameDecoder, client_max_frame: int
     ) -> None:
         self._server = server
+        self._service = server.service
+        self._runners = server.runners
+        self._watcher = server.watcher
         self._socket = connection
         self.descriptor = connection.fileno()
         self._decoder = decoder
@@ -126,8 +130,8 @@ class Connection:
                 raise self._unfinished()
         try:
             # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
-            flags = socket.MSG_WAITALL if decoder.in_body else 0
-            count = self._socket.recv_into(decoder.buffer(), 0, flags)
+            buffer = decoder.buffer()
+            count = self._socket.recv_into(buffer, 0, _WAIT_ALL if decoder.in_body else 0)
         except BlockingIOError:
             self._leave_to_watcher()
             return False
@@ -180,8 +184,8 @@ class Connection:
     def _take_request(self, frame: Frame) -> bool:
         """Answer a request on this thread; whether this thread still holds the right to read."""
         # After GOAWAY nothing but SHUTTING_DOWN is an answer.
-        if self._server.service.engine.crowded and self._admission.refusal is None and not self._going_away:
-            early = requests.refuse_early(self._server.service, frame, self._decoder.peek())
+        if self._service.engine.crowded and self._admission.refusal is None and not self._going_away:
+            early = requests.refuse_early(self._service, frame, self._decoder.peek())
             if early is not None:
                 self._post(requests.encode(frame.request_id, early, self._client_max_frame)[0])
                 return True
@@ -197,14 +201,14 @@ class Connection:
             return True
         if ahead:
             self._server.workers.submit(self.read)
-        answer = requests.handle(self._server.service, frame, received, cancellation)
+        answer = requests.handle(self._service, frame, received, cancellation)
         return self._answer(frame, answer)
 
     def _register(self, frame: Frame, cancellation: Cancellation) -> ApiError | None:
         """Count a request as under way, if it is taken. Under the lock."""
         if self._going_away:
             return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
-        if not self._server.runners.take():
+        if not self._runners.take():
             text = "too many requests are under way on all connections; try again later"
             return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
         self._admission.count += 1
@@ -220,7 +224,7 @@ class Connection:
             self._running.pop(frame.request_id, None)
             self._admission.count -= 1
             self._admission.bytes -= len(frame.body)
-        self._server.runners.give()
+        self._runners.give()
         chunks, size = requests.encode(frame.request_id, answer, self._client_max_frame)
         if not self._outbox.post(chunks, size):
             # The peer is slow: others must be able to read while this thread waits for it.
@@ -256,7 +260,7 @@ class Connection:
             self._drop()
             return
         self._watched = True
-        self._server.watcher.arm(self.descriptor)
+        self._watcher.arm(self.descriptor)
 
     def _take_reading_up(self) -> bool:
         """Read again, unless another thread does by now. Under the lock."""
@@ -264,7 +268,7 @@ class Connection:
             return False
         self._watched = False
         # Else the watcher would wake up with us at the next request.
-        self._server.watcher.disarm(self.descriptor)
+        self._watcher.disarm(self.descriptor)
         return True
 
     def _leave_to_watcher(self) -> None:
@@ -276,11 +280,11 @@ class Connection:
             self._watched = True
             patience = self._server.patience
             if self._frame_begun is not None:
-                self._server.watcher.set_time(self, self._frame_begun + patience.frame)
+                self._watcher.set_time(self, self._frame_begun + patience.frame)
             elif not self._unanswered:
                 idle = self._server.limits.idle_ms / 1000
-                self._server.watcher.set_time(self, time.monotonic() + idle - patience.quiet)
-            self._server.watcher.arm(self.descriptor)
+                self._watcher.set_time(self, time.monotonic() + idle - patience.quiet)
+            self._watcher.arm(self.descriptor)
 
     def on_ready(self, events: int) -> None:
         """Bytes came while nobody was reading, or the connection broke."""
@@ -291,7 +295,7 @@ class Connection:
             self._watched = False
         if broken:
             return self.abort()
-        self._server.watcher.set_time(self, None)
+        self._watcher.set_time(self, None)
         self._server.workers.submit(self.read)
         return None
 
@@ -340,7 +344,7 @@ class Connection:
             if self._closed:
                 return None
             self._half_closed = True
-            self._server.watcher.disarm(self.descriptor)  # and hear of it when the rest breaks
+            self._watcher.disarm(self.descriptor)  # and hear of it when the rest breaks
             ends = not self._unanswered
         if ends:
             self._finish()
@@ -393,7 +397,7 @@ class Connection:
     def _close(self) -> None:
         """The last part, under the lock. No cycle may outlive it: a body would stay until the collector comes by."""
         self._closed = True
-        self._server.watcher.remove(self.descriptor, self)
+        self._watcher.remove(self.descriptor, self)
         if self._watched:  # nobody reads and nobody will; else the one who reads drops it, as he finds us closed
             self._watched = False
             self._drop()
