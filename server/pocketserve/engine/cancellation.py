@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 from pocketserve_wire import ApiError, ErrorCode
 
+_LOCK = threading.Lock()
+"""Of all switches: it is held for two assignments, and each request has a switch that hardly any of them throws."""
+
 
 class Cancellation:
     """One request's cancel switch: a transport throws it, whatever the request waits on hears of it.
@@ -18,16 +21,15 @@ class Cancellation:
         cancelled: whether the caller has given the request up; only :meth:`cancel` sets it.
     """
 
-    __slots__ = ("_listener", "_lock", "cancelled")
+    __slots__ = ("_listener", "cancelled")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self.cancelled = False
         self._listener: Callable[[], None] | None = None
 
     def cancel(self) -> None:
         """Throw the switch. Runs the listener on this thread; it must not block."""
-        with self._lock:
+        with _LOCK:
             if self.cancelled:
                 return
             self.cancelled = True
@@ -37,7 +39,7 @@ class Cancellation:
 
     def listen(self, listener: Callable[[], None] | None) -> None:
         """Set what is called on cancelling, at once when it has already happened; None forgets the one before."""
-        with self._lock:
+        with _LOCK:
             if not self.cancelled:
                 self._listener = listener
                 return
