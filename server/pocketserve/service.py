@@ -18,7 +18,7 @@ from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
-from pocketserve.engine.statistics import Timing
+from pocketserve.engine.statistics import Timing, VersionStatistics
 from pocketserve.engine.terms import DEFAULT_RANK, Terms, asks_for_a_place, read_terms, stream_of
 from pocketserve.engine.tuning_store import TuningStore
 from pocketserve.inference import Prediction, run_planned, run_raw_input, run_tensors
@@ -37,6 +37,8 @@ from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, Plan
 from pocketserve_wire.records import dataclass
 
 T = TypeVar("T")
+
+_Known = tuple[ModelEntry, VersionEntry, VersionStatistics]
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +95,8 @@ class Service:
             power=self.power,
             tuning=self.tuning,
         )
+        # What the names of requests stand for, as long as the repository has the same models.
+        self._known: tuple[object, dict[tuple[str, str | None], _Known]] = (None, {})
         self._unloads: Unloads | None = None
         self._noting = threading.Lock()
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
@@ -344,13 +348,13 @@ class Service:
             if not stream:
                 return None
         try:
-            entry, found = self._resolve(name, version)
+            entry, found, statistics = self._find(name, version)
         except ApiError:
             return None
         running = self.engine.running(entry.name, found.name)
         error = running.lane.refusal(stream) if running is not None else None
         if error is not None:
-            self.engine.statistics(entry.name, found.name).record_failure(0, error.code)
+            statistics.record_failure(0, error.code)
         return error
 
     def infer_planned(self, name: str, version: str | None, plan: Plan, body: memoryview, terms: Terms) -> EncodedBody:
@@ -413,8 +417,7 @@ class Service:
 
         Every request goes through here: nested context managers would cost it more than all that they do.
         """
-        entry, found = self._resolve(name, version)
-        statistics = self.engine.statistics(entry.name, found.name)
+        entry, found, statistics = self._find(name, version)
         started = time.perf_counter_ns()
         engine = self.engine
         try:
@@ -436,6 +439,17 @@ class Service:
             raise
         statistics.record_success(timing)
         return result
+
+    def _find(self, name: str, version: str | None) -> _Known:
+        """A version with its counters; see :meth:`_resolve`."""
+        models, known = self._known
+        if models is not self.repository.models():
+            models, known = self._known = self.repository.models(), {}
+        found = known.get((name, version))
+        if found is None:
+            entry, of_it = self._resolve(name, version)
+            found = known[name, version] = entry, of_it, self.engine.statistics(entry.name, of_it.name)
+        return found
 
     def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:
         entry = self.repository.model(name)
