@@ -73,7 +73,9 @@ public final class BoxView extends View {
                 top + (float) box.getHeight() * where.scale, frame);
         float line = text.getTextSize() * 1.3f;
         float up = Math.max(line, top);
-        canvas.drawRect(left, up - line, left + text.measureText(name) + line / 2, up, shade);
-        canvas.drawText(name, left + line / 4, up - line / 4, text);
+        float wide = text.measureText(name) + line / 2;
+        float start = Math.max(0, Math.min(left, getWidth() - wide)); // within the view, also for a box at its edge
+        canvas.drawRect(start, up - line, start + wide, up, shade);
+        canvas.drawText(name, start + line / 4, up - line / 4, text);
     }
 }

@@ -14,10 +14,12 @@ import android.view.Menu;
 import android.view.MenuItem;
 import android.view.TextureView;
 import android.view.View;
+import android.view.ViewGroup;
 import android.widget.AdapterView;
 import android.widget.ArrayAdapter;
 import android.widget.CompoundButton;
 import android.widget.ImageView;
+import android.widget.LinearLayout;
 import android.widget.ListView;
 import android.widget.Spinner;
 import android.widget.Switch;
@@ -79,8 +81,22 @@ public final class MainActivity extends Activity implements Camera.Listener, Liv
         picture = (ImageView) findViewById(R.id.picture);
         boxes = (BoxView) findViewById(R.id.boxes);
         liveStatus = (TextView) findViewById(R.id.live_status);
+        arrange(getResources().getConfiguration());
         setUpModels();
         setUpButtons();
+    }
+
+    /** Side by side when the screen is wide: turning the phone does not make this activity anew. */
+    private void arrange(Configuration screen) {
+        boolean wide = screen.orientation == Configuration.ORIENTATION_LANDSCAPE;
+        LinearLayout content = (LinearLayout) findViewById(R.id.content);
+        content.setOrientation(wide ? LinearLayout.HORIZONTAL : LinearLayout.VERTICAL);
+        for (int i = 0; i < content.getChildCount(); i++) {
+            ViewGroup.LayoutParams part = content.getChildAt(i).getLayoutParams();
+            part.width = wide ? 0 : ViewGroup.LayoutParams.MATCH_PARENT;
+            part.height = wide ? ViewGroup.LayoutParams.MATCH_PARENT : 0;
+        }
+        content.requestLayout();
     }
 
     private void setUpModels() {
@@ -173,6 +189,7 @@ public final class MainActivity extends Activity implements Camera.Listener, Liv
     @Override
     public void onConfigurationChanged(Configuration changed) {
         super.onConfigurationChanged(changed);
+        arrange(changed);
         camera.turned(displayDegrees());
     }
 

@@ -249,6 +249,9 @@ public final class SettingsActivity extends Activity implements View.OnClickList
                 field(R.id.pair_code).setText("");
                 if (token != null) {
                     keep(token);
+                    if (CommandResult.onToken != null) {
+                        CommandResult.onToken.run(); // a screen that was turned meanwhile is another one
+                    }
                 } else {
                     say(said);
                 }
