@@ -1,6 +1,7 @@
 package dev.pocketserve.bridge;
 
 import java.io.IOException;
+import java.net.Socket;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
@@ -15,6 +16,8 @@ final class SocketLink implements Link {
     /** Only one caller opens a connection; the others wait for it. */
     private final ReentrantLock opening = new ReentrantLock();
     private volatile SocketConnection current;
+    /** The socket of the one who opens, so that closing need not wait for a peer that says nothing. */
+    private volatile Socket connecting;
     private volatile boolean closed;
 
     SocketLink(Settings settings) {
@@ -27,7 +30,7 @@ final class SocketLink implements Link {
         Pauses pauses = null;
         for (int attempt = 0;; attempt++) {
             try {
-                return connection(deadline).exchange(request, deadline, cancellation);
+                return connection(deadline, cancellation).exchange(request, deadline, cancellation);
             } catch (BrokenException broken) {
                 int most = broken.isNotStarted() ? MAX_TURNED_AWAY : request.isIdempotent() ? settings.retries : 0;
                 if (closed || attempt >= most || deadline.isOver() || !broken.fault().isRetryable()) {
@@ -51,7 +54,7 @@ final class SocketLink implements Link {
         }
     }
 
-    private SocketConnection connection(Deadline deadline) throws PocketServeException {
+    private SocketConnection connection(Deadline deadline, Cancellation cancellation) throws PocketServeException {
         SocketConnection open = current;
         if (!closed && open != null && open.isUsable()) {
             return open;
@@ -69,7 +72,7 @@ final class SocketLink implements Link {
                 throw Faults.closed();
             }
             if (open == null || !open.isUsable()) {
-                open = open(deadline);
+                open = open(deadline, cancellation);
             }
             return open;
         } finally {
@@ -77,9 +80,9 @@ final class SocketLink implements Link {
         }
     }
 
-    private SocketConnection open(Deadline deadline) throws PocketServeException {
+    private SocketConnection open(Deadline deadline, Cancellation cancellation) throws PocketServeException {
         Handshaker handshaker = new Handshaker(settings);
-        handshaker.run(deadline);
+        shakeHands(handshaker, deadline, cancellation);
         try {
             SocketConnection opened = new SocketConnection(handshaker, settings.pingIntervalMs);
             current = opened;
@@ -93,9 +96,40 @@ final class SocketLink implements Link {
         }
     }
 
+    /** Ends early when the call is cancelled, and when the client is closed. */
+    private void shakeHands(Handshaker handshaker, Deadline deadline, Cancellation cancellation)
+            throws PocketServeException {
+        final Socket socket = handshaker.socket;
+        connecting = socket;
+        cancellation.onCancel(new Runnable() {
+            @Override
+            public void run() {
+                Handshaker.closeQuietly(socket);
+            }
+        });
+        try {
+            if (closed) {
+                throw Faults.closed();
+            }
+            handshaker.run(deadline);
+        } catch (PocketServeException error) {
+            if (closed) {
+                throw Faults.closed();
+            }
+            throw cancellation.isCancelled() ? Cancellation.cancelled(error) : error;
+        } finally {
+            cancellation.onCancel(null);
+            connecting = null;
+        }
+    }
+
     @Override
     public void close() {
         closed = true;
+        Socket half = connecting;
+        if (half != null) {
+            Handshaker.closeQuietly(half);
+        }
         SocketConnection open = current;
         if (open != null) {
             open.end(Faults.closed());

@@ -126,6 +126,50 @@ public class LifecycleTest {
         assertEquals(0, Leaks.threads());
     }
 
+    /** Behind a port that accepts and says nothing, as that of a frozen server. */
+    @Test(timeout = LIMIT)
+    public void closingEndsAHandshake() throws Exception {
+        CountDownLatch begun = new CountDownLatch(1);
+        try (FakePeer peer = new FakePeer(c -> {
+            c.next();
+            begun.countDown();
+            c.untilClosed();
+        })) {
+            PocketServe client = peer.client().build();
+            Ear<List<String>> ear = new Ear<>();
+            client.async().models(ear);
+            assertTrue(begun.await(10, TimeUnit.SECONDS));
+            client.close();
+            assertEquals(PocketServeException.CLOSED, ear.next());
+        }
+        assertEquals(0, Leaks.threads());
+    }
+
+    @Test(timeout = LIMIT)
+    public void cancellingEndsAHandshakeAndLetsTheNextCallTry() throws Exception {
+        CountDownLatch begun = new CountDownLatch(1);
+        CountDownLatch left = new CountDownLatch(1);
+        try (FakePeer peer = new FakePeer(c -> {
+            c.next();
+            begun.countDown();
+            try {
+                c.untilClosed();
+            } finally {
+                left.countDown();
+            }
+        }, c -> c.handshake().serve()); PocketServe client = peer.client().build()) {
+            Ear<List<String>> ear = new Ear<>();
+            Call call = client.async().models(ear);
+            assertTrue(begun.await(10, TimeUnit.SECONDS));
+            client.async().models(ear); // waits for the one that connects
+            call.cancel();
+            assertEquals(PocketServeException.CANCELLED, ear.next());
+            assertTrue(left.await(10, TimeUnit.SECONDS));
+            assertEquals("result", ear.next());
+            assertEquals(2, peer.accepted());
+        }
+    }
+
     /** As a screen that is turned again and again, and makes a client each time. */
     @Test(timeout = LIMIT)
     public void manyClientsLeaveNothing() throws Exception {
