@@ -1,16 +1,17 @@
-"""Fetches a Kotlin compiler from Debian packages, for the examples of the guides, beside the Android toolchain.
+"""Fetches what apps are built with, from Debian packages: a Kotlin compiler and ProGuard, beside the Android toolchain.
 
-Usage: python tools/kotlin_compiler.py [--folder FOLDER] [--mirror URL] [--debs FOLDER]
+Usage: python tools/app_tools.py [--folder FOLDER] [--mirror URL] [--debs FOLDER]
 
-It is Kotlin 1.3.31, the newest that Debian has; what it compiles, today's compilers take too. It cannot read the
-classes of a JDK 17, and need not: with ``-no-jdk`` and Android's own class library on the class path it compiles as
-for an app. Only the jars that compiling and running take are kept (107 MB). Nothing but ``pytest -m java`` needs this;
-a second call does nothing.
+Kotlin is 1.3.31, the newest that Debian has; what it compiles, today's compilers take too. It cannot read the classes
+of a JDK 17, and need not: with ``-no-jdk`` and Android's own class library on the class path it compiles as for an app.
+Only the jars that compiling and running take are kept (108 MB). Nothing but ``pytest -m java`` needs this; a second
+call does nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import fcntl
 import hashlib
 import os
@@ -38,33 +39,36 @@ from android_toolchain import (
 RELEASE = "bookworm"
 PACKAGES = (
     *("kotlin", "libtrove-intellij-java", "libjetbrains-annotations-java"),
-    *("libkotlinx-coroutines-java", "libkotlinx-atomicfu-java"),
+    *("libkotlinx-coroutines-java", "libkotlinx-atomicfu-java", "libproguard-java"),
 )
 COMPILER_JARS = (
     *("kotlin-compiler", "kotlin-stdlib", "kotlin-reflect", "kotlin-script-runtime", "libtrove-intellij"),
     *("org.jetbrains.annotations-common", "org.jetbrains.annotations-java8"),
 )
 LIBRARY_JARS = ("kotlin-stdlib", "kotlinx-coroutines-core", "atomicfu")
+PROGUARD_JARS = ("proguard",)
 
 
 @dataclass(frozen=True)
-class Kotlin:
-    """Where the compiler is.
+class AppTools:
+    """Where everything is, as class paths.
 
     Attributes:
-        compiler: class path; main class ``org.jetbrains.kotlin.cli.jvm.K2JVMCompiler``.
-        libraries: class path of what programs need: the standard library and coroutines.
+        kotlin: the compiler; main class ``org.jetbrains.kotlin.cli.jvm.K2JVMCompiler``.
+        kotlin_libraries: what Kotlin programs need: the standard library and coroutines.
+        proguard: the shrinker; main class ``proguard.ProGuard``.
     """
 
-    compiler: str
-    libraries: str
+    kotlin: str
+    kotlin_libraries: str
+    proguard: str
 
 
-def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | None = None) -> Kotlin:
+def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | None = None) -> AppTools:
     """Fetch what is missing and tell where everything is.
 
     Args:
-        folder: where it lies; default ``kotlin`` in the Android toolchain's folder.
+        folder: where it lies; default ``app-tools`` in the Android toolchain's folder.
         mirror: address of a Debian mirror; default POCKETSERVE_DEBIAN_MIRROR, else the one that apt uses.
         debs: folder with packages that were fetched before; default POCKETSERVE_ANDROID_DEBS.
 
@@ -72,10 +76,10 @@ def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | No
         ToolchainError: it cannot be had on this machine.
     """
     toolchain = Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".android-toolchain")
-    folder = (folder or toolchain / "kotlin").absolute()
+    folder = (folder or toolchain / "app-tools").absolute()
     given = os.environ.get(DEBS_VARIABLE)
     _ensure(folder, mirror or os.environ.get(MIRROR_VARIABLE), debs or (Path(given).expanduser() if given else None))
-    return Kotlin(class_path(folder, COMPILER_JARS), class_path(folder, LIBRARY_JARS))
+    return AppTools(*(class_path(folder, jars) for jars in (COMPILER_JARS, LIBRARY_JARS, PROGUARD_JARS)))
 
 
 def _ensure(folder: Path, mirror: str | None, debs: Path | None) -> None:
@@ -91,10 +95,10 @@ def _ensure(folder: Path, mirror: str | None, debs: Path | None) -> None:
             work = Path(name)
             for package in _packages(work, mirror, debs):
                 run(["dpkg-deb", "-x", str(package), str(work)], f"{package.name} cannot be unpacked")
-            for jar in {*COMPILER_JARS, *LIBRARY_JARS}:
+            for jar in {*COMPILER_JARS, *LIBRARY_JARS, *PROGUARD_JARS}:
                 found = work / "usr/share/java" / f"{jar}.jar"
                 if not found.exists():
-                    raise ToolchainError(f"Debian's packages of Kotlin hold no {found.name} any more")
+                    raise ToolchainError(f"Debian's packages hold no {found.name} any more")
                 shutil.copyfile(found, folder / found.name)
         stamp.write_text(made_from)
 
@@ -104,24 +108,24 @@ def _packages(work: Path, mirror: str | None, debs: Path | None) -> list[Path]:
     kept = {name: next(iter(debs.glob(f"{name}_*.deb")), None) if debs else None for name in PACKAGES}
     if missing := [f"{name}/{RELEASE}" for name, file in kept.items() if file is None]:
         require("apt-get")
-        say("fetching the Kotlin compiler from Debian (about 50 MB) …")
+        say("fetching Kotlin and ProGuard from Debian (about 50 MB) …")
         with private_apt(mirror or system_mirror(), (RELEASE,)) as apt:
             run([*apt, "update"], "Debian's package lists cannot be fetched", work)
-            run([*apt, "download", *missing], "the Kotlin compiler cannot be fetched", work)
+            run([*apt, "download", *missing], "Kotlin and ProGuard cannot be fetched", work)
     return [*work.glob("*.deb"), *(file for file in kept.values() if file is not None)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch the compiler and print its class path; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Fetch a Kotlin compiler from Debian packages.")
-    parser.add_argument("--folder", type=Path, help=f"where to put it [kotlin in {FOLDER_VARIABLE}]")
+    """Fetch everything and print where it is; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Fetch Kotlin and ProGuard from Debian packages.")
+    parser.add_argument("--folder", type=Path, help=f"where to put it [app-tools in {FOLDER_VARIABLE}]")
     parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
     parser.add_argument("--debs", type=Path, metavar="FOLDER", help=f"packages fetched before [{DEBS_VARIABLE}]")
     options = parser.parse_args(arguments)
     try:
-        print(paths(options.folder, options.mirror, options.debs).compiler)
+        print(*dataclasses.astuple(paths(options.folder, options.mirror, options.debs)), sep="\n")
     except ToolchainError as error:
-        print(f"kotlin_compiler: {error}", file=sys.stderr)
+        print(f"app_tools: {error}", file=sys.stderr)
         return 1
     return 0
 

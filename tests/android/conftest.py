@@ -26,3 +26,9 @@ def load_script(path: Path) -> ModuleType:
 def toolchain():
     """Where the tools are."""
     return load_script(ROOT / "tools" / "android_toolchain.py").paths()
+
+
+@pytest.fixture(scope="session")
+def app_tools(toolchain):
+    """Where Kotlin and ProGuard are."""
+    return load_script(ROOT / "tools" / "app_tools.py").paths()

@@ -77,18 +77,17 @@ fun main(given: Array<String>) = runBlocking<Unit> {
 
 
 @pytest.fixture(scope="module")
-def compiled(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def compiled(toolchain: Any, app_tools: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder with the classes of all examples, and the class path that they run on."""
     folder = tmp_path_factory.mktemp("kotlin")
-    kotlin = load_script(ROOT / "tools" / "kotlin_compiler.py").paths()
     library = SCRIPT.Build(toolchain, folder / "library").library()
     sources = [folder / f"{guide.replace('-', '_')}{number}.kt" for number, (guide, _) in enumerate(EXAMPLES)]
     for file, (_, code) in zip(sources, EXAMPLES, strict=True):
         file.write_text(code, "utf-8")
     sources.append(folder / "Main.kt")
     sources[-1].write_text(PROGRAM, "utf-8")
-    seen = os.pathsep.join([str(library), kotlin.libraries, str(toolchain.android_jar)])
-    command = [toolchain.java, "-cp", kotlin.compiler, "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", "-Werror"]
+    seen = os.pathsep.join([str(library), app_tools.kotlin_libraries, str(toolchain.android_jar)])
+    command = [toolchain.java, "-cp", app_tools.kotlin, "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", "-Werror"]
     # Its own class library is Android's, which says what Android 6 has and what an example may use.
     command += ["-no-jdk", "-no-stdlib", "-no-reflect", "-cp", seen, "-d", folder / "classes", *sources]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
@@ -96,7 +95,7 @@ def compiled(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     stub = folder / "TextView.java"
     stub.write_text(TEXT_VIEW)
     subprocess.run([toolchain.javac, "-d", folder / "classes", stub], check=True, timeout=120)
-    path = [str(folder / "classes"), str(library), kotlin.libraries, str(toolchain.json_jar)]
+    path = [str(folder / "classes"), str(library), app_tools.kotlin_libraries, str(toolchain.json_jar)]
     return folder / "classes", os.pathsep.join(path)
 
 
