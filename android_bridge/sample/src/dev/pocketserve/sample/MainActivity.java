@@ -2,6 +2,7 @@ package dev.pocketserve.sample;
 
 import android.Manifest;
 import android.app.Activity;
+import android.content.ActivityNotFoundException;
 import android.content.Intent;
 import android.content.pm.PackageManager;
 import android.content.res.Configuration;
@@ -136,7 +137,11 @@ public final class MainActivity extends Activity implements Camera.Listener, Liv
             @Override
             public void onClick(View view) {
                 Intent pick = new Intent(Intent.ACTION_GET_CONTENT).setType("image/*");
-                startActivityForResult(pick.addCategory(Intent.CATEGORY_OPENABLE), PICK_PICTURE);
+                try {
+                    startActivityForResult(pick.addCategory(Intent.CATEGORY_OPENABLE), PICK_PICTURE);
+                } catch (ActivityNotFoundException none) {
+                    say(getString(R.string.no_picker));
+                }
             }
         });
         picture.setOnClickListener(new View.OnClickListener() {

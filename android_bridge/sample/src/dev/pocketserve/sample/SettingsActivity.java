@@ -1,6 +1,7 @@
 package dev.pocketserve.sample;
 
 import android.app.Activity;
+import android.content.ActivityNotFoundException;
 import android.content.ClipData;
 import android.content.ClipboardManager;
 import android.content.Context;
@@ -122,8 +123,7 @@ public final class SettingsActivity extends Activity implements View.OnClickList
                 paste();
                 break;
             case R.id.import_file:
-                Intent pick = new Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE);
-                startActivityForResult(pick.setType("*/*"), PICK_FILE);
+                pickFile();
                 break;
             case R.id.from_termux:
                 askTermux();
@@ -135,6 +135,15 @@ public final class SettingsActivity extends Activity implements View.OnClickList
             default:
                 save();
                 break;
+        }
+    }
+
+    private void pickFile() {
+        Intent pick = new Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE);
+        try {
+            startActivityForResult(pick.setType("*/*"), PICK_FILE);
+        } catch (ActivityNotFoundException none) {
+            say(getString(R.string.no_picker));
         }
     }
 
