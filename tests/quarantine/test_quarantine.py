@@ -113,6 +113,34 @@ def test_what_harms_its_loader_is_kept_away(tmp_path: Path, code: str, reason: s
     assert quarantine.known_reason(version) is None
 
 
+@pytest.mark.onnx
+@pytest.mark.parametrize("free", [True, False])
+def test_nothing_but_nan(quarantine: Quarantine, tmp_path: Path, free: bool) -> None:
+    """It tells a damaged file, but for sizes of 1 where any size will do: some pictures' graphs need more pixels."""
+    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    steps = [
+        onnx.helper.make_node("Shape", ["x"], ["width"], start=1),
+        onnx.helper.make_node("Cast", ["width"], ["number"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Sub", ["number", "one"], ["less"]),
+        onnx.helper.make_node("Div", ["less", "less"], ["y"]),  # 0 / 0 for a width of 1
+    ]
+    graph = onnx.helper.make_graph(
+        steps,
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", "w" if free else 1])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])],
+        [onnx.numpy_helper.from_array(np.ones(1, np.float32), "one")],
+    )
+    (tmp_path / "models").mkdir()
+    opset = [onnx.helper.make_opsetid("", 21)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "models" / "m.onnx")
+    if free:
+        check(quarantine, entry(tmp_path / "models"))
+        return
+    with pytest.raises(ModelLoadError, match="'y' is not a number throughout"):
+        check(quarantine, entry(tmp_path / "models"))
+
+
 def test_a_refusal_is_not_remembered(quarantine: Quarantine, folder: Path) -> None:
     """A file that its framework refuses in good order has a reason, but no verdict: the next framework may take it."""
     (folder / "m.tflite").write_bytes(b"\x1c\0\0\0TFL3" + bytes(100))
