@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -53,6 +55,45 @@ def test_says_who_it_is(model: Path):
     assert session.runtime == f"torch {torch.__version__} (torch.export)"
     assert session.device == "cpu" and session.signatures == {} and session.memory_bytes == 4 * (6 + 2)
     assert not isinstance(session, ResettableSession)
+
+
+ELSEWHERE = """
+import dataclasses, sys, torch
+
+@dataclasses.dataclass
+class Scores:
+    logits: torch.Tensor
+    more: torch.Tensor | None = None
+
+class Bag(dict):
+    pass
+
+torch.export.register_dataclass(Scores, serialized_type_name="elsewhere.Scores")
+torch.utils._pytree.register_pytree_node(
+    Bag, lambda bag: (list(bag.values()), list(bag)), lambda values, names: Bag(zip(names, values)),
+    serialized_type_name="elsewhere.Bag",
+    flatten_with_keys_fn=lambda bag: ([(torch.utils._pytree.MappingKey(k), v) for k, v in bag.items()], list(bag)),
+)
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return Scores(x + 1), Bag(twice=x * 2)
+
+torch.export.save(torch.export.export(Model(), (torch.ones(2),)), sys.argv[1])
+"""
+
+
+def test_classes_that_are_not_at_hand(tmp_path: Path):
+    """As programs of Hugging Face's models return theirs: exported elsewhere, with a package that is not here."""
+    path = tmp_path / "model.pt2"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", ELSEWHERE, str(path)], check=True, timeout=300)
+    names = torch.utils._pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
+    for _ in range(2):  # the second time nothing is left of the first
+        session = opened(path, trust=True)
+        assert [spec.name for spec in session.outputs] == ["logits", "twice"]
+        result = session.run({"x": np.array([1, 2], np.float32)})
+        assert result["logits"].tolist() == [2, 3] and result["twice"].tolist() == [2, 4]
+        assert not [name for name in names if name.startswith("elsewhere.")]
 
 
 def test_specs_come_from_the_program(model: Path):

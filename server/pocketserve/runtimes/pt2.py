@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.pt2_containers import stand_ins
 from pocketserve.runtimes.torch_common import (
     check_trusted,
     datatype_of_torch,
@@ -55,7 +56,9 @@ class Pt2Runtime:
         _check_allowed(source)
         torch = import_torch()
         try:
-            return Pt2Session(torch, torch.export.load(source.path), source.threads)
+            with stand_ins(source.path):
+                program = torch.export.load(source.path)
+            return Pt2Session(torch, program, source.threads)
         except ModelLoadError:
             raise
         except Exception as error:
@@ -180,16 +183,25 @@ def _outputs(torch: Any, program: Any) -> list[TensorSpec]:
     nested = _unflattener(program.call_spec.out_spec)([_stand_in(entry) for entry in entries])
     specs = []
     for name, leaf in flatten(nested):
-        if type(leaf).__name__ == "TensorArgument":
+        if isinstance(leaf, _Node):
             specs.append(_spec(name, values[leaf.name]))
         elif leaf is not None:
             specs.append(leaf_spec(torch, name, leaf, batched=False))
     return specs
 
 
+class _Node:
+    """A result that is the value of a node of the graph."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 def _stand_in(entry: Any) -> Any:
-    """A value of the kind that a run returns there; tensors are stood for by their own entry."""
+    """A value of the kind that a run returns there."""
     kind = type(entry).__name__
+    if kind == "TensorArgument":
+        return _Node(entry.name)
     plain = {"SymIntArgument": 0, "SymFloatArgument": 0.0, "SymBoolArgument": False}
     return entry.value if kind == "ConstantArgument" else plain.get(kind, entry)
 
