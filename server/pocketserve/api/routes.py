@@ -18,10 +18,7 @@ def _openapi(service: Service, request: ApiRequest) -> ApiResponse:
     return openapi.document(ROUTES)
 
 
-def _routes() -> tuple[Route, ...]:
-    model, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
-    served, served_version = "/v1/models/{model}", "/v1/models/{model}/versions/{version}"
-    repository = "/v2/repository"
+def _oip() -> list[Route]:
     routes = [
         Route("GET", "/v2/health/live", oip.live, "oip", "health", open=True),
         Route("GET", "/v2/health/ready", oip.ready, "oip", "health", open=True),
@@ -31,7 +28,7 @@ def _routes() -> tuple[Route, ...]:
         Route("GET", "/v2/models", oip.list_models, "oip", "model_list"),
         Route("GET", "/v2/models/stats", oip.statistics, "oip", "statistics"),
     ]
-    for base in (model, version):
+    for base in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         routes += [
             Route("GET", base, oip.model_metadata, "oip", "model_metadata"),
             Route("GET", f"{base}/ready", oip.model_ready, "oip", "model_ready"),
@@ -39,34 +36,35 @@ def _routes() -> tuple[Route, ...]:
             Route("GET", f"{base}/stats", oip.statistics, "oip", "statistics"),
             Route("POST", f"{base}/infer", oip.infer, "oip", "infer", body="infer"),
         ]
-    routes += [
-        Route("POST", f"{repository}/index", oip.repository_index, "repository", "index", body="index"),
-        Route(
-            "POST",
-            f"{repository}/models/{{model}}/load",
-            oip.repository_load,
-            "repository",
-            "load",
-            body="load",
-        ),
-        Route(
-            "POST",
-            f"{repository}/models/{{model}}/unload",
-            oip.repository_unload,
-            "repository",
-            "unload",
-            body="load",
-        ),
+    return routes
+
+
+def _repository() -> list[Route]:
+    base = "/v2/repository"
+    model = f"{base}/models/{{model}}"
+    return [
+        Route("POST", f"{base}/index", oip.repository_index, "repository", "index", body="index"),
+        Route("POST", f"{model}/load", oip.repository_load, "repository", "load", body="load"),
+        Route("POST", f"{model}/unload", oip.repository_unload, "repository", "unload", body="load"),
+    ]
+
+
+def _tfserving() -> list[Route]:
+    routes = [
         Route("GET", "/", tfserving.alive, "tfserving", "alive", open=True),
         Route("GET", "/v1/models", tfserving.list_models, "tfserving", "model_list"),
     ]
-    for base in (served, served_version):
+    for base in ("/v1/models/{model}", "/v1/models/{model}/versions/{version}"):
         routes += [
             Route("GET", base, tfserving.model_status, "tfserving", "model_status"),
             Route("GET", f"{base}/metadata", tfserving.model_metadata, "tfserving", "signature_metadata"),
             Route("POST", f"{base}:predict", tfserving.predict, "tfserving", "v1_predict", body="v1_predict"),
         ]
-    routes += [
+    return routes
+
+
+def _own() -> list[Route]:
+    return [
         Route("POST", "/predictions/{model}", predictions.predict, "predictions", "prediction", body="raw"),
         # curl -T, TorchServe's example, sends PUT.
         Route("PUT", "/predictions/{model}", predictions.predict, "predictions", "prediction", body="raw"),
@@ -78,8 +76,7 @@ def _routes() -> tuple[Route, ...]:
         Route("GET", "/metrics", metrics.metrics, "metrics", "metrics"),
         Route("GET", "/openapi.json", _openapi, "metrics", "openapi"),
     ]
-    return tuple(routes)
 
 
-ROUTES = _routes()
+ROUTES = (*_oip(), *_repository(), *_tfserving(), *_own())
 """Every route. A literal segment goes before a placeholder: no model can be called "stats"."""

@@ -12,7 +12,7 @@ from pocketserve import __version__
 from pocketserve.cli.ending import tidy_end
 
 COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "simulate", "demo")
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+EXIT_DONE, EXIT_FAILED = 0, 1  # and 2, by argparse, for wrong usage
 INDEX_HINT = " (POST /v2/repository/index lists all)"
 """The way out that the server's error has for programs."""
 

@@ -20,7 +20,7 @@ QUICK_TIMEOUT_S = 3.0
 HOT_C, LOW_PERCENT = 42.0, 15.0
 SLEPT_S = 60.0
 MANY_PROCESSES = 16
-PHANTOM_API, PHANTOM_SETTING_API = 31, 32
+PHANTOM_API = 31
 PHANTOM_FIX = "adb shell settings put global settings_enable_monitor_phantom_procs false"
 PHANTOM_FIX_12 = "adb shell device_config put activity_manager max_phantom_processes 2147483647"
 

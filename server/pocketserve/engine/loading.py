@@ -12,6 +12,7 @@ from pocketserve.engine.tuned import NOT_TUNED, Threads, Tuned, threads_for
 from pocketserve.engine.tuning_store import AGAIN, TuningStore
 from pocketserve.quarantine.quarantine import Quarantine
 from pocketserve.repository.files import Stamp, check_digest, content_digest, stamp, version_files
+from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import (
     ModelLoadError,
@@ -198,14 +199,9 @@ def _load(
         tuned, source = NOT_TUNED, plain
         sessions = [runtime.open(source) for _ in range(manifest.instances)]
     _refuse_changed(version, files)
-    first = sessions[0]
-    points: dict[str | None, tuple[Bindings, Bindings]] = {
-        None: (bind(first.inputs, manifest.inputs, "input"), bind(first.outputs, manifest.outputs, "output"))
-    }
-    for name, signature in first.signatures.items():
-        points[name] = (bind(signature.inputs, (), "input"), bind(signature.outputs, (), "output"))
+    points = _entry_points(sessions[0], manifest)
     inputs, outputs = points[None][0].specs, points[None][1].specs
-    properties = properties_of(version, first)
+    properties = properties_of(version, sessions[0])
     task = select_task(ModelFacts(entry, version, inputs, outputs, properties, max_image_pixels))
     return LoadedModel(
         entry=entry,
@@ -222,6 +218,15 @@ def _load(
         files=files,
         tuned=tuned,
     )
+
+
+def _entry_points(session: Session, manifest: Manifest) -> dict[str | None, tuple[Bindings, Bindings]]:
+    """Inputs and outputs by signature; None is the main entry point, the only one that the manifest speaks of."""
+    main = bind(session.inputs, manifest.inputs, "input"), bind(session.outputs, manifest.outputs, "output")
+    points: dict[str | None, tuple[Bindings, Bindings]] = {None: main}
+    for name, signature in session.signatures.items():
+        points[name] = (bind(signature.inputs, (), "input"), bind(signature.outputs, (), "output"))
+    return points
 
 
 def _tuned(version: VersionEntry, quarantine: Quarantine | None, tuning: TuningStore | None) -> Tuned:

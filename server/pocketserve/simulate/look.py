@@ -17,7 +17,6 @@ from pocketserve.system import VARIABLE
 APP = "data/data/com.termux/files"
 TERMUX_VERSION = "0.118.3"
 DESKTOP_ONLY = ("TMP", "TEMP", "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
-CLOCK_BYTES = struct.calcsize("d")
 COOL_C = 31.0
 BATTERY = {
     "present": True,

@@ -15,7 +15,6 @@ from pocketserve_client import Client, ServerError, ServerUnreachableError
 from pocketserve_wire.errors import code_named
 
 RIGHT, WRONG, REFUSED, LOST, SILENT = "right", "wrong", "refused", "lost", "silent"
-OUTCOMES: Final = (RIGHT, WRONG, REFUSED, LOST, SILENT)
 """How a request can end.
 
 RIGHT: answered, and the answer is the one that this very request has. WRONG: answered with anything else, or with an
@@ -37,7 +36,7 @@ class Sample:
     Attributes:
         stream: whose it was.
         sent, ended: seconds since the beginning of the simulation.
-        outcome: one of :data:`OUTCOMES`.
+        outcome: RIGHT, WRONG, REFUSED, LOST or SILENT.
         code: the error's stable code, or the name of the client's error; empty for an answer.
         detail: the error's text, or what is wrong with the answer.
     """
