@@ -18,20 +18,21 @@ from pocketserve_wire.records import dataclass
 from . import strict_json
 from .datatypes import DATATYPES
 from .errors import ApiError, ErrorCode
-from .limits import MAX_ELEMENTS, MAX_NAME_CHARS, MAX_TENSORS, TENSOR_ALIGNMENT
-from .tensor import (
-    Tensor,
-    element_count,
-    from_json_values,
-    from_raw,
-    invalid,
-    parse_datatype,
-    parse_shape,
-    to_json_values,
-    to_raw,
+from .limits import MAX_ELEMENTS, TENSOR_ALIGNMENT
+from .oip_fields import (
+    BinaryReader,
+    Parameters,
+    bad_parameter,
+    parse_id,
+    parse_list,
+    parse_name,
+    parse_parameters,
+    parse_tensor,
+    pop_flag,
+    refuse_duplicates,
+    split_body,
 )
-
-Parameters = dict[str, Any]
+from .tensor import Tensor, element_count, from_raw, invalid, to_json_values, to_raw
 
 MAX_PLANNED_BYTES = 2048
 """JSON parts up to here are remembered, in both directions, when only the raw bytes behind them change."""
@@ -190,25 +191,25 @@ def _is_plain(request: InferRequest, raw_bytes: int) -> bool:
 
 
 def _decode(view: memoryview, json_length: int | None) -> InferRequest:
-    header, binary = _split(view, json_length)
+    header, binary = split_body(view, json_length)
     parameters = parse_parameters(header.get("parameters"), "parameters")
     request = InferRequest(
-        id=_parse_id(header.get("id")),
-        binary_output=_pop_flag(parameters, "binary_data_output", "parameters", default=False),
+        id=parse_id(header.get("id")),
+        binary_output=pop_flag(parameters, "binary_data_output", "parameters", default=False),
         parameters=parameters,
     )
-    reader = _BinaryReader(binary)
+    reader = BinaryReader(binary)
     request.inputs = [
-        _decode_tensor(item, f"inputs[{index}]", reader)
-        for index, item in enumerate(_parse_list(header, "inputs", required=True))
+        parse_tensor(item, f"inputs[{index}]", reader)
+        for index, item in enumerate(parse_list(header, "inputs", required=True))
     ]
     reader.expect_end()
-    _refuse_duplicates([tensor.name for tensor in request.inputs], "inputs")
+    refuse_duplicates([tensor.name for tensor in request.inputs], "inputs")
     request.outputs = [
         _decode_requested_output(item, f"outputs[{index}]")
-        for index, item in enumerate(_parse_list(header, "outputs", required=False))
+        for index, item in enumerate(parse_list(header, "outputs", required=False))
     ]
-    _refuse_duplicates([output.name for output in request.outputs], "outputs")
+    refuse_duplicates([output.name for output in request.outputs], "outputs")
     return request
 
 
@@ -275,11 +276,11 @@ def decode_infer_response(body: bytes | memoryview, json_length: int | None) -> 
     Raises:
         ApiError: when the body is not a valid response.
     """
-    header, binary = _split(memoryview(body), json_length)
-    reader = _BinaryReader(binary)
+    header, binary = split_body(memoryview(body), json_length)
+    reader = BinaryReader(binary)
     outputs = [
-        _decode_tensor(item, f"outputs[{index}]", reader)
-        for index, item in enumerate(_parse_list(header, "outputs", required=True))
+        parse_tensor(item, f"outputs[{index}]", reader)
+        for index, item in enumerate(parse_list(header, "outputs", required=True))
     ]
     reader.expect_end()
     return InferResponse(
@@ -333,120 +334,15 @@ def raw_input(body: memoryview, name: str, datatype: str, shape: Sequence[int]) 
     return Tensor(name, datatype, tuple(sizes), from_raw(body, kind, tuple(sizes), where))
 
 
-def parse_parameters(value: object, where: str) -> Parameters:
-    """Check a ``parameters`` object: flat, names bounded, values strings, numbers or booleans.
-
-    Raises:
-        ApiError: INVALID_PARAMETER.
-    """
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise _bad_parameter(where, f"must be an object, not {strict_json.json_type(value)}")
-    for key, item in value.items():
-        if len(key) > MAX_NAME_CHARS:
-            raise _bad_parameter(where, f"a name has {len(key)} characters, the limit is {MAX_NAME_CHARS}")
-        if item is None or isinstance(item, list | dict):
-            raise _bad_parameter(f"{where}.{key}", "must be a string, a number or a boolean")
-    return dict(value)
-
-
-class _BinaryReader:
-    """Hands out the bytes behind the JSON part, in order, and insists that all of them are used."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._offset = 0
-
-    def take(self, size: int, where: str) -> memoryview:
-        left = len(self._data) - self._offset
-        if size > left:
-            raise invalid(where, f"unexpected size: binary_data_size is {size}, but only {left} bytes are left")
-        start = self._offset
-        self._offset += size
-        return self._data[start : self._offset]
-
-    def expect_end(self) -> None:
-        if self._offset != len(self._data):
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"unexpected additional input data: {len(self._data) - self._offset} bytes follow the last tensor",
-            )
-
-
-def _split(view: memoryview, json_length: int | None) -> tuple[dict[str, Any], memoryview]:
-    end = len(view) if json_length is None else json_length
-    return strict_json.loads_object(view[:end]), view[end:]
-
-
-def _parse_id(value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"id must be a string of at most {MAX_NAME_CHARS} characters")
-    if _has_surrogate(value):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "id holds half of a surrogate pair")
-    return value
-
-
-def _has_surrogate(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]:
-    value = header.get(key)
-    if value is None and not required:
-        return []
-    if not isinstance(value, list):
-        found = "is missing" if value is None else f"is {strict_json.json_type(value)}"
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} must be an array of tensors, but it {found}")
-    if len(value) > MAX_TENSORS:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} has {len(value)} entries, the limit is {MAX_TENSORS}")
-    return value
-
-
-def _parse_name(item: object, where: str) -> str:
-    if not isinstance(item, dict):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where} must be an object, not {strict_json.json_type(item)}")
-    name = item.get("name")
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS or "\0" in name:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name must be a string of 1 to {MAX_NAME_CHARS} characters")
-    if _has_surrogate(name):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name holds half of a surrogate pair")
-    return name
-
-
-def _decode_tensor(item: Any, where: str, reader: _BinaryReader) -> Tensor:
-    name = _parse_name(item, where)
-    where = f"{where} {name!r}"
-    datatype = parse_datatype(item.get("datatype"), where)
-    shape = parse_shape(item.get("shape"), where)
-    parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
-    size = parameters.pop("binary_data_size", None)
-    values = item.get("data")
-    data: memoryview | list[bytes]
-    if size is None:
-        if values is None:
-            raise invalid(where, "has neither data nor the parameter binary_data_size")
-        data = from_json_values(values, datatype, shape, where)
-    elif values is not None:
-        raise invalid(where, "has both data and the parameter binary_data_size; send one of them")
-    else:
-        if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
-            raise invalid(where, "binary_data_size must be a number of bytes")
-        data = from_raw(reader.take(size, where), datatype, shape, where)
-    return Tensor(name, datatype.name, shape, data, parameters)
-
-
 def _decode_requested_output(item: Any, where: str) -> RequestedOutput:
-    name = _parse_name(item, where)
+    name = parse_name(item, where)
     parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
     classification = parameters.pop("classification", 0)
     if type(classification) is not int or not 0 <= classification <= MAX_ELEMENTS:
-        raise _bad_parameter(f"{where}.parameters.classification", "must be an integer from 0")
+        raise bad_parameter(f"{where}.parameters.classification", "must be an integer from 0")
     return RequestedOutput(
         name=name,
-        binary=_pop_flag(parameters, "binary_data", f"{where}.parameters", default=False),
+        binary=pop_flag(parameters, "binary_data", f"{where}.parameters", default=False),
         classification=classification,
         parameters=parameters,
     )
@@ -482,20 +378,3 @@ def _encode_tensors(header: dict[str, Any], key: str, tensors: list[Tensor], bin
         return EncodedBody([text], None)
     text += b" " * (-len(text) % TENSOR_ALIGNMENT)
     return EncodedBody([text, *raw], len(text))
-
-
-def _pop_flag(parameters: Parameters, key: str, where: str, *, default: bool) -> bool:
-    value = parameters.pop(key, default)
-    if not isinstance(value, bool):
-        raise _bad_parameter(f"{where}.{key}", "must be true or false")
-    return value
-
-
-def _refuse_duplicates(names: list[str], key: str) -> None:
-    if len(set(names)) != len(names):
-        twice = next(name for index, name in enumerate(names) if name in names[:index])
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} names {twice!r} twice")
-
-
-def _bad_parameter(where: str, detail: str) -> ApiError:
-    return ApiError(ErrorCode.INVALID_PARAMETER, f"{where} {detail}")

@@ -13,6 +13,7 @@ from pocketserve.repository.scan import ModelEntry
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode, oip, strict_json
+from pocketserve_wire.oip_fields import parse_parameters
 
 _INDEX_STATES = {State.LOADING: "LOADING", State.READY: "READY", State.ON_DEMAND: "READY"}
 
@@ -187,7 +188,7 @@ def _body_object(request: ApiRequest) -> dict[str, Any]:
 
 
 def _body_parameters(request: ApiRequest) -> dict[str, Any]:
-    return oip.parse_parameters(_body_object(request).get("parameters"), "parameters")
+    return parse_parameters(_body_object(request).get("parameters"), "parameters")
 
 
 def _body_flag(request: ApiRequest, key: str) -> bool:

@@ -1,0 +1,186 @@
+"""Reads the parts of an inference message: its JSON's names, lists, parameters and tensors, and the bytes behind them.
+
+Nothing here is believed before it is checked; each fault names the field that it was found in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import strict_json
+from .errors import ApiError, ErrorCode
+from .limits import MAX_ELEMENTS, MAX_NAME_CHARS, MAX_TENSORS
+from .tensor import Tensor, from_json_values, from_raw, invalid, parse_datatype, parse_shape
+
+Parameters = dict[str, Any]
+
+
+def parse_parameters(value: object, where: str) -> Parameters:
+    """Check a ``parameters`` object: flat, names bounded, values strings, numbers or booleans.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise bad_parameter(where, f"must be an object, not {strict_json.json_type(value)}")
+    for key, item in value.items():
+        if len(key) > MAX_NAME_CHARS:
+            raise bad_parameter(where, f"a name has {len(key)} characters, the limit is {MAX_NAME_CHARS}")
+        if item is None or isinstance(item, list | dict):
+            raise bad_parameter(f"{where}.{key}", "must be a string, a number or a boolean")
+    return dict(value)
+
+
+class BinaryReader:
+    """Hands out the bytes behind the JSON part, in order, and insists that all of them are used."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._offset = 0
+
+    def take(self, size: int, where: str) -> memoryview:
+        """The next bytes, without a copy.
+
+        Raises:
+            ApiError: INVALID_TENSOR when fewer are left.
+        """
+        left = len(self._data) - self._offset
+        if size > left:
+            raise invalid(where, f"unexpected size: binary_data_size is {size}, but only {left} bytes are left")
+        start = self._offset
+        self._offset += size
+        return self._data[start : self._offset]
+
+    def expect_end(self) -> None:
+        """Refuse bytes that no tensor has claimed.
+
+        Raises:
+            ApiError: INVALID_REQUEST.
+        """
+        if self._offset != len(self._data):
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"unexpected additional input data: {len(self._data) - self._offset} bytes follow the last tensor",
+            )
+
+
+def split_body(view: memoryview, json_length: int | None) -> tuple[dict[str, Any], memoryview]:
+    """A body's JSON object, and the bytes behind it.
+
+    Args:
+        json_length: bytes of JSON; None when all is JSON.
+
+    Raises:
+        ApiError: MALFORMED_JSON.
+    """
+    end = len(view) if json_length is None else json_length
+    return strict_json.loads_object(view[:end]), view[end:]
+
+
+def parse_id(value: object) -> str:
+    """A request's id; empty where there is none.
+
+    Raises:
+        ApiError: INVALID_REQUEST.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"id must be a string of at most {MAX_NAME_CHARS} characters")
+    if _has_surrogate(value):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "id holds half of a surrogate pair")
+    return value
+
+
+def _has_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]:
+    """The entries of ``inputs`` or ``outputs``, not yet looked at.
+
+    Raises:
+        ApiError: INVALID_REQUEST when it is no list, is missing though required, or has too many entries.
+    """
+    value = header.get(key)
+    if value is None and not required:
+        return []
+    if not isinstance(value, list):
+        found = "is missing" if value is None else f"is {strict_json.json_type(value)}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} must be an array of tensors, but it {found}")
+    if len(value) > MAX_TENSORS:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} has {len(value)} entries, the limit is {MAX_TENSORS}")
+    return value
+
+
+def parse_name(item: object, where: str) -> str:
+    """The name of a list's entry.
+
+    Raises:
+        ApiError: INVALID_REQUEST.
+    """
+    if not isinstance(item, dict):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where} must be an object, not {strict_json.json_type(item)}")
+    name = item.get("name")
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS or "\0" in name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name must be a string of 1 to {MAX_NAME_CHARS} characters")
+    if _has_surrogate(name):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name holds half of a surrogate pair")
+    return name
+
+
+def parse_tensor(item: Any, where: str, reader: BinaryReader) -> Tensor:
+    """One tensor, its data out of the JSON or, where it names their number, out of the bytes behind that.
+
+    Raises:
+        ApiError: INVALID_REQUEST, INVALID_PARAMETER or INVALID_TENSOR.
+    """
+    name = parse_name(item, where)
+    where = f"{where} {name!r}"
+    datatype = parse_datatype(item.get("datatype"), where)
+    shape = parse_shape(item.get("shape"), where)
+    parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
+    size = parameters.pop("binary_data_size", None)
+    values = item.get("data")
+    data: memoryview | list[bytes]
+    if size is None:
+        if values is None:
+            raise invalid(where, "has neither data nor the parameter binary_data_size")
+        data = from_json_values(values, datatype, shape, where)
+    elif values is not None:
+        raise invalid(where, "has both data and the parameter binary_data_size; send one of them")
+    else:
+        if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
+            raise invalid(where, "binary_data_size must be a number of bytes")
+        data = from_raw(reader.take(size, where), datatype, shape, where)
+    return Tensor(name, datatype.name, shape, data, parameters)
+
+
+def pop_flag(parameters: Parameters, key: str, where: str, *, default: bool) -> bool:
+    """Take a parameter out that is true or false.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    value = parameters.pop(key, default)
+    if not isinstance(value, bool):
+        raise bad_parameter(f"{where}.{key}", "must be true or false")
+    return value
+
+
+def refuse_duplicates(names: list[str], key: str) -> None:
+    """Refuse a list in which a name stands twice.
+
+    Raises:
+        ApiError: INVALID_REQUEST.
+    """
+    if len(set(names)) != len(names):
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} names {twice!r} twice")
+
+
+def bad_parameter(where: str, detail: str) -> ApiError:
+    """What is wrong with a parameter."""
+    return ApiError(ErrorCode.INVALID_PARAMETER, f"{where} {detail}")
