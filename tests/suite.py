@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from places import STATE, find_assets
 from selection import BIG, HOW, KINDS, MARKS, Kind
@@ -19,6 +20,12 @@ from selection import BIG, HOW, KINDS, MARKS, Kind
 MOST_PROCESSES = 4
 TESTS = Path(__file__).parent
 EVERYTHING = Kind(frozenset())
+
+# Random cases are the same in every run, and none fails because the machine was busy.
+settings.register_profile(
+    "pocketserve", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("pocketserve")
 
 _not_run: Counter[str] = Counter()
 

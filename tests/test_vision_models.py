@@ -4,6 +4,7 @@ pixels of the picture that was sent."""
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import os
 import shutil
@@ -60,6 +61,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     running.close()
 
 
+@functools.cache
+def shown(kind: str) -> list[tuple[bytes, Any]]:
+    """The pictures as files, each with what is on it, which all versions get."""
+    return list(islice(getattr(drawn.scores, kind)(), SHOWN))
+
+
 @pytest.mark.parametrize(("model", "version"), VERSIONS)
 def test_as_good_as_their_cards(service: Service, model: str, version: str) -> None:
     """The score that the manifest states is measured again, from PNG files to the pixels of the picture."""
@@ -70,13 +77,10 @@ def test_as_good_as_their_cards(service: Service, model: str, version: str) -> N
         return predictions.document(predictions.ask(service, request))
 
     if model == "poses":
-        close = [
-            drawn.scores.close(drawn.points_of(ask(body, 0)), truth)
-            for body, truth in islice(drawn.scores.people(), SHOWN)
-        ]
+        close = [drawn.scores.close(drawn.points_of(ask(body, 0)), truth) for body, truth in shown("people")]
         found = float(np.mean(close))
     else:
-        answers = [(ask(body, 0.05)["predictions"], truth) for body, truth in islice(drawn.scores.objects(), SHOWN)]
+        answers = [(ask(body, 0.05)["predictions"], truth) for body, truth in shown("objects")]
         found = drawn.scores.mean_precision(answers)
     manifest = tomllib.loads((FOLDER / model / "model.toml").read_text(encoding="utf-8"))
     said = manifest["versions"][version]["evaluation"]["value"]
