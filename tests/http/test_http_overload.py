@@ -1,0 +1,123 @@
+"""What others experience while models have more HTTP requests than they can answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+
+import pytest
+import requests
+
+from conftest import MODELS
+from pocketserve.config import Config
+from pocketserve.engine.lane import Lane
+from pocketserve.engine.terms import Terms
+from pocketserve.security import Guard
+from pocketserve.service import FREE_THREADS, Service
+from pocketserve.transports.http.front import create_server_app
+from pocketserve.transports.http.server import HttpServer
+
+TIMEOUT_S = 30.0
+QUEUE, THREADS = 4, 12
+CALLERS = 48
+BODY = json.dumps({"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.8, 3.0, 4.3]}]})
+
+
+class Flooded:
+    """A server whose model is held until the test lets it go, in the middle of more requests than it takes."""
+
+    def __init__(self, pool: ThreadPoolExecutor, service: Service, port: int) -> None:
+        self._pool, self.service, self.url = pool, service, f"http://127.0.0.1:{port}"
+        self._go = threading.Event()
+        assert self.ask() == 200
+        self.lane: Lane = service.engine.running("petals", "tflite").lane
+        held = threading.Event()
+
+        def hold(session: object) -> None:
+            held.set()
+            assert self._go.wait(TIMEOUT_S)
+
+        self._held = pool.submit(self.lane.run, hold, Terms(monotonic() + TIMEOUT_S))
+        assert held.wait(TIMEOUT_S)
+        self._refused = threading.Semaphore(0)
+        self._asked = [pool.submit(self._ask_and_count) for _ in range(CALLERS)]
+        for _ in range(CALLERS - QUEUE):
+            assert self._refused.acquire(timeout=TIMEOUT_S)
+
+    def ask(self) -> int:
+        """One request for the model; its status."""
+        return requests.post(f"{self.url}/v2/models/petals/infer", data=BODY, timeout=TIMEOUT_S).status_code
+
+    def get(self, path: str) -> requests.Response:
+        """One request for anything else."""
+        return requests.get(f"{self.url}{path}", timeout=TIMEOUT_S)
+
+    def _ask_and_count(self) -> int:
+        status = self.ask()
+        if status == 429:
+            self._refused.release()
+        return status
+
+    def go(self) -> list[int]:
+        """Let the model go; all statuses."""
+        self._go.set()
+        self._held.result(TIMEOUT_S)
+        return sorted(future.result(TIMEOUT_S) for future in self._asked)
+
+
+@pytest.fixture
+def flooded() -> Iterator[Flooded]:
+    """A flooded server."""
+    service = Service(Config(models_dir=MODELS, http_port=0, queue_limit=QUEUE, http_threads=THREADS, quarantine=False))
+    guard = Guard(None)
+    server = HttpServer(create_server_app(service, guard), service.config, guard)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    with ThreadPoolExecutor(CALLERS + 1) as pool:
+        one = None
+        try:
+            one = Flooded(pool, service, server.port)
+            yield one
+        finally:
+            if one is not None:
+                one.go()
+            server.stop()
+            thread.join(TIMEOUT_S)
+            service.close()
+
+
+def test_health_and_metrics_answer_while_all_that_may_wait_waits(flooded):
+    assert flooded.lane.waiting == QUEUE
+    for _ in range(3):
+        assert flooded.get("/v2/health/live").json() == {"live": True}
+        assert flooded.get("/v2/health/ready").status_code == 200
+        assert "pocketserve" in flooded.get("/metrics").text
+        assert flooded.get("/v2/models/petals/stats").status_code == 200
+        assert flooded.ask() == 429
+    assert flooded.go() == [200] * QUEUE + [429] * (CALLERS - QUEUE)
+
+
+def test_requests_of_all_models_together_leave_threads_free(flooded):
+    """Other models' requests fill what the first one's line leaves, and no more."""
+    entered = threading.Semaphore(0)
+    taken = []
+
+    def take() -> None:
+        with flooded.service.in_flight():
+            taken.append(True)
+            entered.release()
+            assert flooded._go.wait(TIMEOUT_S)
+
+    free = THREADS - FREE_THREADS - QUEUE
+    busy = [flooded._pool.submit(take) for _ in range(free)]
+    for _ in range(free):
+        assert entered.acquire(timeout=TIMEOUT_S)
+    refused = flooded.get("/v2/health/live"), flooded.ask()
+    assert refused[0].status_code == 200 and refused[1] == 429
+    assert flooded.get("/metrics").status_code == 200
+    flooded.go()
+    for one in busy:
+        one.result(TIMEOUT_S)
