@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def run(effort: Effort) -> list[Result]:
             began = time.perf_counter()
             server = stack.enter_context(our_server(copies(folder / str(count), count), "--threads", "1"))
             starts.append((time.perf_counter() - began) * 1e3)
+            # A start reads no model; their memory is that of all, read.
+            urllib.request.urlopen(f"http://127.0.0.1:{server.http}/v2/models", timeout=60).read()
             time.sleep(0.3)
             resident.append(resident_mb(server.pid) * 1e3)
             sides[count] = server

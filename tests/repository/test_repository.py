@@ -69,10 +69,36 @@ def test_a_model_without_versions(tmp_path: Path, version: str | None) -> None:
 
 
 def test_looking_up_touches_no_file(repository: Repository, tmp_path: Path) -> None:
-    """Until it is refreshed, the index answers from memory, even when the folder is gone."""
+    """What was read once is answered from memory until the next refresh, even when the folder is gone."""
+    assert sorted(repository.models()) == ["bare", "m"]
     shutil.rmtree(tmp_path / "m")
     assert sorted(repository.models()) == ["bare", "m"]
     assert repository.version(repository.model("m"), None).name == "2"
+
+
+def test_a_model_is_read_when_it_is_first_asked_for(repository: Repository, tmp_path: Path) -> None:
+    """A start waits for no model; what is read is one state of its folder."""
+    (tmp_path / "m" / "3").mkdir()
+    (tmp_path / "m" / "3" / "m.tflite").write_bytes(b"")
+    first = repository.model("m")
+    shutil.rmtree(tmp_path / "m" / "3")
+    assert repository.version(first, None).name == "3"
+    assert repository.model("m") is first
+
+
+def test_a_folder_that_went_before_it_was_read(repository: Repository, tmp_path: Path) -> None:
+    """The others are served, and this one says what is wrong."""
+    shutil.rmtree(tmp_path / "m")
+    assert "cannot be read" in str(repository.model("m").problem)
+    assert repository.model("bare").versions
+
+
+def test_a_folder_without_a_model_is_not_suggested(repository: Repository, tmp_path: Path) -> None:
+    """``bars`` is as close to ``barz`` as anything, but no model."""
+    (tmp_path / "bars").mkdir()
+    repository.refresh()
+    with pytest.raises(ApiError, match=r"; did you mean 'bare'\?$"):
+        repository.model("barz")
 
 
 def test_refresh_swaps_the_index(repository: Repository, tmp_path: Path) -> None:

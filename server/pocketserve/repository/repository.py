@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
+from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, scan
 from pocketserve.wording import listed
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -17,7 +17,8 @@ MOST_LISTED = 8
 
 
 class Repository:
-    """An index of a models folder. Looking up touches no file; :meth:`refresh` reads the folder again.
+    """An index of a models folder. A model is read when it is first asked for, so that a start waits for none but
+    those that it needs; looking up touches no file otherwise. :meth:`refresh` reads the whole folder again.
 
     Args:
         root: the models folder.
@@ -28,7 +29,7 @@ class Repository:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._models: Mapping[str, ModelEntry] = scan(root)
+        self._models = Models(root)
 
     def refresh(self) -> None:
         """Scan the folder anew; the new index replaces the old one at once and whole."""
@@ -53,8 +54,8 @@ class Repository:
     def _way_out(self, name: str) -> str:
         """The model that may be meant, or those that there are."""
         near = _near(name, self._models)
-        if near:
-            return near
+        if near is not None:
+            return f"did you mean {near!r}?"
         if not self._models:
             return "the models folder is empty"
         there = listed(self._models, MOST_LISTED)
@@ -80,8 +81,9 @@ class Repository:
         return found
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def _near(name: str, models: Models) -> str | None:
+    """The model that is called most like it; only those with such names are read."""
     from difflib import get_close_matches  # late: only those who mistype need it
 
-    found = get_close_matches(name[:64], list(known)[:MOST_COMPARED], n=1)
-    return f"did you mean {found[0]!r}?" if found else ""
+    close = get_close_matches(name[:64], models.names[:MOST_COMPARED])
+    return next((other for other in close if other in models), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -57,38 +57,82 @@ class ModelEntry:
     problem: str | None = None
 
 
-def scan(root: Path) -> dict[str, ModelEntry]:
-    """All models of a folder, by name in alphabetical order.
+class Models(Mapping[str, ModelEntry]):
+    """The models of a folder by name, in alphabetical order; each is read when it is first asked for, and then kept.
 
     A bare model file is a model; so is a folder with a manifest, model files, or numbered version folders, and one
     that is a model by itself (SavedModel, TensorFlow.js).
     Bare files that differ only in their kind are versions of one model. Hidden entries are passed over.
 
+    Args:
+        root: the models folder.
+
+    Attributes:
+        names: what may be a model; only reading tells of folders.
+
     Raises:
         OSError: the folder cannot be read.
     """
-    models: dict[str, ModelEntry] = {}
-    bare: dict[str, list[Path]] = {}
-    with os.scandir(root) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        if entry.name.startswith(".") or not is_valid_name(entry.name):
-            continue
-        path = root / entry.name
-        if path.is_dir():  # unlike the entry's own is_dir, false for a link that leads to itself
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folders: set[str] = set()
+        self._bare: dict[str, list[Path]] = {}
+        self._read: dict[str, ModelEntry | None] = {}
+        with os.scandir(root) as entries:
+            found = sorted(entry.name for entry in entries)
+        for name in found:
+            if name.startswith(".") or not is_valid_name(name):
+                continue
+            path = root / name
+            if path.is_dir():  # unlike a directory entry's own is_dir, false for a link that leads to itself
+                self._folders.add(name)
+            elif _is_bare_model(name) and is_valid_name(_stem(name)):
+                self._bare.setdefault(_stem(name), []).append(path)
+        self.names = tuple(sorted(self._folders | set(self._bare)))
+
+    def __getitem__(self, name: str) -> ModelEntry:
+        found = self._find(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.names if self._find(name) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _find(self, name: str) -> ModelEntry | None:
+        if name in self._read:
+            return self._read[name]
+        if name not in self._folders and name not in self._bare:  # not kept: anybody may ask for anything
+            return None
+        return self._read.setdefault(name, self._look(name))  # of two that read at the same time, the first counts
+
+    def _look(self, name: str) -> ModelEntry | None:
+        model = None
+        if name in self._folders:
+            path = self._root / name
             try:
-                model = _scan_folder(path, root)
+                model = _scan_folder(path, self._root)
             except OSError as error:  # one unreadable folder hides no other
-                problem = f"the folder {path.name} cannot be read: {error.strerror}"
-                model = ModelEntry(path.name, path, {}, "", problem=problem)
-            if model is not None:
-                models[model.name] = model
-        elif _is_bare_model(entry.name):
-            bare.setdefault(_stem(entry.name), []).append(path)
-    for name, paths in bare.items():
-        if name not in models and is_valid_name(name):  # a folder of the same name says more
-            models[name] = _model(name, root, _versions_of_files(paths, root, variant_from=name))
-    return dict(sorted(models.items()))
+                problem = f"the folder {name} cannot be read: {error.strerror}"
+                model = ModelEntry(name, path, {}, "", problem=problem)
+        if model is None and name in self._bare:  # a folder of the same name says more
+            model = _model(name, self._root, _versions_of_files(self._bare[name], self._root, variant_from=name))
+        return model
+
+
+def scan(root: Path) -> Models:
+    """All models of a folder, read now.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    models = Models(root)
+    len(models)
+    return models
 
 
 def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
