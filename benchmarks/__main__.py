@@ -32,7 +32,7 @@ BENCHMARKS: dict[str, Callable[[Effort], list[Result]]] = {
     "H1": overhead.run_h1,
     "P1": against_peers.run,
     "R1": lambda effort: [*memory.run(effort)],
-    "C1": lambda effort: [*cold_start.run(effort)],
+    "C1": cold_start.run,
     "M1": model_work.run_m1,
     "T1": model_work.run_t1,
     "G1": many_models.run,

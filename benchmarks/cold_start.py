@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
+from typing import IO
 
-from benchmarks.processes import pocketserve, script
-from benchmarks.samples import Comparison
+from benchmarks import imports
+from benchmarks.processes import our_server, script
+from benchmarks.samples import Comparison, Imports, Result
 from benchmarks.timing import Effort
 
 ROUNDS = 9
@@ -27,18 +30,45 @@ sys.stdin.read()
 BODY = b'{"inputs":[{"name":"image","datatype":"FP32","shape":[1,8,8,1],"data":[' + b",".join([b"0"] * 64) + b"]}]}"
 
 
-def run(effort: Effort) -> list[Comparison]:
+MODELS = Path(__file__).resolve().parents[1] / "models"
+IMPORT_RUNS = 3
+
+
+def run(effort: Effort) -> list[Result]:
     """Start both sides in turn, each as a new process; the first round, which writes bytecode, is left out."""
-    models = Path(__file__).resolve().parents[1] / "models"
     ours, floor = [], []
     for _ in range(min(ROUNDS, effort.rounds) + 1):
         started = time.perf_counter()
-        with pocketserve(models, "--threads", "1") as (_, port):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/digits/infer", BODY, timeout=30).read()
+        with our_server(MODELS, "--threads", "1") as server:
+            _ask(server.http)
             ours.append((time.perf_counter() - started) * 1e3)
         started = time.perf_counter()
-        with script(FLOOR, str(models / "digits" / "digits.tflite")) as (_, answer):
+        with script(FLOOR, str(MODELS / "digits" / "digits.tflite")) as (_, answer):
             floor.append((time.perf_counter() - started) * 1e3)
             if not answer:
                 sys.exit("the floor's script failed; is ai-edge-litert installed?")
-    return [Comparison("C1", "process start to first answer, digits", "ms", ours[1:], floor[1:], GOAL)]
+    return [Comparison("C1", "process start to first answer, digits", "ms", ours[1:], floor[1:], GOAL), _imports()]
+
+
+def _ask(port: int) -> None:
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/digits/infer", BODY, timeout=30).read()
+
+
+def _imports() -> Imports:
+    """What both sides import until the first answer; apart from the timed starts, which writing it down would slow."""
+    ours, floor = [], []
+    for _ in range(IMPORT_RUNS):
+        with tempfile.TemporaryFile() as log:
+            with our_server(MODELS, "--threads", "1", environment=imports.PROFILED, log=log) as server:
+                _ask(server.http)
+            ours.append(_self_times(log))
+        with tempfile.TemporaryFile() as log:
+            with script(FLOOR, str(MODELS / "digits" / "digits.tflite"), environment=imports.PROFILED, log=log):
+                pass
+            floor.append(_self_times(log))
+    return imports.compare("C1", imports.lowest(ours), imports.lowest(floor))
+
+
+def _self_times(log: IO[bytes]) -> dict[str, int]:
+    log.seek(0)
+    return imports.self_times(log.read().decode(errors="replace"))

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 START_TIMEOUT_S = 60.0
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,16 +79,22 @@ def pinned(core: int) -> Iterator[None]:
 
 @contextmanager
 def process(
-    command: Sequence[str], core: int = SERVER_CORE, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    core: int = SERVER_CORE,
+    environment: Mapping[str, str] | None = None,
+    log: IO[bytes] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A child on a core of its own, with all the children it will have; it is ended at the end.
+
+    Args:
+        log: takes its standard error; None keeps that for the error.
 
     Raises:
         StartError: of whoever uses it, with the end of the child's log.
     """
     surroundings = {**_surroundings(), "POCKETSERVE_STATE_DIR": str(BENCH_FOLDER / "state"), **(environment or {})}
     surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    with tempfile.TemporaryFile() as log:
+    with contextlib.nullcontext(log) if log is not None else tempfile.TemporaryFile() as log:
         with pinned(core):
             child = subprocess.Popen(
                 command,
@@ -124,7 +131,13 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 @contextmanager
-def our_server(models: Path, *options: str, core: int = SERVER_CORE) -> Iterator[Ours]:
+def our_server(
+    models: Path,
+    *options: str,
+    core: int = SERVER_CORE,
+    environment: Mapping[str, str] | None = None,
+    log: IO[bytes] | None = None,
+) -> Iterator[Ours]:
     """A server of ours on free ports, without a token.
 
     Raises:
@@ -134,7 +147,7 @@ def our_server(models: Path, *options: str, core: int = SERVER_CORE) -> Iterator
         ready = Path(folder, "ready.json")
         command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--no-auth", "--log-level", "error"]
         command += ["--http-port", "0", "--socket-port", "0", "--ready-file", str(ready)]
-        with process([*command, *options], core) as child:
+        with process([*command, *options], core, environment, log) as child:
             ends = time.monotonic() + START_TIMEOUT_S
             while not ready.exists():
                 if child.poll() is not None or time.monotonic() > ends:
@@ -152,9 +165,11 @@ def pocketserve(models: Path, *options: str) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def script(code: str, *arguments: str) -> Iterator[tuple[int, str]]:
+def script(
+    code: str, *arguments: str, environment: Mapping[str, str] | None = None, log: IO[bytes] | None = None
+) -> Iterator[tuple[int, str]]:
     """A Python script; gives its process id and the first line that it prints."""
-    with process([sys.executable, "-c", code, *arguments]) as child:
+    with process([sys.executable, "-c", code, *arguments], environment=environment, log=log) as child:
         assert child.stdout is not None
         yield child.pid, child.stdout.readline().decode().strip()
 

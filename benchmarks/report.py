@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.samples import Comparison, Curve, Growth, Missing, Result
+from benchmarks.samples import Comparison, Curve, Growth, Imports, Missing, Result
+
+SLOWEST = 10
+"""Modules whose import is printed."""
 
 
 def show(results: Sequence[Result]) -> None:
@@ -31,6 +34,8 @@ def show(results: Sequence[Result]) -> None:
         elif isinstance(item, Curve):
             medians = ", ".join(f"{p:g}: {m:.0f}" for p, m in zip(item.points, item.medians, strict=True))
             print(f"{item.name:4}{item.side} by {item.axis}, {item.unit}: {medians}")
+        elif isinstance(item, Imports):
+            _show_imports(item)
 
 
 def _show_comparison(item: Comparison) -> None:
@@ -41,6 +46,16 @@ def _show_comparison(item: Comparison) -> None:
         f"{item.name:4}{what:48}{item.ours_median:>9.1f} {item.unit:3}  {item.against:34}{item.floor_median:>9.1f} "
         f"{item.unit:3}{item.ratio:>8.2f}{goal:>10}  {item.verdict}"
     )
+
+
+def _show_imports(item: Imports) -> None:
+    ours, own, floor = (sum(times.values()) / 1e3 for times in (item.ours, item.own, item.floor))
+    print(
+        f"{item.name:4}imports: {ours:.1f} ms for {len(item.ours)} modules, {own:.1f} ms of it for {len(item.own)} of "
+        f"our own, the slowest below; the script's {floor:.1f} ms for {len(item.floor)}"
+    )
+    for module, taken in list(item.own.items())[:SLOWEST]:
+        print(f"{'':4}{taken / 1e3:>8.2f} ms  {module}")
 
 
 def write(path: Path, results: Sequence[Result]) -> None:

@@ -126,7 +126,25 @@ class Growth:
         return {"kind": "growth", **vars(self)}
 
 
-Result = Comparison | Missing | Curve | Growth
+@dataclass(frozen=True)
+class Imports:
+    """What was imported until the first answer; microseconds that each module took by itself.
+
+    Attributes:
+        own: the part of ``ours`` that is of our own packages, the slowest first.
+    """
+
+    name: str
+    ours: dict[str, int]
+    floor: dict[str, int]
+    own: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Every module of both sides."""
+        return {"kind": "imports", **vars(self)}
+
+
+Result = Comparison | Missing | Curve | Growth | Imports
 
 
 def summary(samples: Sequence[float], statistic: str) -> float:

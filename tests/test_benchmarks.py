@@ -14,6 +14,7 @@ from conftest import ROOT
 
 sys.path.append(str(ROOT))
 
+from benchmarks import imports, report
 from benchmarks.against_peers import Side, in_blocks
 from benchmarks.samples import Comparison, growth, summary
 from benchmarks.timing import FULL, Effort
@@ -47,19 +48,46 @@ def test_the_99th_percentile_is_near_the_end():
     assert summary([float(number) for number in range(1000)], "p99") == 990.0
 
 
+LOG = """import time: self [us] | cumulative | imported package
+import time:       120 |        120 |   encodings
+a line of the program's own
+import time:        30 |         50 |     pocketserve.config
+import time:        90 |        140 |   pocketserve
+import time:         7 |          7 | pocketserve_wire.limits
+import time:         5 |          5 | pocketservers
+"""
+
+
+def test_import_times_are_read_and_the_lowest_count(capsys: pytest.CaptureFixture[str]):
+    first = imports.self_times(LOG)
+    assert first["encodings"] == 120 and len(first) == 5
+    found = imports.compare("X1", imports.lowest([first, {"pocketserve": 60, "late": 4}]), {"encodings": 110})
+    assert list(found.own.items()) == [("pocketserve", 60), ("pocketserve.config", 30), ("pocketserve_wire.limits", 7)]
+    assert found.to_json()["ours"]["late"] == 4
+    report.show([found])
+    shown = capsys.readouterr().out
+    assert "0.2 ms for 6 modules, 0.1 ms of it for 3 of our own" in shown and "the script's 0.1 ms for 1" in shown
+    assert "0.06 ms  pocketserve\n" in shown
+
+
 @pytest.mark.live
 @pytest.mark.onnx  # the environment that has no ONNX has no ai-edge-litert either, whose schema makes the models
 def test_a_quick_run_measures_both_transports_against_their_floors(tmp_path: Path):
     output = tmp_path / "benchmarks.json"
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "H1,S1", "--output", str(output)]
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "H1,S1,C1", "--output", str(output)]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "against" in done.stdout
     content = json.loads(output.read_text(encoding="utf-8"))
     assert content["machine"]["cores"]
-    assert {item["kind"] for item in content["results"]} == {"comparison"}, done.stdout + done.stderr
-    assert {item["name"] for item in content["results"]} == {"H1", "S1"}
-    assert all(len(item["ours"]) == len(item["floor"]) > 1 for item in content["results"])
+    assert {item["kind"] for item in content["results"]} == {"comparison", "imports"}, done.stdout + done.stderr
+    modules = next(item for item in content["results"] if item["kind"] == "imports")
+    assert "pocketserve.serving" in modules["ours"] and "numpy" in modules["floor"]
+    assert not any(name.startswith("pocketserve") for name in modules["floor"])
+    assert f"ms  {next(iter(modules['own']))}" in done.stdout
+    assert {item["name"] for item in content["results"]} == {"H1", "S1", "C1"}
+    sides = [item for item in content["results"] if item["kind"] == "comparison"]
+    assert all(len(item["ours"]) == len(item["floor"]) > 1 for item in sides)
 
 
 def test_wake_ups_of_threads_that_ended_are_not_taken_off():
