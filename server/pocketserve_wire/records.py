@@ -21,6 +21,8 @@ else:
 
         def define(cls: type) -> type:
             own = vars(cls)
+            if cls.__doc__ is None:
+                cls.__doc__ = cls.__name__  # else it would be the signature, which takes a millisecond to work out
             made = dataclasses.dataclass(cls, init=False, eq=False, repr=False, slots=slots)
             if "__init__" not in own:
                 made.__init__ = _first_init(made)
