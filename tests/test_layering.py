@@ -122,6 +122,7 @@ FORBIDDEN = {
     "pocketserve.run_marker": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.preload": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.api": [*HTTP, "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.transports.socket": ["flask", "werkzeug", "waitress", "pocketserve.transports.http"],
     "pocketserve.transports": ["pocketserve.serving", "pocketserve.cli", "pocketserve_client"],

@@ -101,6 +101,7 @@ class Service:
         self._noting = threading.Lock()
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
         self._places = Places(max(1, config.worker_threads - FREE_THREADS))
+        self.starting = False  # whether the models of --load are still on their way
         self._draining = False
         self._idle = threading.Condition()
 
@@ -240,14 +241,18 @@ class Service:
         except ModelLoadError as error:
             raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {error}") from None
 
-    def load(self, name: str) -> None:
+    def load(self, name: str, *, rescan: bool = True) -> None:
         """Read a model's files anew and load its default version; other loaded versions are loaded anew too.
+
+        Args:
+            rescan: look through the folder first; a server that has just started knows it.
 
         Raises:
             ApiError: MODEL_NOT_FOUND, MODEL_FAILED, RUNTIME_MISSING or MEMORY_BUDGET, with "failed to load".
         """
-        look_again()
-        self.repository.refresh()
+        if rescan:
+            look_again()
+            self.repository.refresh()
         try:
             entry, default = self._resolve(name, None)
         except ApiError as error:

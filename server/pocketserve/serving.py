@@ -9,13 +9,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
 from pocketserve.config import Config
+from pocketserve.preload import Preload
 from pocketserve.run_marker import RunMarker, notice_killed
 from pocketserve.security import Guard, ensure_token
 from pocketserve.service import Service
@@ -23,7 +23,6 @@ from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.socket.server import SocketServer
 from pocketserve.unloads import Unloads
-from pocketserve_wire import ApiError
 from pocketserve_wire.records import dataclass
 
 log = logging.getLogger(__name__)
@@ -65,10 +64,10 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
     A second signal ends the process at once.
 
     Args:
-        on_ready: called once requests are accepted.
+        on_ready: called once the models of ``load`` are there, perhaps on another thread.
 
     Raises:
-        StartError, TokenFileError, PortTakenError: the server cannot start.
+        StartError, PreloadError, TokenFileError, PortTakenError: the server cannot start.
     """
     sys.setswitchinterval(SWITCH_S)
     token = ensure_token(config.token_file) if config.auth else None
@@ -91,15 +90,17 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         _drain(service, server, sockets, unfinished)
 
     restore = _install_signals(end, server.wakeup_descriptor)
+    announcement = _Announcement(config, addresses, on_ready)
+    preload = Preload(service, [n for n in config.load if n not in unloads.names], announcement.make, server.stop)
     try:
-        _preload(service, [name for name in config.load if name not in unloads.names])
         if sockets is not None:
             sockets.start()
-        with _ready_file(config, addresses):
-            if on_ready is not None:
-                on_ready(addresses)
-            server.run()
+        preload.start()
+        server.run()
+        if preload.fault is not None:
+            raise preload.fault
     finally:
+        announcement.close()
         restore()
         if sockets is not None:
             sockets.stop()
@@ -111,17 +112,33 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         os._exit(0)
 
 
-@contextmanager
-def _ready_file(config: Config, addresses: Addresses) -> Iterator[None]:
-    """The ready file, as long as requests are accepted. Only a file that was written here is removed."""
-    if config.ready_file is None:
-        yield
-        return
-    write_ready_file(config.ready_file, config, addresses)
-    try:
-        yield
-    finally:
-        config.ready_file.unlink(missing_ok=True)
+class _Announcement:
+    """Says once that the server is ready. Its ready file stays until it ends; only one that was written is removed."""
+
+    def __init__(self, config: Config, addresses: Addresses, on_ready: Callable[[Addresses], None] | None) -> None:
+        self._config = config
+        self._addresses = addresses
+        self._on_ready = on_ready
+        self._lock = threading.Lock()
+        self._made = self._closed = False
+
+    def make(self) -> None:
+        """The server is ready, unless it has ended meanwhile."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._config.ready_file is not None:
+                write_ready_file(self._config.ready_file, self._config, self._addresses)
+                self._made = True
+            if self._on_ready is not None:
+                self._on_ready(self._addresses)
+
+    def close(self) -> None:
+        """The server accepts no requests any more."""
+        with self._lock:
+            self._closed = True
+            if self._made and self._config.ready_file is not None:
+                self._config.ready_file.unlink(missing_ok=True)
 
 
 def write_ready_file(path: Path, config: Config, addresses: Addresses) -> None:
@@ -159,14 +176,6 @@ def _tell_of_killed(state_dir: Path) -> None:
         from pocketserve.doctor.last_run import tell
 
         log.warning("%s; what helps: %s (`pocketserve doctor` has more)", *tell(Device(), run))
-
-
-def _preload(service: Service, names: list[str]) -> None:
-    for name in names:
-        try:
-            service.load(name)
-        except ApiError as error:
-            raise StartError(f"--load {name}: {error.message}") from None
 
 
 def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Callable[[], None]:

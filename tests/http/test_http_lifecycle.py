@@ -43,6 +43,13 @@ def until(condition: Callable[[], bool]) -> None:
         pause.wait(0.005)
 
 
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
 def post(server, path: str, body: Any) -> requests.Response:
     """A request on a connection of its own, so that any thread may send one."""
     headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
@@ -79,6 +86,10 @@ class SlowRequest:
         future = self._pool.submit(post, server, "/predictions/digits", ZEROS)
         self._opening.result(TIMEOUT_S)
         return future
+
+    def wait(self) -> None:
+        """Return when a server is at work on the model without having been asked."""
+        self._opening.result(TIMEOUT_S)
 
     def finish(self) -> None:
         """Let the server finish its work."""
@@ -199,6 +210,44 @@ def test_models_may_be_loaded_at_the_start(new_server, models_copy):
     server = new_server(models_copy, "--load", "petals", "digits")
     listed = server.call("POST", "/v2/repository/index").json()
     assert {one["name"] for one in listed if one["state"] == "READY" and "reason" not in one} == {"petals", "digits"}
+
+
+def test_while_models_are_loaded_at_the_start_the_server_says_that_it_is_not_ready(slow, models_copy, tmp_path, pool):
+    """And it answers requests for what is loaded already; the ready file and the socket protocol tell the same."""
+    ready, port = tmp_path / "ready.json", free_port()
+    command = [sys.executable, "-m", "pocketserve", "serve", models_copy, "--no-auth", "--load", "petals", "digits"]
+    command += ["--http-port", port, "--socket-port", "0", "--ready-file", ready]
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL) as process:
+        try:
+            slow.wait()
+            assert requests.get(f"{url}/v2/health/live", timeout=TIMEOUT_S).status_code == 200
+            answer = requests.get(f"{url}/v2/health/ready", timeout=TIMEOUT_S)
+            assert (answer.status_code, answer.json()["code"]) == (503, "MODEL_NOT_READY")
+            assert answer.headers["Retry-After"] == "1"
+            assert requests.post(f"{url}/predictions/petals", data=NUMBERS, timeout=TIMEOUT_S).status_code == 200
+            assert not ready.exists()
+            waiting = pool.submit(requests.post, f"{url}/predictions/digits", data=ZEROS, timeout=TIMEOUT_S)
+            slow.finish()
+            assert waiting.result(TIMEOUT_S).status_code == 200
+            until(ready.exists)
+            assert requests.get(f"{url}/v2/health/ready", timeout=TIMEOUT_S).status_code == 200
+        finally:
+            process.terminate()
+        assert process.wait(TIMEOUT_S) == 0
+    assert not ready.exists()
+
+
+def test_a_server_that_is_ended_while_it_loads_was_never_ready(slow, models_copy, tmp_path):
+    ready = tmp_path / "ready.json"
+    command = [sys.executable, "-m", "pocketserve", "serve", models_copy, "--no-auth", "--load", "digits", "petals"]
+    command += ["--http-port", "0", "--socket-port", "0", "--ready-file", ready, "--drain-timeout", "0.6"]
+    with subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True) as process:
+        slow.wait()
+        process.terminate()
+        _, log = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, ready.exists()) == (0, False), log
+    assert "--load" not in log
 
 
 def test_a_server_that_was_asked_nothing_holds_no_framework(new_server, models_copy):

@@ -24,9 +24,11 @@ def live(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def ready(service: Service, request: ApiRequest) -> ApiResponse:
-    """New requests are accepted."""
+    """New requests are accepted, and what is to be loaded at start is loaded."""
     if service.draining:
         raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+    if service.starting:
+        raise ApiError(ErrorCode.MODEL_NOT_READY, "the models of --load are being loaded", retry_after_s=1.0)
     return json_response({"live": True, "ready": True})
 
 
