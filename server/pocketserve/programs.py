@@ -9,7 +9,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from pocketserve_wire.records import dataclass
 
 MAX_OUTPUT_BYTES = 1 << 20
 END_GRACE_S = 1.0

@@ -1,8 +1,8 @@
 """The standard library's ``dataclass``, cheaper to define: for modules that every start of a server waits for.
 
 ``dataclasses`` writes and compiles six methods for each frozen class, a third of a millisecond on a desktop, and
-bytecode files do not keep them. Here only ``__init__`` is made that way, and only when the class has its first
-instance: a start makes instances of few. Comparing, hashing and printing are three functions that all classes share.
+bytecode files do not keep them. Here only ``__init__`` is made that way, and only when a class has its third
+instance: a start makes few of most. Comparing, hashing and printing are three functions that all classes share.
 What they answer is the same. Assigning to a field of a frozen instance is left to the type checker to find, which also
 makes an instance in half the time.
 """
@@ -10,6 +10,7 @@ makes an instance in half the time.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,16 +40,43 @@ else:
 
 __all__ = ["dataclass"]
 
+UNCOMPILED = 2
+"""Instances of a class that are filled field by field: compiling costs as much as a hundred of them."""
+
 
 def _first_init(made: type) -> Any:
-    """An ``__init__`` that makes the real one for the first instance, and takes its place in the class."""
+    """An ``__init__`` that fills the first instances by itself; for more it makes the real one, which replaces it."""
+    uncompiled = UNCOMPILED
 
     def init(self: Any, *given: Any, **named: Any) -> None:
+        nonlocal uncompiled
+        uncompiled -= 1
+        if uncompiled >= 0 and _fill(self, dataclasses.fields(made), given, named):
+            return
         real = _compiled_init(made)
         made.__init__ = real  # type: ignore[misc]
         real(self, *given, **named)
 
     return init
+
+
+def _fill(record: Any, fields: Sequence[dataclasses.Field[Any]], given: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Give every field its value; False if the values do not fit, which the real ``__init__`` is to say."""
+    values = {field.name: value for field, value in zip(fields, given, strict=False)}
+    if len(given) > len(fields) or not values.keys().isdisjoint(named):
+        return False
+    values |= named
+    for field in fields:
+        if field.name in values:
+            value = values.pop(field.name)
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        else:
+            value = field.default
+        if value is dataclasses.MISSING:
+            return False
+        setattr(record, field.name, value)
+    return not values
 
 
 def _compiled_init(made: type) -> Any:

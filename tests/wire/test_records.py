@@ -29,10 +29,39 @@ def made_with(decorator: Any, **options: bool) -> Any:
     return decorator(**options)(type("Body", (), dict(vars(Body))))
 
 
+def outcome(made: Any, given: tuple[Any, ...], named: dict[str, Any]) -> object:
+    """The values of an instance, or the words that refuse to make it."""
+    try:
+        return dataclasses.asdict(made(*given, **named))
+    except TypeError as error:
+        return str(error)
+
+
 OURS, THEIRS = (made_with(decorator, frozen=True, slots=False) for decorator in (cheap, dataclasses.dataclass))
 values = st.builds(
     dict, number=st.integers(0, 3), text=st.sampled_from("xy"), parts=st.just(()) | st.just((1.0,)), note=st.text()
 )
+
+
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ((), {}),
+        ((1,), {}),
+        ((1, "y", (2.0,), "n"), {}),
+        ((1, "y", (2.0,), "n", 5), {}),
+        ((1,), {"number": 2}),
+        ((1,), {"other": 2}),
+        ((), {"text": "y"}),
+        ((), {"note": "n", "number": 3}),
+    ],
+)
+def test_every_instance_takes_and_refuses_the_same_values(before: int, given: Any, named: dict[str, Any]) -> None:
+    mine, theirs = made_with(cheap), made_with(dataclasses.dataclass)
+    for number in range(before):
+        mine(number)
+    assert outcome(mine, given, named) == outcome(theirs, given, named)
 
 
 @given(values, values)
@@ -105,9 +134,9 @@ def test_too_many_or_too_few_values() -> None:
 
 def test_the_first_instance_of_a_class_is_like_those_that_follow() -> None:
     made = made_with(cheap, frozen=True, slots=True)
-    first, second = made(1), made(1)
-    assert first == second
-    assert dataclasses.replace(first, text="y") == made(1, "y")
+    instances = [made(1) for _ in range(5)]
+    assert all(one == instances[0] for one in instances)
+    assert dataclasses.replace(instances[0], text="y") == made(1, "y")
 
 
 def test_a_class_that_had_no_instance_refuses_wrong_values_and_remains_usable() -> None:

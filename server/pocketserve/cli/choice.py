@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from pocketserve_wire.records import dataclass
 
 MIN_ROUNDS = 7
 """Fewer rounds tell nothing about the noise."""

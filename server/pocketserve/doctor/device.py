@@ -10,13 +10,14 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from pocketserve import system
 from pocketserve.engine.cores import usable_cores
 from pocketserve.programs import Outcome, run_program
 from pocketserve.run_marker import suspended_seconds
+from pocketserve_wire.records import dataclass
 
 MAX_FILE_BYTES = 1 << 20
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from pocketserve_wire.records import dataclass
 
 
 class Level(enum.StrEnum):

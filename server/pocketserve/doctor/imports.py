@@ -10,10 +10,10 @@ import json
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from pocketserve.doctor.device import Device
 from pocketserve.programs import Outcome
+from pocketserve_wire.records import dataclass
 
 LIMIT_S = 10.0
 MARK = "pocketserve-doctor:"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
 from pocketserve.doctor.imports import LIMIT_S, Imported, try_imports
+from pocketserve_wire.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem
+from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.config import Config
