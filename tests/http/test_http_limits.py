@@ -9,6 +9,7 @@ import pytest
 
 LIMIT = 4096
 NUMBERS = b"[5.1,3.5,1.4]"
+PACKED = gzip.compress(NUMBERS, mtime=0)  # it is part of tests' names, which must not change with the second
 
 
 def padded(size: int) -> bytes:
@@ -64,15 +65,15 @@ def test_a_bomb_of_the_default_limit_is_refused(server, refused):
     ("coding", "body"),
     [
         ("gzip", NUMBERS),
-        ("gzip", gzip.compress(NUMBERS)[:-1]),
-        ("gzip", gzip.compress(NUMBERS)[:5]),
-        ("gzip", gzip.compress(NUMBERS)[:-8] + bytes(8)),
-        ("gzip", gzip.compress(NUMBERS) + b"trailing"),
-        ("gzip", gzip.compress(NUMBERS) + gzip.compress(b" ")[:-2]),
+        ("gzip", PACKED[:-1]),
+        ("gzip", PACKED[:5]),
+        ("gzip", PACKED[:-8] + bytes(8)),
+        ("gzip", PACKED + b"trailing"),
+        ("gzip", PACKED + gzip.compress(b" ", mtime=0)[:-2]),
         ("gzip", zlib.compress(NUMBERS)),
         ("deflate", NUMBERS),
         ("deflate", raw_deflate(NUMBERS)),
-        ("deflate", gzip.compress(NUMBERS)),
+        ("deflate", PACKED),
         ("deflate", zlib.compress(NUMBERS)[:-1]),
         ("deflate", zlib.compress(NUMBERS) + b"x"),
         ("deflate", zlib.compress(NUMBERS) * 2),
