@@ -22,14 +22,10 @@ from .frames import (
     parse_ext,
     parse_header,
 )
+from .limits import FIRST_BODY_BYTES, GROWTH_BYTES
 
 BUFFER_BYTES: Final = 16_384
 """Small frames are received whole. Of a large one no more than this is copied before it is where it stays."""
-
-FIRST_BODY_BYTES: Final = 1024 * 1024
-"""A longer body is given memory in steps: as much again as has come, but no more than GROWTH_BYTES or a quarter."""
-
-GROWTH_BYTES: Final = 4 * FIRST_BODY_BYTES
 
 _HTTP_METHODS = tuple(
     f"{name} ".encode() for name in ("GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")

@@ -7,6 +7,11 @@ depend on the device. The wire codec refuses whatever exceeds them before it all
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """One request body, inflated. 64 MiB is also Triton's default for its JSON input."""
 
+FIRST_BODY_BYTES = 1024 * 1024
+"""A longer body is given memory in steps: as much again as has come, but no more than GROWTH_BYTES or a quarter."""
+
+GROWTH_BYTES = 4 * FIRST_BODY_BYTES
+
 MAX_JSON_DEPTH = 100
 """Nesting of JSON arrays and objects, as in Triton. Deeper documents are attacks, not tensors."""
 

@@ -16,8 +16,7 @@ from pocketserve.config import Config
 from pocketserve.security import Guard
 from pocketserve.transports.http.body import MAX_JOINED, Body, BodyFile, Part, Placed
 from pocketserve.transports.http.server import HttpServer
-from pocketserve_wire.frame_decoder import FIRST_BODY_BYTES
-from pocketserve_wire.limits import TENSOR_ALIGNMENT
+from pocketserve_wire.limits import FIRST_BODY_BYTES, TENSOR_ALIGNMENT
 
 TOKEN = "t" * 43
 WAIT_S = 30.0

@@ -20,10 +20,8 @@ from pocketserve_wire.frame_decoder import (
     AWAITS_HELLO,
     AWAITS_READY,
     BUFFER_BYTES,
-    FIRST_BODY_BYTES,
     FROM_CLIENT,
     FROM_SERVER,
-    GROWTH_BYTES,
     FrameDecoder,
 )
 from pocketserve_wire.frames import (
@@ -43,6 +41,7 @@ from pocketserve_wire.frames import (
     parse_header,
     retry_after_ms,
 )
+from pocketserve_wire.limits import FIRST_BODY_BYTES, GROWTH_BYTES
 from wire.wire_bodies import SETTINGS
 from wire.wire_vectors import load, summary
 

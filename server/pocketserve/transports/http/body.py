@@ -11,8 +11,7 @@ from typing import Final
 
 from waitress.buffers import ReadOnlyFileBasedBuffer
 
-from pocketserve_wire.frame_decoder import FIRST_BODY_BYTES, GROWTH_BYTES
-from pocketserve_wire.limits import TENSOR_ALIGNMENT
+from pocketserve_wire.limits import FIRST_BODY_BYTES, GROWTH_BYTES, TENSOR_ALIGNMENT
 
 MAX_JOINED: Final = 64 * 1024
 """Bytes of a body that are copied behind its header, so that both are sent at once."""
