@@ -85,7 +85,11 @@ def _config(entry: ModelEntry, running: Running) -> dict[str, Any]:
 
 
 def infer(service: Service, request: ApiRequest) -> ApiResponse:
-    """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out."""
+    """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out.
+
+    Raises:
+        ApiError: for every fault of the request, the model or the server.
+    """
     model, version = request.path["model"], request.path.get("version")
     # Beside a query string, the header does not tell how the request waits.
     if service.engine.crowded and not request.query:

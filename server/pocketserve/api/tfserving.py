@@ -77,7 +77,11 @@ def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def predict(service: Service, request: ApiRequest) -> ApiResponse:
-    """Row format (``instances``) or columnar format (``inputs``)."""
+    """Row format (``instances``) or columnar format (``inputs``).
+
+    Raises:
+        ApiError: for every fault of the request, the model or the server.
+    """
     service.require(request.path["model"], request.path.get("version"))
     document = strict_json.loads_object(request.body)
     signature = _signature_name(document)

@@ -69,7 +69,11 @@ def reset(options: argparse.Namespace) -> int:
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Measure, keep what is better beyond the noise, and print."""
+    """Measure, keep what is better beyond the noise, and print; returns the exit code.
+
+    Raises:
+        CommandError: it cannot be measured.
+    """
     if options.threads:
         raise CommandError("--tune looks for the number of threads; leave --threads out")
     with (

@@ -198,7 +198,11 @@ class Engine:
     def acquire(
         self, entry: ModelEntry, version: VersionEntry, deadline: float, cancellation: Cancellation | None
     ) -> Running:
-        """What :meth:`use` does at its start, for the one caller whose time counts; :meth:`release` ends it."""
+        """What :meth:`use` does at its start, for the one caller whose time counts; :meth:`release` ends it.
+
+        Raises:
+            ApiError: as :meth:`use`.
+        """
         key = (entry.name, version.name)
         # A freshly loaded version may be evicted before this thread gets hold of it; then it is loaded once more.
         while True:

@@ -11,7 +11,16 @@ class ManifestError(Exception):
 
 
 class Table:
-    """One TOML table that is taken apart key by key; what is left over at the end is a spelling mistake."""
+    """One TOML table that is taken apart key by key; what is left over at the end is a spelling mistake.
+
+    What is asked for and is not there is None, unless the method says otherwise.
+
+    Args:
+        file_name, prefix: how errors name the file, and the way to this table with a dot at its end.
+
+    Raises:
+        ManifestError: from all methods, when a value is not what is asked for.
+    """
 
     def __init__(self, values: Mapping[str, Any], file_name: str, prefix: str) -> None:
         self._left = dict(values)
@@ -20,9 +29,16 @@ class Table:
         self._prefix = prefix
 
     def fault(self, key: str, detail: str) -> ManifestError:
+        """What is wrong with a key, told with the file and the table that it stands in."""
         return ManifestError(f"{self._file}: {self._prefix}{key} {detail}")
 
     def take(self, key: str, check: Callable[[Any], bool], expected: str) -> Any:
+        """Take a value out; None where the key is missing.
+
+        Args:
+            check: whether a value will do.
+            expected: what would, in words.
+        """
         self._known.append(key)
         value = self._left.pop(key, None)
         if value is not None and not check(value):
@@ -30,27 +46,39 @@ class Table:
         return value
 
     def text(self, key: str) -> str:
+        """A text; empty where there is none."""
         return self.take(key, lambda value: isinstance(value, str), "text") or ""
 
     def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; empty where there is none."""
         check = lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)  # noqa: E731
         return tuple(self.take(key, check, "a list of texts") or ())
 
     def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
+        """One of several texts."""
         value: str | None = self.take(key, lambda value: value in choices, f"one of {', '.join(choices)}")
         return value
 
     def integer(self, key: str, low: int, high: int) -> int | None:
+        """A whole number, limits included."""
         check = lambda value: type(value) is int and low <= value <= high  # noqa: E731
         value: int | None = self.take(key, check, f"a whole number from {low} to {high}")
         return value
 
     def number(self, key: str, low: float, high: float) -> float | None:
+        """A finite number, limits included."""
         check = lambda value: _is_number(value) and low <= value <= high  # noqa: E731
         value: float | None = self.take(key, check, f"a number from {low:g} to {high:g}")
         return value
 
     def numbers(self, key: str, *, nonzero: bool = False, each: str = "colour channel") -> tuple[float, ...] | None:
+        """One finite number or a list of them.
+
+        Args:
+            nonzero: refuse 0, by which something is divided.
+            each: what each number is for, in words.
+        """
+
         def check(value: Any) -> bool:
             items = value if isinstance(value, list) else [value]
             return bool(items) and all(_is_number(item) and (item or not nonzero) for item in items)
@@ -61,38 +89,51 @@ class Table:
         return tuple(float(item) for item in (value if isinstance(value, list) else [value]))
 
     def flag(self, key: str) -> bool | None:
+        """True or false."""
         value: bool | None = self.take(key, lambda value: isinstance(value, bool), "true or false")
         return value
 
     def relative_path(self, key: str) -> str | None:
+        """A path below the model's folder, see :func:`is_contained_name`."""
         value: str | None = self.take(key, is_contained_name, "a path inside the model's folder")
         return value
 
     def table(self, key: str) -> Table:
+        """A table within; an empty one where there is none."""
         value = self.take(key, lambda value: isinstance(value, dict), "a table")
         return Table(value or {}, self._file, f"{self._prefix}{key}.")
 
     def optional_table(self, key: str) -> Table | None:
+        """A table within."""
         value = self.take(key, lambda value: isinstance(value, dict), "a table")
         return None if value is None else Table(value, self._file, f"{self._prefix}{key}.")
 
     def tables(self, key: str) -> list[Table]:
+        """A list of tables within; empty where there is none."""
         check = lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value)  # noqa: E731
         values = self.take(key, check, f"a list of tables ([[{key}]])") or []
         return [Table(value, self._file, f"{self._prefix}{key}[{index}].") for index, value in enumerate(values)]
 
     def named_tables(self, key: str) -> dict[str, Table]:
+        """A table of tables, by names that the owner chooses."""
         inner = self.table(key)
         return {name: inner.table(name) for name in list(inner._left)}
 
     def left(self) -> list[str]:
+        """The keys that nobody has taken yet."""
         return list(self._left)
 
     def rest(self) -> dict[str, Any]:
+        """Take all that is left, unchecked."""
         rest, self._left = self._left, {}
         return rest
 
     def refuse_rest(self) -> None:
+        """Refuse keys that nobody has taken.
+
+        Raises:
+            ManifestError: there are some; it names the closest known one.
+        """
         for key in self._left:
             from difflib import get_close_matches  # late: only those who mistype need it
 

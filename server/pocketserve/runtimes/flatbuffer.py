@@ -45,6 +45,7 @@ class Buffer:
             raise DamagedFileError(f"file identifier {identifier.decode()} is missing")
 
     def root(self) -> Table:
+        """The table that all others hang on."""
         return Table(self, self.follow(0))
 
     def number(self, code: str, at: int) -> int:
@@ -60,6 +61,7 @@ class Buffer:
         return at + offset
 
     def slice(self, at: int, size: int) -> bytes:
+        """A copy of bytes, all of which lie inside."""
         if at < 0 or size < 0 or at + size > len(self.data):
             raise DamagedFileError("an offset leads out of the file")
         self.pay(1 + size // 16)
@@ -73,13 +75,18 @@ class Buffer:
         return at + 4, count
 
     def pay(self, units: int) -> None:
+        """Take from the budget, which bounds the work that a small file can ask for."""
         self._budget -= units
         if self._budget < 0:
             raise DamagedFileError("the description is too large")
 
 
 class Table:
-    """A table in a buffer. Fields are asked for by number; missing ones have their default."""
+    """A table in a buffer. Fields are asked for by number; missing ones have their default.
+
+    Raises:
+        DamagedFileError: from all methods, as from :class:`Buffer`.
+    """
 
     def __init__(self, buffer: Buffer, at: int) -> None:
         self._buffer = buffer
@@ -90,10 +97,12 @@ class Table:
             raise DamagedFileError("a table's field list has an impossible size")
 
     def integer(self, number: int, code: str, default: int = 0) -> int:
+        """An integer; ``code`` is one of struct's."""
         at = self._field(number)
         return default if at is None else self._buffer.number(code, at)
 
     def real(self, number: int) -> float:
+        """A 32-bit real number, finite."""
         at = self._field(number)
         return 0.0 if at is None else _floats(self._buffer.slice(at, 4))[0]
 
@@ -103,14 +112,17 @@ class Table:
         return names[value] if 0 <= value < len(names) else "unknown"
 
     def table(self, number: int) -> Table | None:
+        """A table; None where there is none."""
         at = self._field(number)
         return None if at is None else Table(self._buffer, self._buffer.follow(at))
 
     def text(self, number: int) -> str:
+        """A text; empty where there is none."""
         at = self._field(number)
         return "" if at is None else _text(self._buffer, self._buffer.follow(at))
 
     def blob(self, number: int, most: int) -> bytes:
+        """A copy of a vector of bytes, ``most`` of them at most."""
         start, count = self._vector(number, 1, most)
         return self._buffer.data[start : start + count]
 
@@ -124,10 +136,12 @@ class Table:
         return struct.unpack(f"<{count}{code}", self._buffer.slice(start, 4 * count))
 
     def reals(self, number: int) -> tuple[float, ...]:
+        """A vector of 32-bit real numbers, all finite."""
         start, count = self._vector(number, 4, MAX_VECTOR)
         return _floats(self._buffer.slice(start, 4 * count))
 
     def texts(self, number: int) -> tuple[str, ...]:
+        """A vector of texts."""
         return tuple(_text(self._buffer, at) for at in self._followed(number))
 
     def tables(self, number: int, read: Callable[[Table], _T]) -> tuple[_T, ...]:
@@ -167,7 +181,12 @@ def _floats(raw: bytes) -> tuple[float, ...]:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap]:
-    """A file's bytes without reading them all."""
+    """A file's bytes without reading them all.
+
+    Raises:
+        DamagedFileError: it is empty.
+        OSError: it cannot be read.
+    """
     with path.open("rb") as file:
         if not file.read(1):
             raise DamagedFileError(f"{path.name} is empty")

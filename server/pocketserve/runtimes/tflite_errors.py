@@ -21,7 +21,12 @@ def is_hopeless(text: str) -> bool:
 
 
 def explained(name: str, framework: str, text: str) -> str:
-    """One sentence for people out of an interpreter's error text."""
+    """One sentence for people out of an interpreter's error text.
+
+    Args:
+        name: the file's.
+        framework: the package with its version.
+    """
     if re.search(_SELECT_OP, text):
         flex = re.search(_FLEX_NAME, text)
         return (

@@ -217,6 +217,10 @@ def allocated(opener: Opener) -> Any:
     """An interpreter that was seen to allocate and to take zeros.
 
     That is where missing operators show, inputs of types that pass for strings but are none, and what a delegate takes.
+
+    Raises:
+        ModelLoadError: a tensor has a type that the protocol cannot carry, or the file changed meanwhile.
+        Exception: whatever the package or the delegate raises.
     """
     interpreter: Any = opener.open()
     inputs = ports_of(interpreter.get_input_details(), "input")

@@ -122,7 +122,13 @@ class Canvas:
     def skeleton(
         self, points: Sequence[tuple[float, float] | None], bones: Sequence[tuple[int, int]], index: int
     ) -> None:
-        """The points that are seen, joined where both ends are."""
+        """The points that are seen, joined where both ends are.
+
+        Args:
+            points: x and y in pixels of the picture; None was not seen.
+            bones: pairs of positions in ``points``.
+            index: chooses the colour.
+        """
         import PIL.Image
         from PIL import ImageDraw
 
@@ -166,7 +172,11 @@ class Canvas:
             self._draw.text((3 * pad + swatch, middle), fitting, INK, self._font, anchor="lm")
 
     def bars(self, entries: Sequence[tuple[str, float]]) -> None:
-        """A panel below the picture with a bar for each class, but for those beyond the first MOST_BARS."""
+        """A panel below the picture with a bar for each class, but for those beyond the first MOST_BARS.
+
+        Args:
+            entries: names with probabilities, or with other numbers, which are compared with the largest.
+        """
         import PIL.Image
         from PIL import ImageDraw
 

@@ -128,7 +128,11 @@ class ObjectDetection:
         return single_run({self._picture.spec.name: array}, placement)
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
-        """``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture."""
+        """``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture.
+
+        Raises:
+            ApiError: INFERENCE_FAILED when the outputs do not have the layout's shapes.
+        """
         placement: Placement = context
         mine = self._options
         floor = next((v for v in (options.threshold, mine.threshold) if v is not None), THRESHOLD)
