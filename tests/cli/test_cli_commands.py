@@ -241,6 +241,41 @@ def test_bad_input_is_one_sentence(run, connection, words, reason, local):
     assert reason in run("predict", *words, *(["--local"] if local else connection), code=1)
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["predict", "{tmp}/none", "1", "--local"], "none' is no file or folder; name a model file"),
+        (["predict", "{tmp}/text.txt", "1", "--local"], "text.txt' is no model file of a known kind"),
+        (["predict", "{tmp}/empty", "1", "--local"], "there is no model in the folder"),
+        (["predict", "", "1", "--local"], "'' is no file or folder"),
+        (["predict", "petals", "", "--local"], "the input is empty"),
+        (["predict", "petals", "1", "--local", "--models-dir", "{tmp}/none"], "none cannot be read: No such file"),
+        (["predict", "digits", SEVEN, "--local", "--save", "{tmp}/none/x.png"], "x.png' cannot be saved: No such file"),
+        (["inspect", "{tmp}/none"], "is no file or folder"),
+        (["bench", "{tmp}/text.txt"], "is no model file of a known kind"),
+        (["simulate", "--folder", "{tmp}/text.txt", "--", "token"], "File exists (--debug"),
+    ],
+)
+def test_paths_that_are_of_no_use(run, tmp_path, words, reason):
+    """What it is, and what to name instead; never the name of one of Python's errors."""
+    (tmp_path / "text.txt").write_text("x")
+    (tmp_path / "empty").mkdir()
+    said = run(*[str(word).replace("{tmp}", str(tmp_path)) for word in words], code=1)
+    assert reason in said and "Error" not in said
+
+
+def test_standard_input_that_is_closed(run, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    assert "standard input is closed" in run("predict", "petals", "-", "--local", code=1)
+
+
+@pytest.mark.parametrize("option", ["--rounds", "--seconds"])
+def test_what_is_no_number(capsys, option):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "digits", option, "x"])
+    assert ended.value.code == 2 and "must be a number, not 'x'" in capsys.readouterr().err
+
+
 def test_a_name_like_no_other_is_told_where_names_are(run, connection):
     assert run("predict", "nothing", "1", *connection, code=1).endswith(
         "`pocketserve models` lists those of the server"
@@ -378,7 +413,7 @@ def test_a_file_is_described(run, tmp_path):
     ("words", "reason"),
     [
         (["{tmp}/broken.tflite"], "broken.tflite is no TFLite model"),
-        (["{tmp}/missing.tflite", "--local"], "unknown model"),
+        (["{tmp}/missing.tflite", "--local"], "is no file or folder"),
         (["nothing", "--local"], "unknown model: 'nothing'"),
         (["digits", "--local", "--models-dir", "{tmp}/nowhere"], "nowhere"),
         (["digits", "--local", "--version", "9"], "version '9' is not found"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -13,6 +14,13 @@ from pocketserve.cli.ending import tidy_end
 
 COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "simulate", "demo")
 EXIT_DONE, EXIT_FAILED = 0, 1  # and 2, by argparse, for wrong usage
+WAYS_OUT = {
+    errno.ENOSPC: "; make room on the device and try again",
+    errno.EFBIG: "; make room on the device and try again",
+    errno.EACCES: "; choose a place that you may use",
+    errno.EROFS: "; choose a place that can be written",
+    errno.EMFILE: "; allow more open files (ulimit -n)",
+}
 INDEX_HINT = " (POST /v2/repository/index lists all)"
 """The way out that the server's error has for programs."""
 
@@ -75,4 +83,7 @@ def _sentence(error: Exception) -> str:
     designed = (CommandError,)
     if isinstance(error, designed) or type(error).__module__.startswith("pocketserve"):
         return text
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename!r}: " if error.filename is not None else ""
+        return f"{where}{error.strerror}{WAYS_OUT.get(error.errno or 0, '')} (--debug shows where)"
     return f"{type(error).__name__}: {text} (--debug shows where)"

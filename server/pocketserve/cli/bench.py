@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_json, print_table
@@ -18,6 +18,8 @@ from pocketserve.tensors import Array
 from pocketserve_client import Client
 from pocketserve_client.arrays import as_tensor
 from pocketserve_wire.oip import InferRequest
+
+T = TypeVar("T", int, float)
 
 WARM_UP = 10
 MAX_ROUNDS = 1_000_000
@@ -166,15 +168,22 @@ def _print_result(result: Mapping[str, Any]) -> None:
         print_table(["SERVER'S MEMORY", "RESIDENT", "PROPORTIONAL", "PRIVATE"], rows)
 
 
+def _number(kind: Callable[[str], T], text: str) -> T:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
 def _seconds(text: str) -> float:
-    value = float(text)
+    value = _number(float, text)
     if not 0 < value <= MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"must lie above 0 and up to {MAX_SECONDS}")
     return value
 
 
 def _rounds(text: str) -> int:
-    value = int(text)
+    value = _number(int, text)
     if not 1 <= value <= MAX_ROUNDS:
         raise argparse.ArgumentTypeError(f"must lie between 1 and {MAX_ROUNDS}")
     return value

@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from pocketserve.cli.connection import add_connection_options, connect
-from pocketserve.cli.local import is_model_path, open_local
+from pocketserve.cli.local import names_path, open_local
 from pocketserve.cli.output import human_bytes, print_facts, print_json, print_table
 
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Describe and print."""
     if options.release:
         _release(options)
-    if options.local or options.models_dir or is_model_path(options.model):
+    if options.local or options.models_dir or names_path(options.model):
         description = _describe_local(options)
     else:
         with connect(options) as client:
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _release(options: argparse.Namespace) -> None:
     """Forget the verdicts on a model's versions, here or in the running server, which loads it at once."""
-    if options.local or options.models_dir or is_model_path(options.model):
+    if options.local or options.models_dir or names_path(options.model):
         service, name = open_local(options.model, options.models_dir)
         service.release(name)
         service.close()

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"{str(options.save)!r} is a folder; name the file to save to")
     answer, picture = _ask_local(options, body) if options.local else _ask_server(options, body)
     if picture is not None:
-        options.save.write_bytes(picture)
+        _save(options.save, picture)
         answer["saved"] = str(options.save)
     if options.json:
         print_json(answer)
@@ -65,14 +65,25 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _save(path: Path, picture: bytes) -> None:
+    try:
+        path.write_bytes(picture)
+    except OSError as error:
+        raise CommandError(f"{str(path)!r} cannot be saved: {error.strerror}; name another file") from None
+
+
 def read_input(words: Sequence[str]) -> bytes:
     """The bytes to send: standard input, a file's content, numbers as a JSON array, or a text in quotes.
 
     Raises:
-        CommandError: the words are neither a file nor numbers.
+        CommandError: the words are neither a file nor numbers, or there is nothing.
     """
     if list(words) == ["-"]:
+        if sys.stdin is None:
+            raise CommandError("standard input is closed; name a file")
         return sys.stdin.buffer.read()
+    if not any(words):
+        raise CommandError("the input is empty; name a file, numbers, or a sentence in quotes")
     if len(words) == 1 and _is_file(words[0]):
         return Path(words[0]).read_bytes()
     text = ",".join(words).strip()
