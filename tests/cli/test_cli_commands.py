@@ -126,6 +126,12 @@ def test_a_reader_that_goes_away_is_no_fault():
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+def test_nobody_wants_to_read():
+    command = f"exec {sys.executable} -m pocketserve token --path >&-"
+    ended = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 # --- predict
 
 

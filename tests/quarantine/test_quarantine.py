@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.registry import KINDS
 from pocketserve_client import Client, ServerError
+from pocketserve_wire import ApiError, ErrorCode
 
 FIXTURES = ROOT / "tests" / "runtimes" / "data"
 
@@ -61,6 +64,36 @@ def test_a_good_file_is_tried_once(quarantine: Quarantine, folder: Path, monkeyp
     check(quarantine, entry(folder))
     check(Quarantine(folder.parent / "state", TrialLimits()), entry(folder))
     assert [path.name for path in (folder.parent / "state").iterdir()] == ["verdicts.json"]
+
+
+def test_a_state_folder_that_cannot_be_made(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial takes place among other temporary files; where these have no place either, the reason is told."""
+    (tmp_path / "file").write_text("")
+    check(Quarantine(tmp_path / "file" / "state", TrialLimits(timeout=30)), entry(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(ApiError, match="no place to try the file in: Not a directory; make room in") as error:
+        check(Quarantine(tmp_path / "file" / "state", TrialLimits(timeout=30)), entry(folder))
+    assert error.value.code is ErrorCode.MODEL_NOT_READY
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+from pocketserve.repository.scan import scan
+from pocketserve.runtimes.base import ModelSource
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+version = scan(Path(sys.argv[1]))["m"].versions["tflite"]
+Quarantine(Path(sys.argv[2]), TrialLimits(timeout=30)).check(version, ModelSource(version.path))
+"""
+
+
+def test_a_full_disk_is_no_fault_of_a_file(folder: Path, tmp_path: Path) -> None:
+    """No byte can be written: a good file is good all the same."""
+    command = [sys.executable, "-c", FULL, str(folder), str(tmp_path / "state")]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_changed_file_is_tried_again(quarantine: Quarantine, folder: Path) -> None:

@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     try:
         code = int(options.run(options))
-        sys.stdout.flush()  # here, where a reader that has gone is still handled
+        if sys.stdout is not None:  # it may be closed: then nobody wants to read
+            sys.stdout.flush()  # here, where a reader that has gone is still handled
         return code
     except BrokenPipeError:  # the reader of our output has gone; that is no fault
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end

@@ -13,7 +13,6 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
 from pocketserve.quarantine.trial import describe
 from pocketserve.quarantine.verdicts import Verdict
@@ -51,14 +50,12 @@ class TrialProcess:
         self._stack = ExitStack()
 
     def __enter__(self) -> TrialProcess:
-        self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with ExitStack() as stack:
-            self._folder: str = stack.enter_context(tempfile.TemporaryDirectory(prefix="trial-", dir=self._state_dir))
-            self._answer: IO[bytes] = stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
+            self._folder: str = stack.enter_context(_folder(self._state_dir))
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "pocketserve.quarantine.trial"],
                 stdin=subprocess.PIPE,
-                stdout=self._answer,
+                stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
                 stderr=subprocess.DEVNULL,
                 cwd=self._folder,
                 env=_environment(self._folder),
@@ -71,6 +68,8 @@ class TrialProcess:
         with self._stack:
             if self._process.returncode is None:
                 self.end()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
 
     def judge(self) -> Verdict:
         """Wait for its end and say what it means.
@@ -84,8 +83,7 @@ class TrialProcess:
             fault = _watch(self._process, json.dumps(self._request).encode(), self._timeout, self._memory)
         finally:
             self.end()
-        self._answer.seek(0)
-        verdict = _judge(fault, self._process.returncode, self._answer.read(MAX_ANSWER_BYTES))
+        verdict = _judge(fault, self._process.returncode, _answer(self._process))
         if not verdict.ok and self._process.returncode:
             _check_framework(self._kind, self._folder, self._timeout)
         return verdict
@@ -97,6 +95,34 @@ class TrialProcess:
         except (ProcessLookupError, PermissionError):
             self._process.kill()
         self._process.wait()
+
+
+def _folder(state_dir: Path) -> tempfile.TemporaryDirectory[str]:
+    """A folder of the trial's own: among the server's state, or where that cannot be written, with other such ones.
+
+    Raises:
+        ApiError: MODEL_NOT_READY, there is no place for it.
+    """
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix="trial-", dir=state_dir)
+    except OSError as error:
+        reason = error.strerror
+    try:
+        return tempfile.TemporaryDirectory(prefix="pocketserve-trial-")
+    except OSError:
+        text = f"there is no place to try the file in: {reason}; make room in {state_dir}, which the server writes to"
+        raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1) from None
+
+
+def _answer(process: subprocess.Popen[bytes]) -> bytes:
+    """What it has written; nobody is waited for who may still hold the other end. An answer fits into a pipe."""
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    try:
+        return os.read(process.stdout.fileno(), MAX_ANSWER_BYTES)
+    except BlockingIOError:
+        return b""
 
 
 def _environment(folder: str) -> dict[str, str]:
