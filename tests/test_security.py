@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import stat
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -302,3 +304,22 @@ def test_tokens(header: str | None) -> None:
 def test_without_a_token_everybody_passes(header: str | None) -> None:
     """``--no-auth`` asks for nothing."""
     Guard(None).check_token(header)
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from pocketserve.security import ensure_token
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+ensure_token(Path(sys.argv[1]))
+"""
+
+
+def test_a_full_disk_leaves_no_empty_token(tmp_path: Path) -> None:
+    """The next start makes one; an empty file would be refused for ever."""
+    path = tmp_path / "token"
+    done = subprocess.run([sys.executable, "-c", FULL, str(path)], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1 and "cannot be made: File too large; make room on the device" in done.stderr
+    assert not path.exists()
+    assert ensure_token(path) == read_token(path)

@@ -65,8 +65,13 @@ def ensure_token(path: Path) -> str:
     import secrets  # late: a token is made once for an installation
 
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(f"{token}\n")
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{token}\n")
+    except OSError as error:
+        path.unlink(missing_ok=True)  # an empty one would be refused for ever
+        reason = f"{error.strerror}; make room on the device"
+        raise TokenFileError(f"the token file {path} cannot be made: {reason}") from None
     return token
 
 
