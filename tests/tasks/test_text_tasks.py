@@ -235,6 +235,7 @@ def test_a_model_that_reads_by_itself(tmp_path: Path) -> None:
         FILES,
     )
     assert arrays(task, "größe".encode())["text"].tolist() == ["größe".encode()]
+    assert arrays(task, b'["a\\ud800b"]')["text"].tolist() == ["a\ufffdb".encode()]  # half of a character
 
 
 WRONG: dict[str, tuple[list[TensorSpec], dict[str, Any], dict[str, Any], str]] = {

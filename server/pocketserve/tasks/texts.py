@@ -12,6 +12,7 @@ import numpy as np
 from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Hints, invalid_input
+from pocketserve.tasks.charsmap import LONE_SURROGATES
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.tokens import Special, Tokenizer
 from pocketserve.tensors import Array, TensorSpec
@@ -91,12 +92,12 @@ def read_object(body: memoryview, needed: Sequence[str], limit: int) -> dict[str
     for name in needed:
         if not isinstance(content.get(name), str):
             raise invalid_input(f"the text {name!r} is missing; this model takes {shown}")
-        checked_text(content[name], limit)
+        content[name] = checked_text(content[name], limit)
     return content
 
 
 def checked_text(text: str, limit: int) -> str:
-    """A text with something in it, within the limit.
+    """A text with something in it, within the limit. Halves of characters, which JSON can spell, become U+FFFD.
 
     Raises:
         ApiError: INVALID_INPUT.
@@ -105,7 +106,7 @@ def checked_text(text: str, limit: int) -> str:
         raise invalid_input(f"the text has {len(text)} characters, the limit is {limit} (text.max_chars in model.toml)")
     if not text.strip():
         raise invalid_input("the text is empty")
-    return text
+    return text if text.isascii() else LONE_SURROGATES.sub("\ufffd", text)
 
 
 class TokenInputs:
