@@ -59,7 +59,7 @@ class Addresses:
 
 
 def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what is under way and return. Runs on the main thread.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then finish what is under way and return. Runs on the main thread.
 
     A second signal ends the process at once.
 
@@ -185,6 +185,8 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal seen
         seen += 1
+        if seen > 1 and number == signal.SIGHUP:
+            return  # the terminal says it, and then its shell
         if seen > 1:
             sys.stderr.write("ended at once\n")
             os._exit(1)
@@ -192,7 +194,10 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
 
     # A signal that comes just before the I/O loop falls asleep would be noticed when it wakes; this wakes it.
     signal.set_wakeup_fd(wakeup_descriptor, warn_on_full_buffer=False)
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # a terminal that closes, unless nohup says otherwise
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, handle) for number in numbers}
 
     def restore() -> None:
         signal.set_wakeup_fd(-1)

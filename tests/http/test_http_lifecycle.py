@@ -278,7 +278,7 @@ def test_the_log_holds_neither_tokens_nor_inputs(new_server, models_copy):
 # --- The end
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_requests_finish_and_refuses_new_ones(new_server, models_copy, slow, refused, number):
     server = new_server(models_copy, "--drain-timeout", "30")
     under_way = slow.begin(server)
