@@ -118,7 +118,7 @@ def test_numbers_instead_of_a_picture() -> None:
         (b"hello", ErrorCode.INVALID_INPUT, "not a picture"),
         (b"[1, 2]", ErrorCode.INVALID_INPUT, "cannot take 2 values"),
         (b"[1, 2", ErrorCode.MALFORMED_JSON, "JSON"),
-        (b"{}", ErrorCode.INVALID_INPUT, "cannot take 1 values"),
+        (b"{}", ErrorCode.INVALID_INPUT, "cannot take 1 value"),
     ],
 )
 def test_bodies_that_are_refused(body: bytes, code: ErrorCode, part: str) -> None:

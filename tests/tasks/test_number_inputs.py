@@ -96,7 +96,7 @@ BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
     "broken JSON": (b"[1, 2", MALFORMED, "JSON"),
     "duplicate feature": (b'{"age":1,"age":1}', MALFORMED, "'age'"),
     "no values": (b"[]", INPUT, "cannot take 0 values"),
-    "a number": (b"5", INPUT, "row 0 has 1 values"),
+    "a number": (b"5", INPUT, "row 0 has 1 value;"),
     "a CSV line of three and one of two": (b"1,2,3\n4,5", INPUT, "row 1 has 2 values"),
     "CSV with a missing feature": (b"age,bp\n1,2", INPUT, "row 0: feature 'bmi' is missing"),
     "CSV with words": (b"age,bmi,bp\n1,2,high", INPUT, "row 0: feature 'bp' is no number"),
