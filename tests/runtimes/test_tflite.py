@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
+from conftest import StartServer
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession, RuntimeMissingError
 from pocketserve.runtimes.tflite import RUNTIME, TfliteRuntime, TfliteSession
 from pocketserve.runtimes.tflite_open import PACKAGES, Package
 from pocketserve.tensors import Quantization, TensorSpec, dequantize, quantize
+from pocketserve_client import Client
 
 DATA = Path(__file__).parent / "data"
 # Silent wrong results are the danger, not the last bit: packages round differently.
@@ -44,6 +46,41 @@ def texts(*values: bytes) -> np.ndarray:
 
 def floats(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
+
+
+# --- State
+
+
+def test_state_is_kept_until_it_is_reset():
+    session = opened("counter")
+    assert isinstance(session, ResettableSession)
+    for rounds in (2, 1):
+        session.reset()
+        for _ in range(rounds):
+            (total,) = session.run({"serving_default_x:0": floats(1, 2)}).values()
+        assert total.tolist() == [rounds, 2 * rounds]
+
+
+def test_models_without_state_are_not_reset():
+    assert not isinstance(opened("two_signatures"), ResettableSession)
+
+
+@pytest.mark.live
+def test_requests_of_strangers_do_not_hear_each_other(new_server: StartServer, tmp_path: Path):
+    (tmp_path / "models").mkdir()
+    shutil.copy(DATA / "counter.tflite", tmp_path / "models")
+    server = new_server(tmp_path / "models")
+    with Client(server.url, server.token) as client:
+
+        def total(**parameters: object) -> list[float]:
+            return client.infer("counter", {"x": floats(1, 2)}, parameters=parameters).popitem()[1].tolist()
+
+        assert [total(), total()] == [[1, 2], [1, 2]]
+        assert total(sequence_id="a", sequence_start=True) == [1, 2]
+        assert total(sequence_id="b", sequence_start=True) == [1, 2]
+        assert total() == [1, 2]
+        assert total(sequence_id="a") == [2, 4]
+        assert total(sequence_id="b", sequence_end=True) == [2, 4]
 
 
 # --- What a session says of its model

@@ -31,7 +31,7 @@ from pocketserve.tensors import Array, TensorSpec
 from .base import ModelLoadError, ModelSource, Signature
 from .tflite_delegates import OPTION_KEYS, read_options
 from .tflite_errors import delegate_fault, explained, let_go
-from .tflite_open import PACKAGES, Opener, Package, allocated, checked_size, import_first
+from .tflite_open import PACKAGES, Opener, Package, allocated, checked, import_first
 from .tflite_ports import (
     Entry,
     byte_size,
@@ -70,24 +70,24 @@ class TfliteRuntime:
         if not isinstance(xnnpack, bool):
             raise ModelLoadError(f"the option xnnpack is true or false, not {xnnpack!r}")
         wanted = read_options(source)
-        size = checked_size(source.path)
+        size, stateful = checked(source.path)
         framework = import_first(self._packages)
         opener = Opener(framework, source, xnnpack, wanted)
         try:
-            return _open_session(opener, framework.title, size)
+            return _open_session(StatefulSession if stateful else TfliteSession, opener, framework.title, size)
         except ModelLoadError:
             raise
         except Exception as error:
             raise ModelLoadError(explained(source.path.name, framework.title, str(error))) from error
 
 
-def _open_session(opener: Opener, title: str, size: int) -> TfliteSession:
+def _open_session(kind: type[TfliteSession], opener: Opener, title: str, size: int) -> TfliteSession:
     """A session with the delegate, else with the CPU alone.
 
     A model that is at fault itself fails on the CPU too, and that error is the one to report.
     """
     try:
-        session = TfliteSession(opener, title, size)
+        session = kind(opener, title, size)
     except Exception as error:
         if opener.wanted is None:
             raise
@@ -95,7 +95,7 @@ def _open_session(opener: Opener, title: str, size: int) -> TfliteSession:
         let_go(error)
     else:
         return _checked_device(opener, session)
-    session = TfliteSession(opener.without_delegate(), title, size)
+    session = kind(opener.without_delegate(), title, size)
     if opener.wanted.required:
         session.close()
         raise opener.wanted.refusal(fault)
@@ -359,3 +359,17 @@ class TfliteSession:
 
 RUNTIME = TfliteRuntime()
 """The runtime of the kind ``tflite``."""
+
+
+class StatefulSession(TfliteSession):
+    """One interpreter with a model that keeps state from run to run: a recurrent layer's, or a variable."""
+
+    def reset(self) -> None:
+        """See :class:`~pocketserve.runtimes.base.ResettableSession`.
+
+        A model that has several signatures says itself what becomes of its state, as those do that are trained on the
+        device: it keeps it.
+        """
+        # The packages can reset tensors but not variables; a new interpreter has neither.
+        if len(self._named) < 2:
+            self._discard()

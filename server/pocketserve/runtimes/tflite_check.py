@@ -10,42 +10,62 @@ from pathlib import Path
 
 from pocketserve.runtimes.flatbuffer import BUDGET, Buffer, DamagedFileError, Table, mapped
 
+_STATE_OPERATORS = frozenset({142, 143, 144})
+"""VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE."""
 
-def check_model(path: Path) -> None:
+_ESCAPE = 127
+"""What the older, smaller field for an operator's kind says of kinds that are beyond it."""
+
+
+def check_model(path: Path) -> bool:
     """Refuse a model file whose graphs, tensors or weights lie outside it, as in one that was copied in part.
+
+    Returns:
+        Whether the model keeps state from run to run.
 
     Raises:
         DamagedFileError: the file is no TFLite model or is not whole.
     """
     try:
         with mapped(path) as data:
-            _check_parts(Buffer(data, b"TFL3", BUDGET + len(data)).root())
+            return _check_parts(Buffer(data, b"TFL3", BUDGET + len(data)).root())
     except OSError as error:
         raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
-def _check_parts(model: Table) -> None:
+def _check_parts(model: Table) -> bool:
     """Model: 1 operator codes, 2 subgraphs, 4 buffers. Buffer: 0 data."""
-    codes = len(model.tables(1, lambda code: code.text(1)))
+    codes = model.tables(1, _operator_kind)
     buffers = len(model.tables(4, lambda buffer: buffer.extent(0)))
-    graphs = model.tables(2, lambda graph: _check_graph(graph, codes, buffers))
+    graphs = model.tables(2, lambda graph: _check_graph(graph, len(codes), buffers))
     if not graphs:
         raise DamagedFileError("there is no graph in it")
+    return any(graphs) or not _STATE_OPERATORS.isdisjoint(codes)
 
 
-def _check_graph(graph: Table, codes: int, buffers: int) -> None:
-    """SubGraph: 0 tensors, 1 inputs, 2 outputs, 3 operators. Tensor: 0 shape, 2 buffer, 3 name, 7 signature."""
-    used = graph.tables(0, lambda tensor: _check_tensor(tensor, buffers))
-    _check_indices(graph.integers(1, "i") + graph.integers(2, "i"), len(used))
-    graph.tables(3, lambda operator: _check_operator(operator, codes, len(used)))
+def _operator_kind(code: Table) -> int:
+    """OperatorCode: 0 the older field, 1 custom name, 3 kind."""
+    code.text(1)
+    older = code.integer(0, "b")
+    return older if older < _ESCAPE else code.integer(3, "i")
 
 
-def _check_tensor(tensor: Table, buffers: int) -> None:
+def _check_graph(graph: Table, codes: int, buffers: int) -> bool:
+    """SubGraph: 0 tensors, 1 inputs, 2 outputs, 3 operators. Tells whether a tensor keeps its values."""
+    kept = graph.tables(0, lambda tensor: _check_tensor(tensor, buffers))
+    _check_indices(graph.integers(1, "i") + graph.integers(2, "i"), len(kept))
+    graph.tables(3, lambda operator: _check_operator(operator, codes, len(kept)))
+    return any(kept)
+
+
+def _check_tensor(tensor: Table, buffers: int) -> bool:
+    """Tensor: 0 shape, 2 buffer, 3 name, 5 is variable, 7 signature."""
     tensor.text(3)
     tensor.integers(0, "i")
     tensor.integers(7, "i")
     if tensor.integer(2, "I") >= max(buffers, 1):
         raise DamagedFileError("a tensor's weights are not there")
+    return bool(tensor.integer(5, "B"))
 
 
 def _check_operator(operator: Table, codes: int, tensors: int) -> None:

@@ -141,8 +141,8 @@ class Opener:
             _log.warning("%s runs without the delegate %s, which %s", self._source.path.name, self.wanted.name, fault)
 
 
-def checked_size(path: Path) -> int:
-    """Bytes of a file that is a whole TFLite model.
+def checked(path: Path) -> tuple[int, bool]:
+    """Bytes of a file that is a whole TFLite model, and whether it keeps state from run to run.
 
     Raises:
         ModelLoadError: it is not, or cannot be read.
@@ -157,10 +157,9 @@ def checked_size(path: Path) -> int:
             f"{path.name} is no TFLite model (bytes 4 to 7 are not TFL3); copy or convert the file again"
         )
     try:
-        check_model(path)
+        return size, check_model(path)
     except DamagedFileError as error:
         raise ModelLoadError(f"{path.name} is damaged or cut short ({error}); copy the file again") from error
-    return size
 
 
 def _identity(path: Path) -> tuple[int, ...]:

@@ -90,6 +90,22 @@ def two_signatures(folder: Path) -> bytes:
     return tf.lite.TFLiteConverter.from_saved_model(str(folder)).convert()
 
 
+def counter(folder: Path) -> bytes:
+    """A model that adds up what it is given in a variable."""
+    module = tf.Module()
+    module.total = tf.Variable(tf.zeros(2))
+
+    @tf.function(input_signature=[tf.TensorSpec([2], tf.float32, name="x")])
+    def count(x):
+        module.total.assign_add(x)
+        return {"total": tf.identity(module.total)}
+
+    tf.saved_model.save(module, str(folder), signatures=count)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(folder))
+    converter.experimental_enable_resource_variables = True
+    return converter.convert()
+
+
 def int8() -> bytes:
     """The dense model with int8 inputs and outputs."""
     samples = np.random.default_rng(7).uniform(-1, 1, (64, 1, 3)).astype(np.float32)
@@ -272,7 +288,8 @@ def main() -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        two = two_signatures(Path(folder))
+        two = two_signatures(Path(folder, "two"))
+        counting = counter(Path(folder, "counter"))
     select = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
     dense = convert("dense")
     models = {
@@ -280,6 +297,7 @@ def main() -> None:
         "int8_io": int8(),
         "strings": convert("strings"),
         "two_signatures": two,
+        "counter": counting,
         "several_outputs": convert("many"),
         "two_inputs": convert("add"),
         "free_image": convert("pool"),
