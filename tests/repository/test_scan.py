@@ -121,6 +121,27 @@ def test_a_folder_without_models(tmp_path: Path) -> None:
     assert scan(fill(tmp_path, "photos/a.png", "recipes/train.py", "deep/er/m.tflite")) == {}
 
 
+def test_models_in_a_folder_of_their_kind(tmp_path: Path) -> None:
+    """As Hugging Face's exporter lays them down; what lies beside it says more."""
+    fill(tmp_path, "m/config.json", "m/onnx/model.onnx", "m/onnx/model_quantized.onnx", "m/onnx/model.onnx_data")
+    fill(tmp_path, "n/onnx/model.onnx", "n/n.tflite", "o/images/model.onnx")
+    found = scan(tmp_path)
+    assert versions(found["m"]) == {"onnx": "model.onnx", "onnx-quantized": "model_quantized.onnx"}
+    assert found["m"].default_version == "onnx"
+    assert versions(found["n"]) == {"tflite": "n.tflite"}
+    assert "o" not in found
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"])
+def test_weights_without_a_model(tmp_path: Path, file: str) -> None:
+    """A folder as Hugging Face saves it is listed, and says what is missing."""
+    fill(tmp_path, "m/config.json", f"m/{file}", "n/data.bin")
+    found = scan(tmp_path)
+    assert list(found) == ["m"]
+    assert found["m"].versions == {}
+    assert f"m holds weights ({file}) without a model: add a model.py" in str(found["m"].problem)
+
+
 def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
     """A manifest declares the versions; files that it leaves out are none."""
     toml = 'default_version = "b"\n[versions.a]\nfile = "a.tflite"\nxnnpack = true\n[versions.b]\nfile = "sub/b.tflite"'

@@ -16,7 +16,7 @@ from pocketserve.repository.manifest import (
     read_manifest,
 )
 from pocketserve.repository.toml_table import ManifestError
-from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind, content_of, kind_at, kind_of_name
+from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind, content_of, kind_at, kind_named, kind_of_name
 from pocketserve_wire.records import dataclass
 
 EMPTY_MANIFEST = Manifest()
@@ -140,7 +140,21 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     if manifest_path.is_file():
         return _from_manifest(folder, root, manifest_path)
     versions = _undeclared_versions(folder, root)
-    return _model(folder.name, folder, versions) if versions else None
+    if versions:
+        return _model(folder.name, folder, versions)
+    weights = next((path.name for path in sorted(folder.iterdir()) if _is_weights(path.name)), None)
+    if weights is None:
+        return None
+    problem = (
+        f"{folder.name} holds weights ({weights}) without a model: add a model.py that builds it and a model.toml, or "
+        "export it as ONNX or TFLite"
+    )
+    return ModelEntry(folder.name, folder, {}, "", problem=problem)
+
+
+def _is_weights(file_name: str) -> bool:
+    """Whether a file is what Hugging Face's folders hold, which is no model by itself."""
+    return file_name.endswith(".safetensors") or (file_name.startswith("pytorch_model") and file_name.endswith(".bin"))
 
 
 def _from_manifest(folder: Path, root: Path, manifest_path: Path) -> ModelEntry:
@@ -184,10 +198,15 @@ def _undeclared_versions(folder: Path, root: Path) -> dict[str, VersionEntry]:
     if itself is not None:
         return {itself.name: VersionEntry(itself.name, itself, folder, problem=_problem_of(folder, root))}
     versions = _versions_of_files(_models_in(folder), root, variant_from=folder.name)
-    for child in sorted(folder.iterdir()):
-        if child.is_dir() and child.name.isdecimal():
+    children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
+    for child in children:
+        if child.name.isdecimal():
             versions |= _numbered_version(child, root)
-    return versions
+    if versions:
+        return versions
+    # Hugging Face's layout: NAME/config.json, NAME/onnx/model.onnx.
+    inner = (path for child in children if kind_named(child.name) for path in _models_in(child))
+    return _versions_of_files(list(inner), root, variant_from="model")
 
 
 def _versions_of_files(paths: list[Path], root: Path, *, variant_from: str) -> dict[str, VersionEntry]:
