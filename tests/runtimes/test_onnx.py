@@ -536,6 +536,7 @@ def test_types_that_cannot_be_served(opened: Opener, model: Any, reason: str):
             built([node("Relu", ["nothing"], ["y"])], [value("x", 1, [1])], [value("y", 1, [1])]),
             r"onnxruntime .* cannot load m\.onnx, which may be damaged \(.*nothing.*\); copy or export the file again",
         ),
+        (bytes(4) + b"ORTM" + bytes(100), r"m\.onnx is in ONNX Runtime's own format, .*; use the \.onnx file"),
         (onnx.ModelProto(), "there is no graph in it|is empty"),
         (b"", r"m\.onnx is no ONNX model, or damaged .*is empty.*; copy or export"),
         (b"PK\3\4" + bytes(100), r"m\.onnx is no ONNX model, or damaged"),
@@ -553,6 +554,15 @@ def test_one_sentence_for_what_does_not_load(
     assert str(tmp_path) not in text
     assert "onnxruntime_src" not in text
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_locale_that_is_not_there(opened: Opener):
+    """As in Termux, and where texts are put into words by a model of scikit-learn."""
+    step = node("StringNormalizer", ["x"], ["y"], case_change_action="LOWER", locale="nowhere_NO")
+    model = built([step], [value("x", T.STRING, [1])], [value("y", T.STRING, [1])])
+    reason = r"m\.onnx compares texts by the rules of the locale nowhere_NO, .*; install it, or export the model"
+    with pytest.raises(ModelLoadError, match=reason):
+        opened(model)
 
 
 def test_a_missing_file_and_one_that_is_none(tmp_path: Path):

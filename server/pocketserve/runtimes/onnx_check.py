@@ -33,6 +33,9 @@ MAX_FILE_BYTES = (1 << 31) - 1
 MAX_ELEMENTS = 1 << 48
 """Of one tensor, far more than a phone's storage holds."""
 
+_ORT_FORMAT = b"ORTM"
+"""What stands behind the first four bytes of a model that ONNX Runtime has compiled for itself."""
+
 _MAX_RANK = 64
 _MAX_ENTRY_BYTES = 4096
 """Of a name or value in a tensor's external data; no file system takes longer paths."""
@@ -103,6 +106,11 @@ def check_model(path: Path) -> ModelFacts:
         if size > MAX_FILE_BYTES:
             raise ModelLoadError(f"{path.name} is larger than 2 GB; save the model with its weights as external data")
         with mapped(path) as data:
+            if data[4:8] == _ORT_FORMAT:
+                raise ModelLoadError(
+                    f"{path.name} is in ONNX Runtime's own format, which depends on its version and on the machine; "
+                    "use the .onnx file that it was made from"
+                )
             return _facts(_Reader(data), size, _Files(path))
     except DamagedFileError as error:
         raise ModelLoadError(

@@ -43,6 +43,11 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"MLDataType for: tensor\((\w+)\)"),
         "has a tensor of type {0}, which {framework} does not have; convert the model with another type",
     ),
+    (
+        re.compile(r"Failed to construct locale with name:([\w.-]+)"),
+        "compares texts by the rules of the locale {0}, which this system does not have; install it, or export the "
+        "model with the locale C",
+    ),
     (re.compile(r"bad_alloc|bad allocation|Failed to allocate memory"), "needs more memory than there is"),
 )
 """What a text of ONNX Runtime says about a model, in words."""

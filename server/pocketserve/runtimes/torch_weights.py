@@ -7,6 +7,7 @@ names that all begin with the wrapper's (``module.`` of DataParallel, ``model.``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ _USUAL = ("state_dict", "model_state_dict", "model")
 """What checkpoints call the weights by custom, where they hold several dictionaries that would fit."""
 
 _MAX_WRAPPERS = 3
+
+_FOREIGN = re.compile(r"Unsupported (?:global|class|operand): (?:GLOBAL )?([\w.]+)")
 
 
 def fill(torch: Any, module: Any, source: ModelSource) -> None:
@@ -93,12 +96,20 @@ def _pickled_state(torch: Any, path: Path) -> Any:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     except Exception as error:
         raise ModelLoadError(
-            f"{path.name} cannot be read as plain weights ({' '.join(str(error).split())[:300]}); save it with "
+            f"{path.name} cannot be read as plain weights ({_reason(error)}); save it with "
             "torch.save(module.state_dict()) or as safetensors"
         ) from None
     if not isinstance(state, dict):
         raise ModelLoadError(f"{path.name} holds {type(state).__name__}, not a state dict")
     return state
+
+
+def _reason(error: Exception) -> str:
+    """What PyTorch says of a file, or what is in it besides weights; without the advice to run it all the same."""
+    text = " ".join(str(error).split())
+    if found := _FOREIGN.search(text):
+        return f"it holds {found[1]}, which is code, besides tensors"
+    return text[:300]
 
 
 def _is_zip(path: Path) -> bool:

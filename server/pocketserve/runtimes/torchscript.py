@@ -42,7 +42,8 @@ _GAP = r"(?:\s|\\|#[^\n]*\n)*"
 _FILE_ACCESS = re.compile(rf"\b(?:torch|aten){_GAP}\.{_GAP}(save|from_file)\b")
 
 _INSTEAD = {
-    "state_dict": "holds weights without a model; build the model in a model.py and name this file as its weights",
+    "state_dict": "holds weights without a model, or a pickled module, which is code that is never run; save the model "
+    "with torch.jit.save or as ONNX, or build it in a model.py and name its state dict as the weights",
     "pt2": "is an exported program; give it the ending .pt2",
     "aoti": "is a compiled package of native code, which is not served; serve the exported program",
     None: "is no TorchScript archive, or is damaged; save it again with torch.jit.save",
