@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS
-from pocketserve.cli.ending import tidy_end
+from pocketserve.cli.ending import tidy_end, whole_step
 
 LIMIT_S = 60.0
 DIGITS = str(MODELS / "digits" / "digits.tflite")
@@ -106,12 +106,29 @@ def test_a_second_wish_does_not_interrupt_tidying() -> None:
     assert tidied == [True]
 
 
+def test_a_step_is_finished_first() -> None:
+    """Such as the start of a process, which would belong to nobody; steps within a step are a part of it."""
+    done: list[str] = []
+
+    def work() -> None:
+        with whole_step():
+            with whole_step():
+                signal.raise_signal(signal.SIGTERM)
+                done.append("inner")
+            done.append("outer")
+        done.append("behind it")
+
+    with pytest.raises(KeyboardInterrupt), tidy_end():
+        work()
+    assert done == ["inner", "outer"]
+
+
 def test_other_threads_hear_of_no_signals() -> None:
     """A command may run on one all the same."""
     found: list[bool] = []
 
     def run() -> None:
-        with tidy_end():
+        with tidy_end(), whole_step():
             found.append(True)
 
     thread = threading.Thread(target=run)

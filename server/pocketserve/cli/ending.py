@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -12,6 +13,30 @@ from typing import Final
 SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 SAME_WISH_S: Final = 2.0
 """A signal that follows another one sooner says nothing new, and must not interrupt the tidying; a later one may."""
+
+
+_steps: Final[list[bool]] = []
+"""For each step that is under way on the main thread, whether the end is wanted behind it."""
+
+
+@contextlib.contextmanager
+def whole_step() -> Iterator[None]:
+    """Finish what is in the block before the end that ``tidy_end`` asks for, for short steps of the main thread.
+
+    A process that is being started belongs to nobody until ``Popen`` has returned; interrupted inside, it lives on.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no signal interrupts other threads
+        yield
+        return
+    _steps.append(False)
+    try:
+        yield
+    finally:
+        wanted = _steps.pop()
+    if wanted and _steps:
+        _steps[-1] = True
+    elif wanted:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -26,8 +51,12 @@ def tidy_end() -> Iterator[None]:
     def end(_number: int, _frame: FrameType | None) -> None:
         nonlocal last
         before, last = last, time.monotonic()
-        if last - before >= SAME_WISH_S:
-            raise KeyboardInterrupt
+        if last - before < SAME_WISH_S:
+            return
+        if _steps:
+            _steps[-1] = True
+            return
+        raise KeyboardInterrupt
 
     numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     previous = {number: signal.getsignal(number) for number in numbers}

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.ending import whole_step
 from pocketserve_wire.records import dataclass
 
 START_TIMEOUT_S = 60.0
@@ -46,18 +47,25 @@ def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
         command = [sys.executable, "-m", "pocketserve.cli.bound", str(os.getpid()), "serve", str(models)]
         command += ["--http-port", "0", "--socket-port", "0"]
         command += ["--ready-file", str(ready), "--token-file", str(token), "--log-level", "warning", *options]
-        process = subprocess.Popen(command)
+        process: subprocess.Popen[bytes] | None = None
         try:
+            with whole_step():
+                process = subprocess.Popen(command)
             found = _await_ready(process, ready)
             urls = {name: f"{name}://{found[name]['host']}:{found[name]['port']}" for name in ("http", "socket")}
             yield OwnServer(process.pid, urls["http"], urls["socket"], token)
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            if process is not None:
+                _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> dict[str, dict[str, str]]:
