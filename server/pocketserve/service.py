@@ -16,6 +16,7 @@ from pocketserve import __version__
 from pocketserve.config import SETTINGS, Config
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.engine import Engine, State
+from pocketserve.engine.lane import Lane, superseded
 from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.statistics import Timing, VersionStatistics
@@ -361,6 +362,25 @@ class Service:
         if error is not None:
             statistics.record_failure(0, error.code)
         return error
+
+    def lane(self, name: str, version: str | None) -> Lane | None:
+        """Where requests for a version wait, if it is loaded."""
+        try:
+            entry, found = self._resolve(name, version)
+        except ApiError:
+            return None
+        running = self.engine.running(entry.name, found.name)
+        return running.lane if running is not None else None
+
+    def supersede(self, name: str, version: str | None) -> ApiError:
+        """Why a request of a stream is not run whose place a newer one took before its model heard of it; counted."""
+        try:
+            entry, found = self._resolve(name, version)
+        except ApiError as error:
+            return error
+        refusal = superseded()
+        self.engine.statistics(entry.name, found.name).record_failure(0, refusal.code)
+        return refusal
 
     def infer_planned(self, name: str, version: str | None, plan: Plan, body: memoryview, terms: Terms) -> EncodedBody:
         """As :meth:`infer`, from body to body, for a request whose JSON part is known: only the tensors are looked at.

@@ -205,6 +205,61 @@ def test_answers_of_a_stream_are_fresh(cameras):
     assert set(world.codes()) == {None, ErrorCode.SUPERSEDED}
 
 
+@pytest.mark.parametrize("cameras", [1, 3, 40])
+def test_many_streams_together_at_four_times_the_load(cameras):
+    """Frames come irregularly, at four times what the model can do in all: nobody is refused, none is left behind."""
+    world = World(slots=2)
+    line = world.lane(0.1)
+    for camera in range(cameras):
+        for time in poisson(40 / cameras, 100, 100 + camera):
+            world.send(line, time, stream=f"camera {camera}")
+    world.run()
+    answers = world.answers()
+    assert set(world.codes()) == {None, ErrorCode.SUPERSEDED}
+    assert len(answers) >= 0.95 * 100 / 0.1
+    # A frame takes the place of the one before, so no camera waits for more than one round of all of them.
+    assert max(fate.age for fate in answers) <= 0.1 * (cameras + 1) + 1e-9
+    by_camera = Counter(fate.ticket.stream for fate in answers)
+    assert len(by_camera) == cameras and max(by_camera.values()) <= 2 * min(by_camera.values()) + 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_no_older(seed):
+    """A transport keeps the newest of a stream whose request runs, and brings it at the run's end."""
+
+    def play(holding: bool) -> list[Fate]:
+        world = World(slots=2)
+        line = world.lane(0.1)
+        held: list[tuple[float, Ticket]] = []
+
+        def bring() -> None:
+            if held:
+                world._arrive(line, held.pop()[1])
+
+        def arrive(time: float) -> None:
+            ticket = Ticket(FOREVER, arrived=time, stream="camera")
+            if holding and not line.idle:
+                held[:] = [(time, ticket)]
+            else:
+                world._arrive(line, ticket)
+
+        finish = world._finish
+
+        def finish_and_bring(*run: Any) -> None:
+            finish(*run)
+            bring()
+
+        world._finish = finish_and_bring  # type: ignore[method-assign]
+        for time in poisson(40, 60, seed):
+            world.at(time, lambda time=time: arrive(time))
+        world.run()
+        return world.answers()
+
+    kept, waited = play(holding=True), play(holding=False)
+    assert [fate.ticket.arrived for fate in kept] == [fate.ticket.arrived for fate in waited]
+    assert [fate.ended for fate in kept] == [fate.ended for fate in waited]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_passing_over_what_would_be_replaced_at_once_changes_no_answer(seed):
     """A transport that has a newer request of a stream in hand may leave the older out while one of them waits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from framed import TIMEOUT_S, Framed
 from pocketserve.engine.lane import Lane
 from pocketserve.engine.terms import Terms
 from pocketserve_wire import ErrorCode
-from pocketserve_wire.frames import FrameType
+from pocketserve_wire.frames import Frame, FrameType, encode_frame
 
 TARGET = "POST /v2/models/petals/infer"
 TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.8, 3.0, 4.3]}
@@ -171,3 +172,126 @@ def test_a_service_that_drains_says_so_whatever_waits(busy):
     busy.wait(2)
     assert not busy.service.drain(0.0)
     assert busy.service.refusal("petals", None, memoryview(body())) is None
+
+
+def test_what_comes_among_refused_requests_is_answered(busy):
+    waiting = busy.wait(2)
+    assert busy.peer.call(TARGET, body()).code == "QUEUE_FULL"
+    large = body()[:-1] + b" " * 100_000 + b"}"  # not seen in one look, and too long to be refused before it is read
+    frames = [busy.peer.write(TARGET, body()), busy.peer.write("GET /v2/models/petals")]
+    frames += [busy.peer.write(TARGET, large), busy.peer.write(TARGET, body())]
+    frames += [encode_frame(Frame(FrameType.PING, arg=7)), busy.peer.write(TARGET, body())]
+    busy.peer.send(b"".join(frames))
+    found = [busy.peer.next() for _ in range(6)]
+    assert [frame.arg for frame in found if frame.type == FrameType.PONG] == [7]
+    status = {frame.request_id: frame.arg for frame in found if frame.type == FrameType.RESPONSE}
+    first = waiting[-1] + 2
+    assert status == {first: 429, first + 1: 200, first + 2: 429, first + 3: 429, first + 4: 429}
+    busy.peer.cancel(waiting[1])
+    assert busy.peer.answer().code == "CANCELLED"
+    assert busy.peer.ask(TARGET, body())  # there is a place again
+    busy.go()
+    assert {answer.status for answer in busy.peer.answers(2).values()} == {200}
+
+
+class Gated:
+    """A session whose runs wait until they are let through."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.begun, self.may_end = threading.Semaphore(0), threading.Semaphore(0)
+
+    def run(self, *arguments: Any) -> Any:
+        """As the session's own."""
+        self.begun.release()
+        assert self.may_end.acquire(timeout=TIMEOUT_S)
+        return self._session.run(*arguments)
+
+
+class Camera:
+    """A connection whose one request of a stream runs until the test lets it end."""
+
+    def __init__(self, started: Any) -> None:
+        self.service, self.server, self.peer = started.service, started.server, started.connect()
+        assert self.peer.call(TARGET, body()).status == 200
+        self.lane: Lane = self.service.engine.running("petals", "tflite").lane
+        idle = self.lane._line.idle
+        self.session = idle[0] = Gated(idle[0])
+        self.running = self.frame()
+        assert self.session.begun.acquire(timeout=TIMEOUT_S)
+
+    def frame(self, stream: str = "camera") -> int:
+        """Send one more."""
+        return self.peer.ask(TARGET, body(stream=stream))
+
+    def end(self, count: int = 1) -> None:
+        """Let so many runs end."""
+        self.session.may_end.release(count)
+
+
+@pytest.fixture
+def camera(local: Any) -> Iterator[Camera]:
+    """A camera whose first frame is being answered."""
+    one = Camera(local(queue_limit=2))
+    yield one
+    one.end(64)
+    one.peer.close()
+
+
+def test_the_newest_of_a_stream_waits_without_a_thread(camera):
+    ids = [camera.frame() for _ in range(9)]
+    gone = camera.peer.answers(8)
+    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {"SUPERSEDED"}
+    assert camera.lane.waiting == 0
+    assert camera.service.engine.statistics("petals", "tflite").unanswered["superseded"].count == 8
+    camera.end(2)
+    answers = camera.peer.answers(2)
+    assert list(answers) == [camera.running, ids[-1]] and {answer.status for answer in answers.values()} == {200}
+    camera.end()
+    assert camera.peer.call(TARGET, body()).status == 200
+
+
+def test_another_stream_and_other_requests_pass_by_what_is_held(camera, until):
+    kept = camera.frame()
+    meta = camera.peer.call("GET /v2/models/petals")
+    assert meta.status == 200
+    other = camera.frame("another")
+    until(lambda: camera.lane.waiting == 1)
+    plain = camera.peer.ask(TARGET, body())
+    until(lambda: camera.lane.waiting == 2)
+    assert camera.peer.call(TARGET, body()).code == "QUEUE_FULL"
+    camera.end(16)  # what waits is tried as a batch too
+    assert sorted(camera.peer.answers(4)) == [camera.running, kept, other, plain]
+
+
+def test_a_held_request_can_be_cancelled(camera):
+    kept = camera.frame()
+    camera.peer.cancel(kept)
+    cancelled = camera.peer.answer()
+    assert (cancelled.request_id, cancelled.code) == (kept, "CANCELLED")
+    camera.end()
+    assert camera.peer.answer().request_id == camera.running
+
+
+@pytest.mark.parametrize("ending", ["half-close", "goaway"])
+def test_a_held_request_is_answered_before_the_connection_ends(camera, ending):
+    kept = camera.frame()
+    assert camera.peer.call("GET /v2/models/petals").status == 200  # so it is held by now
+    if ending == "half-close":
+        camera.peer.socket.shutdown(socket.SHUT_WR)
+    else:
+        camera.server.drain()
+        camera.peer.frame(FrameType.GOAWAY)
+    camera.end(2)
+    answers = camera.peer.answers(2)
+    assert sorted(answers) == [camera.running, kept]
+    assert answers[kept].status == (200 if ending == "half-close" else 503)
+    assert camera.server.wait(TIMEOUT_S)
+
+
+def test_a_held_request_dies_with_its_connection(camera, until):
+    camera.frame()
+    assert camera.peer.call("GET /v2/models/petals").status == 200
+    camera.peer.close()
+    camera.end(2)
+    until(lambda: not camera.server.connections)

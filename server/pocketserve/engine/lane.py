@@ -191,6 +191,7 @@ class Lane:
         self._scheduler = scheduler or Scheduler(len(sessions) + 1, clock)
         self._lock, self._sharing = self._scheduler.lock, self._scheduler.sharing
         self._clock = clock
+        self._under_way: set[str] = set()
 
     def refusal(self, stream: str = "") -> ApiError | None:
         """What a request would be answered at once if it came now; None if that cannot be told without it.
@@ -211,6 +212,14 @@ class Lane:
 
     def _full(self) -> ApiError:
         return _refusal(ErrorCode.QUEUE_FULL, self._line.limit, self._line.recent_run_s * self._line.limit)
+
+    def holds(self, stream: str) -> bool:
+        """Whether a request of this stream waits."""
+        return stream in self._line.streams
+
+    def runs(self, stream: str) -> bool:
+        """Whether a request of this stream is being run, by itself."""
+        return stream in self._under_way
 
     @property
     def waiting(self) -> int:
@@ -260,9 +269,13 @@ class Lane:
             session = self._scheduler.join(self._line, waiter)
             if session is None:
                 return self._await_turn(waiter, terms, arrived)
-        return self._run_alone(work, session, arrived)
+        return self._run_alone(work, session, arrived, stream=terms.stream)
 
-    def _run_alone(self, work: Work[T], session: Session, arrived: int, waited: Sequence[Ticket] = ()) -> Turn[T]:
+    def _run_alone(
+        self, work: Work[T], session: Session, arrived: int, waited: Sequence[Ticket] = (), stream: str = ""
+    ) -> Turn[T]:
+        if stream:
+            self._under_way.add(stream)
         clock = time.perf_counter_ns
         started = clock()
         try:
@@ -270,6 +283,8 @@ class Lane:
         finally:
             run_ns = clock() - started
             self._scheduler.finish(self._line, session, run_ns / 1e9, waited)
+            if stream:
+                self._under_way.discard(stream)
         return Turn(result, started - arrived, run_ns)
 
     def _await_turn(self, waiter: _Waiter, terms: Terms, arrived: int) -> Turn[Any]:
@@ -305,7 +320,7 @@ class Lane:
 
     def _lead(self, waiter: _Waiter, session: Session, arrived: int) -> Turn[Any]:
         if not waiter.mates:
-            return self._run_alone(waiter.work, session, arrived, (waiter,))
+            return self._run_alone(waiter.work, session, arrived, (waiter,), waiter.stream)
         assert self._batcher is not None
         everyone = [waiter, *waiter.mates]
         started = time.perf_counter_ns()
@@ -335,9 +350,15 @@ def expired() -> ApiError:
     return ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed before the model could start on it")
 
 
+def superseded() -> ApiError:
+    """The answer to a request whose place a newer one of its stream has taken."""
+    text = "a newer request of the same stream took this one's place; the model was not run"
+    return ApiError(ErrorCode.SUPERSEDED, text)
+
+
 def _refusal(code: ErrorCode, limit: int, wait_s: float) -> ApiError:
     if code is ErrorCode.SUPERSEDED:
-        return ApiError(code, "a newer request of the same stream took this one's place; the model was not run")
+        return superseded()
     if code is ErrorCode.DEADLINE_EXCEEDED:
         return expired()
     return ApiError(

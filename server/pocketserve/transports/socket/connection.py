@@ -4,6 +4,9 @@ The right to read is one thing that exactly one thread holds, or the watcher kee
 read a request lays that right down with the watcher, runs the request itself, and takes it up again before it sends
 the answer; while it runs, the watcher gives the right to another thread as soon as bytes come. So reading never
 waits for inference, and a client that waits for each answer is served by one thread without a single hand-over.
+
+Reading streams that are too fast is apart, in `stream_reader.py`; what is left here stays together, since all of it
+turns on that one right and on the lock that guards it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pocketserve.api.messages import ApiResponse, error_response
@@ -22,6 +26,7 @@ from pocketserve.transports.socket import requests
 from pocketserve.transports.socket.lingering import Lingering
 from pocketserve.transports.socket.outbox import Outbox
 from pocketserve.transports.socket.poller import BROKEN
+from pocketserve.transports.socket.stream_reader import Known, StreamReader
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, GoAwayReason
 from pocketserve_wire.frame_decoder import FrameDecoder
@@ -41,7 +46,7 @@ _REQUEST = int(FrameType.REQUEST)
 _WAIT_ALL = int(socket.MSG_WAITALL)
 
 
-class Connection:
+class Connection(StreamReader):
     """A connection after READY.
 
     Args:
@@ -87,8 +92,11 @@ class Connection:
 
     def read(self) -> None:
         """Read and answer until the connection is quiet, ended, or read by another thread. Holds the right to read."""
+        self._guarded(self._read)
+
+    def _guarded(self, reading: Callable[[], None]) -> None:
         try:
-            self._read()
+            reading()
         except ConnectionFaultError as fault:
             self._drop()
             self._fail(fault)
@@ -101,9 +109,11 @@ class Connection:
             self._fail(ConnectionFaultError(ConnectionFault.INTERNAL, "the server failed; its log says where"))
 
     def _read(self) -> None:
-        decoder = self._decoder
         while True:
-            frame = decoder.next()
+            if self._in_hand is None and self._streams and not self._sift():
+                return
+            known, self._in_hand = self._in_hand, None
+            frame = known.frame if known is not None else self._decoder.next()
             if frame is None:
                 if not self._receive():
                     return
@@ -111,13 +121,21 @@ class Connection:
             self._frame_begun = None
             if frame.type == _REQUEST:
                 self._arrived()
-                if not self._take_request(frame):
+                if not self._take_request(frame, known):
                     return
             elif not self._take_notice(frame):
                 return
 
     def _receive(self) -> bool:
         """Wait for bytes; whether to go on reading."""
+        # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
+        got = self._receive_some(_WAIT_ALL if self._decoder.in_body else 0)
+        if got is None:
+            self._leave_to_watcher()
+        return bool(got)
+
+    def _receive_some(self, flags: int) -> bool | None:
+        """Receive once; None when nothing came, False at the end."""
         decoder = self._decoder
         if decoder.frames != self._frames:  # one that was passed over is whole too
             self._frames = decoder.frames
@@ -129,12 +147,10 @@ class Connection:
             elif now - self._frame_begun > self._server.patience.frame:
                 raise self._unfinished()
         try:
-            # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
             buffer = decoder.buffer()
-            count = self._socket.recv_into(buffer, 0, _WAIT_ALL if decoder.in_body else 0)
+            count = self._socket.recv_into(buffer, 0, flags)
         except BlockingIOError:
-            self._leave_to_watcher()
-            return False
+            return None
         if not count:
             self._on_half_close()
             return False
@@ -145,7 +161,7 @@ class Connection:
         """Handle what is no request; whether to go on reading."""
         if frame.type == FrameType.PING:
             self._post([encode_frame(Frame(FrameType.PONG, arg=frame.arg))], urgent=True)
-        elif frame.type == FrameType.CANCEL:
+        elif frame.type == FrameType.CANCEL and not self._cancel_held(frame.request_id):
             with self._lock:
                 cancellation = self._running.get(frame.request_id)
             if cancellation is not None:
@@ -181,19 +197,34 @@ class Connection:
 
     # Requests
 
-    def _take_request(self, frame: Frame) -> bool:
-        """Answer a request on this thread; whether this thread still holds the right to read."""
-        # After GOAWAY nothing but SHUTTING_DOWN is an answer.
-        if self._service.engine.crowded and self._admission.refusal is None and not self._going_away:
-            early = requests.refuse_early(self._service, frame, self._decoder.peek())
+    def _take_request(self, frame: Frame, known: Known | None) -> bool:
+        """Answer a request on this thread; whether this thread still holds the right to read.
+
+        Args:
+            known: what is known of one that was not refused.
+        """
+        if known is None:
+            if self._front is not None and self._hold_back(frame, []):
+                return True
+            early = self._refuse_early(frame) if self._service.engine.crowded else None
             if early is not None:
                 self._post(requests.encode(frame.request_id, early, self._client_max_frame)[0])
                 return True
+            return self._run(frame, None)
+        if not known.held:
+            return self._run(frame, None)
+        try:
+            return self._run(frame, known.received)
+        finally:
+            self._on_answered()  # once more: it was counted when it was held
+
+    def _run(self, frame: Frame, received: float | None) -> bool:
         admission, cancellation = self._admission, Cancellation()
-        received = admission.received  # the next reader sets it anew
+        unread = received is None
+        received = admission.received if received is None else received  # the next reader sets it anew
         ahead = self._decoder.buffered
         with self._lock:
-            refusal = admission.refusal or self._register(frame, cancellation)
+            refusal = (unread and admission.refusal) or self._register(frame, cancellation)
             if refusal is None and not ahead:
                 self._watch()
         if refusal is not None:
@@ -203,6 +234,13 @@ class Connection:
             self._server.workers.submit(self.read)
         answer = requests.handle(self._service, frame, received, cancellation)
         return self._answer(frame, answer)
+
+    def _refuse_early(self, frame: Frame) -> ApiResponse | None:
+        """The answer to a request that is not even read; None to go on."""
+        # After GOAWAY nothing but SHUTTING_DOWN is an answer.
+        if not self._service.engine.crowded or self._admission.refusal is not None or self._going_away:
+            return None
+        return requests.refuse_early(self._service, frame, self._decoder.peek())
 
     def _register(self, frame: Frame, cancellation: Cancellation) -> ApiError | None:
         """Count a request as under way, if it is taken. Under the lock."""
@@ -216,10 +254,14 @@ class Connection:
         self._running[frame.request_id] = cancellation
         self._unanswered += 1
         self._last_id = frame.request_id
+        if self._front is None:
+            self._front = frame
         return None
 
     def _answer(self, frame: Frame, answer: ApiResponse) -> bool:
         with self._lock:
+            if self._front is frame:
+                self._front = None
             holds = self._take_reading_up()
             self._running.pop(frame.request_id, None)
             self._admission.count -= 1
@@ -274,17 +316,20 @@ class Connection:
     def _leave_to_watcher(self) -> None:
         """Nothing came for a while: the watcher waits for this connection, and this thread is free."""
         with self._lock:
-            if self._closed:
-                self._drop()
-                return
-            self._watched = True
-            patience = self._server.patience
-            if self._frame_begun is not None:
-                self._watcher.set_time(self, self._frame_begun + patience.frame)
-            elif not self._unanswered:
-                idle = self._server.limits.idle_ms / 1000
-                self._watcher.set_time(self, time.monotonic() + idle - patience.quiet)
-            self._watcher.arm(self.descriptor)
+            self._leave_under_lock()
+
+    def _leave_under_lock(self) -> None:
+        if self._closed:
+            self._drop()
+            return
+        self._watched = True
+        patience = self._server.patience
+        if self._frame_begun is not None:
+            self._watcher.set_time(self, self._frame_begun + patience.frame)
+        elif not self._unanswered:
+            idle = self._server.limits.idle_ms / 1000
+            self._watcher.set_time(self, time.monotonic() + idle - patience.quiet)
+        self._watcher.arm(self.descriptor)
 
     def on_ready(self, events: int) -> None:
         """Bytes came while nobody was reading, or the connection broke."""
@@ -296,8 +341,15 @@ class Connection:
         if broken:
             return self.abort()
         self._watcher.set_time(self, None)
-        self._server.workers.submit(self.read)
+        if self._streams:
+            self._guarded(self._glance)
+        else:
+            self._server.workers.submit(self.read)
         return None
+
+    def _glance(self) -> None:
+        if self._sift():
+            self._server.workers.submit(self.read)
 
     def on_time(self) -> None:
         """Nothing came for so long that the connection is closed."""

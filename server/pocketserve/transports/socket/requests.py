@@ -8,8 +8,10 @@ from typing import Final
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, error_response
+from pocketserve.engine import terms
 from pocketserve.engine.cancellation import Cancellation
-from pocketserve.service import Service
+from pocketserve.engine.lane import Lane
+from pocketserve.service import EARLY_HEAD_BYTES, Service
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.frames import (
     CRITICAL,
@@ -77,6 +79,33 @@ def refuse_early(service: Service, frame: Frame, follower: tuple[bytes, memoryvi
     head = memoryview(frame.body)[: frame.json_length]
     error = service.refusal(target.path["model"], target.path.get("version"), head, after)
     return _refused(error.code, error.message, error.retry_after_s) if error is not None else None
+
+
+def stream_of(frame: Frame) -> str:
+    """The stream that an inference request belongs to; "" where that is not seen at once."""
+    if frame.ext or frame.json_length > EARLY_HEAD_BYTES:
+        return ""
+    head = bytes(memoryview(frame.body)[: frame.json_length])
+    if b'"stream"' not in head:
+        return ""
+    try:
+        target, query = _read_target(frame.target)
+    except ApiError:
+        return ""
+    return terms.stream_of(head) if target.route.answer == "infer" and not query else ""
+
+
+def lane_of(service: Service, frame: Frame) -> Lane | None:
+    """Where an inference request would wait; None if its model is not loaded."""
+    path = _read_target(frame.target)[0].path
+    return service.lane(path["model"], path.get("version"))
+
+
+def supersede(service: Service, frame: Frame) -> ApiResponse:
+    """The answer to a request of a stream that a newer one has replaced before its model heard of it."""
+    path = _read_target(frame.target)[0].path
+    error = service.supersede(path["model"], path.get("version"))
+    return _refused(error.code, error.message, error.retry_after_s)
 
 
 @lru_cache(dispatch.REMEMBERED)

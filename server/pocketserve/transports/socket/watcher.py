@@ -14,11 +14,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from pocketserve.transports.socket.poller import ONCE, READABLE, Poller, best_poller
 
 log = logging.getLogger(__name__)
+
+REST_S: Final = 0.002
+"""How long the watcher looks away after frames of a stream were superseded: whoever ends a short run finds the newest
+by himself, without having been disturbed."""
 
 
 class Watched(Protocol):
@@ -52,7 +56,7 @@ class Watcher:
         self._lock = threading.Lock()
         self._calls: deque[Callable[[], None]] = deque()
         self._sleeps_until = 0.0
-        self._stopping = self._closed = False
+        self._stopping = self._closed = self._rests = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -97,6 +101,10 @@ class Watcher:
         self._wake()
         return True
 
+    def rest(self) -> None:
+        """Look away for :data:`REST_S` before the next round."""
+        self._rests = True
+
     def stop(self) -> None:
         """Make :meth:`run` return soon."""
         self._stopping = True
@@ -111,6 +119,9 @@ class Watcher:
             while self._calls:
                 self._run_call(self._calls.popleft())
             self._run_times()
+            if self._rests:
+                self._rests = False
+                time.sleep(REST_S)
         self._poller.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
