@@ -15,6 +15,7 @@ import pytest
 from framed import TIMEOUT_S, Framed
 from pocketserve.engine.lane import Lane
 from pocketserve.engine.terms import Terms
+from pocketserve.transports.socket.server import INCOMING
 from pocketserve_wire import ErrorCode
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
 
@@ -249,6 +250,18 @@ def test_the_newest_of_a_stream_waits_without_a_thread(camera):
     assert list(answers) == [camera.running, ids[-1]] and {answer.status for answer in answers.values()} == {200}
     camera.end()
     assert camera.peer.call(TARGET, body()).status == 200
+
+
+def test_large_frames_of_a_stream_are_held_too(camera):
+    head = body(stream="camera")
+    ids = [camera.peer.ask(TARGET, head + bytes(300_000), json_length=len(head)) for _ in range(5)]
+    gone = camera.peer.answers(4)
+    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {"SUPERSEDED"}
+    newest = camera.frame()
+    assert camera.peer.answer().request_id == ids[-1]
+    assert camera.server.incoming.take(camera.server.limits.max_bytes_inflight * INCOMING)  # all bytes were given back
+    camera.end(2)
+    assert sorted(camera.peer.answers(2)) == [camera.running, newest]
 
 
 def test_another_stream_and_other_requests_pass_by_what_is_held(camera, until):

@@ -118,9 +118,11 @@ class Connection(StreamReader):
                 if not self._receive():
                     return
                 continue
-            self._frame_begun = None
+            if known is None:  # else part of the frame behind it may be here
+                self._frame_begun = None
+                if frame.type == _REQUEST:
+                    self._arrived()
             if frame.type == _REQUEST:
-                self._arrived()
                 if not self._take_request(frame, known):
                     return
             elif not self._take_notice(frame):
