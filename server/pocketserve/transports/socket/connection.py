@@ -43,7 +43,7 @@ SMALL_BODY: Final = 65_536
 """Bodies up to this size are taken without a look at those of other connections: 64 of these are 4 MiB."""
 
 _REQUEST = int(FrameType.REQUEST)
-_WAIT_ALL = int(socket.MSG_WAITALL)
+_WAIT_ALL, _DONT_WAIT = int(socket.MSG_WAITALL), int(socket.MSG_DONTWAIT)
 
 
 class Connection(StreamReader):
@@ -109,35 +109,27 @@ class Connection(StreamReader):
             self._fail(ConnectionFaultError(ConnectionFault.INTERNAL, "the server failed; its log says where"))
 
     def _read(self) -> None:
+        decoder = self._decoder
         while True:
-            if self._in_hand is None and self._streams and not self._sift():
-                return
-            known, self._in_hand = self._in_hand, None
-            frame = known.frame if known is not None else self._decoder.next()
+            if self._streams:
+                if not self._read_stream():
+                    return
+                continue
+            frame = decoder.next()
             if frame is None:
                 if not self._receive():
                     return
                 continue
-            if known is None:  # else part of the frame behind it may be here
-                self._frame_begun = None
-                if frame.type == _REQUEST:
-                    self._arrived()
+            self._frame_begun = None
             if frame.type == _REQUEST:
-                if not self._take_request(frame, known):
+                self._arrived()
+                if not self._take_request(frame):
                     return
             elif not self._take_notice(frame):
                 return
 
-    def _receive(self) -> bool:
-        """Wait for bytes; whether to go on reading."""
-        # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
-        got = self._receive_some(_WAIT_ALL if self._decoder.in_body else 0)
-        if got is None:
-            self._leave_to_watcher()
-        return bool(got)
-
-    def _receive_some(self, flags: int) -> bool | None:
-        """Receive once; None when nothing came, False at the end."""
+    def _receive(self, *, waits: bool = True) -> bool | None:
+        """Wait for bytes; whether to go on reading. Without waiting None says that nothing came."""
         decoder = self._decoder
         if decoder.frames != self._frames:  # one that was passed over is whole too
             self._frames = decoder.frames
@@ -149,10 +141,15 @@ class Connection(StreamReader):
             elif now - self._frame_begun > self._server.patience.frame:
                 raise self._unfinished()
         try:
+            # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
+            flags = (_WAIT_ALL if decoder.in_body else 0) if waits else _DONT_WAIT
             buffer = decoder.buffer()
             count = self._socket.recv_into(buffer, 0, flags)
         except BlockingIOError:
-            return None
+            if not waits:
+                return None
+            self._leave_to_watcher()
+            return False
         if not count:
             self._on_half_close()
             return False
@@ -199,7 +196,7 @@ class Connection(StreamReader):
 
     # Requests
 
-    def _take_request(self, frame: Frame, known: Known | None) -> bool:
+    def _take_request(self, frame: Frame, known: Known | None = None) -> bool:
         """Answer a request on this thread; whether this thread still holds the right to read.
 
         Args:
@@ -212,21 +209,12 @@ class Connection(StreamReader):
             if early is not None:
                 self._post(requests.encode(frame.request_id, early, self._client_max_frame)[0])
                 return True
-            return self._run(frame, None)
-        if not known.held:
-            return self._run(frame, None)
-        try:
-            return self._run(frame, known.received)
-        finally:
-            self._on_answered()  # once more: it was counted when it was held
-
-    def _run(self, frame: Frame, received: float | None) -> bool:
         admission, cancellation = self._admission, Cancellation()
-        unread = received is None
-        received = admission.received if received is None else received  # the next reader sets it anew
+        held = known is not None and known.held
+        received = known.received if known is not None and held else admission.received  # the next reader sets it anew
         ahead = self._decoder.buffered
         with self._lock:
-            refusal = (unread and admission.refusal) or self._register(frame, cancellation)
+            refusal = (None if held else admission.refusal) or self._register(frame, cancellation)
             if refusal is None and not ahead:
                 self._watch()
         if refusal is not None:

@@ -7,7 +7,6 @@ ones and runs the last. So nobody is woken for a frame that is not run, and what
 
 from __future__ import annotations
 
-import socket
 import threading
 from typing import Final
 
@@ -64,8 +63,16 @@ class StreamReader:
     _held: Known | None = None  # a request of the stream that runs; counted as unanswered
     _front: Frame | None = None  # of the requests under way the one that was taken first; under the lock
 
-    def _receive_some(self, flags: int) -> bool | None:
+    def _receive(self, *, waits: bool = True) -> bool | None:
         """Receive once; None when nothing came, False at the end."""
+        raise NotImplementedError
+
+    def _take_request(self, frame: Frame, known: Known | None = None) -> bool:
+        """Answer a request; whether this thread still holds the right to read."""
+        raise NotImplementedError
+
+    def _take_notice(self, frame: Frame) -> bool:
+        """Handle what is no request; whether this thread still holds the right to read."""
         raise NotImplementedError
 
     def _refuse_early(self, frame: Frame) -> ApiResponse | None:
@@ -88,6 +95,20 @@ class StreamReader:
         """One request less is unanswered."""
         raise NotImplementedError
 
+    def _read_stream(self) -> bool:
+        """One step of reading while a stream is too fast; whether this thread still holds the right to read."""
+        if self._in_hand is None and not self._sift():
+            return False
+        known, self._in_hand = self._in_hand, None
+        if known is None:
+            return True
+        if known.frame.type != _REQUEST:
+            return self._take_notice(known.frame)
+        holds = self._take_request(known.frame, known)
+        if known.held:
+            self._on_answered()  # once more: it was counted when it was held
+        return holds
+
     def _sift(self) -> bool:
         """Refuse what came without waiting; whether this thread still holds the right to read, for what is in hand.
 
@@ -108,7 +129,7 @@ class StreamReader:
             if frame is None:
                 # What came after the first look can wait for the next round, unless it is the rest of a frame.
                 goes_on = looks < LOOKS and (not looks or decoder.in_body)
-                got = self._receive_some(socket.MSG_DONTWAIT) if goes_on else None
+                got = self._receive(waits=False) if goes_on else None
                 if got:
                     looks += 1
                     continue
