@@ -34,6 +34,8 @@ from .tflite_errors import delegate_fault, explained, let_go
 from .tflite_open import PACKAGES, Opener, Package, allocated, checked, import_first
 from .tflite_ports import (
     Entry,
+    Looks,
+    are_ready,
     byte_size,
     check_shapes,
     copy_out,
@@ -146,8 +148,8 @@ class TfliteSession:
     def __init__(self, opener: Opener, runtime: str, file_bytes: int) -> None:
         self._opener: Opener | None = opener
         self._shapes: list[tuple[int, ...]] | None = None
-        # What the last run of the main graph was asked for, and found to fit: the next is mostly the same.
-        self._fitted: tuple[Entry, list[tuple[int, ...]]] | None = None
+        # What the last run of the main graph was asked for, and found to fit as it was: the next is mostly the same.
+        self._fitted: tuple[Entry, list[Looks]] | None = None
         self._bypassing = False
         self._warned = False
         self._interpreter: Any = allocated(opener)
@@ -178,21 +180,22 @@ class TfliteSession:
             RuntimeError: the run itself failed. The session works on.
         """
         entry = self._main if signature is None else self._entry(signature)
-        arrays, shapes = [], []
+        arrays, looks = [], []
         for port in entry.inputs:
-            array = port.prepare(inputs[port.spec.name])
+            array = inputs[port.spec.name]
             arrays.append(array)
-            shapes.append(array.shape)
-        asked = entry, shapes
+            looks.append((array.shape, array.dtype, array.flags.c_contiguous))
+        asked = entry, looks
         fits = asked == self._fitted
         if not fits:
+            arrays = [port.prepare(array) for port, array in zip(entry.inputs, arrays, strict=True)]
             check_shapes(entry, arrays)
         try:
             if entry.runner is not None:
                 return self._run_other(entry, arrays)
             if not fits:
                 self._fit(entry, arrays)
-                self._fitted = asked
+                self._fitted = asked if are_ready(entry, looks) else None
             return self._run_main(entry, arrays)
         except Exception as error:
             let_go(error)

@@ -19,6 +19,9 @@ from .base import ModelLoadError, Signature
 # The frameworks have no type information; interpreters and signature runners are Any below.
 Details = Mapping[str, Any]
 
+Looks = tuple[tuple[int, ...], Any, bool]
+"""Shape and dtype of an array, and whether it is row-major."""
+
 
 @dataclass(frozen=True, slots=True)
 class Port:
@@ -170,6 +173,14 @@ def zeros_for(spec: TensorSpec) -> Array:
 def byte_size(spec: TensorSpec) -> int:
     """Bytes of one array of a spec, free dimensions being 1."""
     return math.prod(_fixed(spec)) * DATATYPES[spec.datatype].itemsize
+
+
+def are_ready(entry: Entry, looks: Sequence[Looks]) -> bool:
+    """Whether the interpreter takes such arrays as they are."""
+    return all(
+        dtype == DATATYPES[port.spec.datatype].typestr and contiguous
+        for port, (_, dtype, contiguous) in zip(entry.inputs, looks, strict=True)
+    )
 
 
 def check_shapes(entry: Entry, arrays: Sequence[Array]) -> None:
