@@ -345,6 +345,13 @@ class Service:
         """
         if self._draining or not self.engine.crowded or len(head) > EARLY_HEAD_BYTES:
             return None
+        try:
+            entry, found, statistics = self._find(name, version)
+        except ApiError:
+            return None
+        running = self.engine.running(entry.name, found.name)
+        if running is None or not running.lane.may_refuse:
+            return None
         text, stream = bytes(head), ""
         if asks_for_a_place(text):
             # One that says anything else may be refused for it, and would take nobody's place.
@@ -353,12 +360,7 @@ class Service:
             stream = stream_of(text)
             if not stream:
                 return None
-        try:
-            entry, found, statistics = self._find(name, version)
-        except ApiError:
-            return None
-        running = self.engine.running(entry.name, found.name)
-        error = running.lane.refusal(stream) if running is not None else None
+        error = running.lane.refusal(stream)
         if error is not None:
             statistics.record_failure(0, error.code)
         return error

@@ -31,6 +31,7 @@ class ApiRequest:
         cancellation: thrown when the caller gives the request up; None where the transport cannot tell.
         received: when it came, by the monotonic clock, where the transport can tell: threads overtake each other, and
             of two requests of a stream the later is the newer.
+        asked: the transport has asked :meth:`Service.refusal` already, if anybody waits.
     """
 
     path: Mapping[str, str] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class ApiRequest:
     deadline: float | None = None
     cancellation: Cancellation | None = None
     received: float | None = None
+    asked: bool = False
 
 
 @dataclass(slots=True)

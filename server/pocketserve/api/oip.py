@@ -92,7 +92,7 @@ def infer(service: Service, request: ApiRequest) -> ApiResponse:
     """
     model, version = request.path["model"], request.path.get("version")
     # Beside a query string, the header does not tell how the request waits.
-    if service.engine.crowded and not request.query:
+    if not request.asked and service.engine.crowded and not request.query:
         refusal = service.refusal(model, version, request.body[: request.json_length])
         if refusal is not None:
             raise refusal

@@ -193,6 +193,11 @@ class Lane:
         self._clock = clock
         self._under_way: set[str] = set()
 
+    @property
+    def may_refuse(self) -> bool:
+        """Whether :meth:`refusal` has anything to say of any request."""
+        return len(self._line.waiting) >= self._line.limit or bool(self._line.streams)
+
     def refusal(self, stream: str = "") -> ApiError | None:
         """What a request would be answered at once if it came now; None if that cannot be told without it.
 

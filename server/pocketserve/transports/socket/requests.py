@@ -54,7 +54,7 @@ def handle(service: Service, frame: Frame, received: float, cancellation: Cancel
     split = route.answer == "infer" and frame.json_length != len(body)
     json_length = frame.json_length if split else None
     deadline = received + frame.arg / 1000 if frame.arg else None
-    request = ApiRequest(target.path, query, body, json_length, content_type, deadline, cancellation, received)
+    request = ApiRequest(target.path, query, body, json_length, content_type, deadline, cancellation, received, True)
     answer = dispatch.answer(service, route, request)
     if target.head:
         answer.chunks = []
@@ -131,9 +131,7 @@ def encode(request_id: int, answer: ApiResponse, most: int) -> tuple[list[Chunk]
     Args:
         most: bytes of the largest body that the client takes.
     """
-    size = 0
-    for chunk in answer.chunks:
-        size += len(chunk)
+    size = sum(map(len, answer.chunks))
     if size > most:
         return encode(request_id, _too_large(size, most), max(most, size))
     json_length = answer.json_length
