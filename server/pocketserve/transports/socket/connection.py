@@ -78,10 +78,9 @@ class Connection(StreamReader):
             broken=self.abort,
         )
         self._lock = threading.Lock()
-        self._running: dict[int, Cancellation] = {}
-        self._unanswered = 0
+        self._unanswered: dict[int, Cancellation] = {}
         self._last_id = 0
-        self._watched = self._closed = self._half_closed = self._going_away = False
+        self._watched = self._closed = self._half_closed = self._going_away = self._ending = False
         self._frame_begun: float | None = None
         self._incoming = 0  # bytes of the body that is on its way, if it is counted
         self._frames = 0  # that were whole when we looked last
@@ -162,7 +161,7 @@ class Connection(StreamReader):
             self._post([encode_frame(Frame(FrameType.PONG, arg=frame.arg))], urgent=True)
         elif frame.type == FrameType.CANCEL and not self._cancel_held(frame.request_id):
             with self._lock:
-                cancellation = self._running.get(frame.request_id)
+                cancellation = self._unanswered.get(frame.request_id)
             if cancellation is not None:
                 cancellation.cancel()
         elif frame.type == FrameType.ERROR:
@@ -172,15 +171,16 @@ class Connection(StreamReader):
         return True
 
     def _admit(self, header: Header) -> bool:
-        with self._lock:
-            kept = self._admission.admit(header.body_length)
-        if not kept or header.body_length <= SMALL_BODY:
+        # Without the lock: others only ever take away from what is under way.
+        size = header.body_length
+        kept = self._admission.admit(size)
+        if not kept or size <= SMALL_BODY:
             return kept
         # The announced size counts: what has come of it may be all there in a moment.
-        if not self._server.incoming.take(header.body_length):
+        if not self._server.incoming.take(size):
             self._admission.refuse("the bodies that are on their way on all connections are too large together")
             return False
-        self._incoming = header.body_length
+        self._incoming = size
         return True
 
     def _arrived(self) -> None:
@@ -241,8 +241,7 @@ class Connection(StreamReader):
             return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
         self._admission.count += 1
         self._admission.bytes += len(frame.body)
-        self._running[frame.request_id] = cancellation
-        self._unanswered += 1
+        self._unanswered[frame.request_id] = cancellation
         self._last_id = frame.request_id
         if self._front is None:
             self._front = frame
@@ -253,7 +252,6 @@ class Connection(StreamReader):
             if self._front is frame:
                 self._front = None
             holds = self._take_reading_up()
-            self._running.pop(frame.request_id, None)
             self._admission.count -= 1
             self._admission.bytes -= len(frame.body)
         self._runners.give()
@@ -265,15 +263,21 @@ class Connection(StreamReader):
             self._outbox.flush()
             with self._lock:
                 holds = holds and self._take_reading_up()
-        self._on_answered()
+        # By itself, without the lock; whoever says that no more is taken looks at what is unanswered after that.
+        del self._unanswered[frame.request_id]
+        if self._half_closed or self._going_away:
+            with self._lock:
+                ends = self._may_end()
+            if ends:
+                self._finish()
         return holds
 
-    def _on_answered(self) -> None:
-        with self._lock:
-            self._unanswered -= 1
-            ends = not self._unanswered and (self._half_closed or self._going_away)
-        if ends:
-            self._finish()
+    def _may_end(self) -> bool:
+        """Whether all is answered, and nobody was told so before. Under the lock, when no more is taken."""
+        if self._unanswered or self._ending:
+            return False
+        self._ending = True
+        return True
 
     # The right to read
 
@@ -347,7 +351,7 @@ class Connection(StreamReader):
             if self._closed or not self._watched or (self._unanswered and self._frame_begun is None):
                 return
             self._watched = False
-            self._going_away = True
+            self._going_away = self._ending = True
         self._drop()
         if self._frame_begun is not None:
             self._fail(self._unfinished())
@@ -366,12 +370,12 @@ class Connection(StreamReader):
             if self._going_away or self._closed:
                 return
             self._going_away = True
-            unanswered = self._unanswered
+            ends = self._may_end()
         frame = self._goaway(GoAwayReason.SHUTTING_DOWN, "the server is shutting down")
-        if unanswered:
-            self._post([frame], urgent=True)
-        else:
+        if ends:
             self._finish(frame)
+        else:
+            self._post([frame], urgent=True)
 
     def _goaway(self, reason: GoAwayReason, text: str) -> bytes:
         body = json.dumps({"error": text, "code": reason.name}).encode("ascii")
@@ -387,7 +391,7 @@ class Connection(StreamReader):
                 return None
             self._half_closed = True
             self._watcher.disarm(self.descriptor)  # and hear of it when the rest breaks
-            ends = not self._unanswered
+            ends = self._may_end()
         if ends:
             self._finish()
         return None
@@ -446,7 +450,7 @@ class Connection(StreamReader):
 
     def _cancel_all(self) -> None:
         with self._lock:
-            running = list(self._running.values())
+            running = list(self._unanswered.values())
         for cancellation in running:
             cancellation.cancel()
 
