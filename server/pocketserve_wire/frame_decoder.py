@@ -53,6 +53,9 @@ class FrameDecoder:
 
     Attributes:
         frames: frames that were whole, those passed over among them.
+        reuse: keep a long body's memory and use it for the next one of the same length, unless somebody still looks at
+            it by then; see :meth:`rest`. Peers ask for the same again and again, and memory that was just used is in
+            the processor's cache and need not be cleared.
         in_body: whether what :meth:`buffer` gave last ends where the frame, or the memory it was given so far, ends.
 
     Args:
@@ -76,6 +79,7 @@ class FrameDecoder:
         self.last_request_id = 0
         self.frames = 0
         self.in_body = False
+        self.reuse = False
         self.admit = admit
         self._most_body = most_body
         self._listens = listens
@@ -84,6 +88,7 @@ class FrameDecoder:
         self._start = self._end = 0
         self._header: Header | None = None
         self._payload = _NOTHING
+        self._last: bytearray | None = None
         self._wanted = self._filled = 0
         self._padding = 0
         self._discarding = 0
@@ -148,7 +153,7 @@ class FrameDecoder:
         A half-received body is then gone at once, whoever still knows the decoder. Doing it again does nothing.
         """
         self.admit = None
-        self._header = self._lent = None
+        self._header = self._lent = self._last = None
         self._payload = _NOTHING
         self._start = self._end = self._wanted = self._filled = self._discarding = 0
 
@@ -224,11 +229,26 @@ class FrameDecoder:
             self._filled = wanted
             self._start = first + wanted
             return
-        self._payload = bytearray(min(wanted, FIRST_BODY_BYTES))
+        self._payload = self._take_last(wanted) or bytearray(min(wanted, FIRST_BODY_BYTES))
         with memoryview(self._payload) as payload:
             payload[:have] = self._view[first : self._end]
         self._filled = have
         self._start = self._end
+
+    def _take_last(self, size: int) -> bytearray | None:
+        """The memory of the last long body, if it is as long and nobody looks at it any more."""
+        last, self._last = self._last, None
+        if last is None or len(last) != size:
+            return None
+        try:
+            last.append(last.pop())  # what is looked at cannot change its size
+        except BufferError:
+            return None
+        return last
+
+    def rest(self) -> None:
+        """Let go of memory that is only kept for speed, for nothing comes for a while; only for whoever may read."""
+        self._last = None
 
     def _check_first_bytes(self, have: int) -> None:
         """Tell a peer of another protocol from one whose first bytes are still on their way."""
@@ -305,6 +325,8 @@ class FrameDecoder:
             return None
         if not self._wanted and header.payload_length:
             return Frame(kind, request_id, arg, json_length=json_length, discarded=True)
+        if self.reuse and BUFFER_BYTES < self._wanted <= FIRST_BODY_BYTES:
+            self._last = self._payload
         payload, self._payload = memoryview(self._payload), _NOTHING
         ext_start = self._padding + target_length
         body_start = ext_start + ext_length

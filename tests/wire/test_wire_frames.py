@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import random
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 from hostile_frames import Hostile
@@ -108,3 +114,73 @@ def test_only_a_whole_request_is_looked_at():
         decoder.buffer()[: len(other)] = other
         decoder.received(len(other))
         assert decoder.peek() is None
+
+
+def long_request(number: int, fill: int, size: int = 100_000) -> bytes:
+    body = bytes([fill]) * size
+    return encode_frame(Frame(FrameType.REQUEST, number, target=b"POST /v2/models/m/infer", body=body))
+
+
+def where(body: memoryview) -> int:
+    """The address of its first byte."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(body))
+
+
+def kept(reuse: bool = True) -> FrameDecoder:
+    decoder = FrameDecoder(FROM_CLIENT, MOST_BODY)
+    decoder.reuse = reuse
+    return decoder
+
+
+def test_a_long_body_lies_where_the_last_one_lay():
+    decoder = kept()
+    places = set()
+    for number in range(1, 4):
+        (frame,) = decoder.feed(long_request(number, number))
+        assert bytes(frame.body) == bytes([number]) * 100_000
+        places.add(where(frame.body))
+        del frame
+    assert len(places) == 1
+
+
+@pytest.mark.parametrize("look", [lambda body: body, lambda body: np.frombuffer(body, np.uint8)[10:20]])
+def test_a_body_that_is_looked_at_stays_what_it_is(look: Callable[[memoryview], Any]):
+    decoder = kept()
+    (frame,) = decoder.feed(long_request(1, 1))
+    seen = look(frame.body)
+    del frame
+    (frame,) = decoder.feed(long_request(2, 2))
+    assert set(bytes(seen)) == {1}
+    assert set(bytes(frame.body)) == {2}
+
+
+@pytest.mark.parametrize("size", [99_999, 100_001, 20_000])
+def test_a_body_of_another_length_has_memory_of_its_own(size: int):
+    decoder = kept()
+    decoder.feed(long_request(1, 1))
+    (frame,) = decoder.feed(long_request(2, 2, size))
+    assert bytes(frame.body) == bytes([2]) * size
+
+
+@pytest.mark.parametrize("end", [FrameDecoder.rest, FrameDecoder.drop])
+def test_a_quiet_connection_holds_no_body(end: Callable[[FrameDecoder], None]):
+    decoder = kept()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        decoder.feed(long_request(1, 1))
+        assert tracemalloc.get_traced_memory()[0] > 100_000
+        end(decoder)
+        assert tracemalloc.get_traced_memory()[0] < 20_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_decoder_keeps_no_body_unless_it_is_told_to():
+    decoder = kept(reuse=False)
+    tracemalloc.start()
+    try:
+        decoder.feed(long_request(1, 1))
+        assert tracemalloc.get_traced_memory()[0] < 20_000
+    finally:
+        tracemalloc.stop()

@@ -68,7 +68,7 @@ class Connection(StreamReader):
         self._admission = requests.Admission(
             server.limits.max_frame, server.limits.max_inflight, server.limits.max_bytes_inflight
         )
-        decoder.admit = self._admit
+        decoder.admit, decoder.reuse = self._admit, True
         self._outbox = Outbox(
             connection,
             server.limits.max_bytes_inflight,
@@ -309,6 +309,7 @@ class Connection(StreamReader):
 
     def _leave_to_watcher(self) -> None:
         """Nothing came for a while: the watcher waits for this connection, and this thread is free."""
+        self._decoder.rest()
         with self._lock:
             self._leave_under_lock()
 
