@@ -141,8 +141,8 @@ class Connection(StreamReader):
                 raise self._unfinished()
         try:
             # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
-            flags = (_WAIT_ALL if decoder.in_body else 0) if waits else _DONT_WAIT
             buffer = decoder.buffer()
+            flags = (_WAIT_ALL if decoder.in_body else 0) if waits else _DONT_WAIT
             count = self._socket.recv_into(buffer, 0, flags)
         except BlockingIOError:
             if not waits:

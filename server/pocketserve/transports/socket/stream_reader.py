@@ -128,7 +128,7 @@ class StreamReader:
             frame = decoder.next()
             if frame is None:
                 # What came after the first look can wait for the next round, unless it is the rest of a frame.
-                goes_on = looks < LOOKS and (not looks or decoder.in_body)
+                goes_on = looks < LOOKS and (not looks or decoder.mid_frame)
                 got = self._receive(waits=False) if goes_on else None
                 if got:
                     looks += 1
