@@ -266,11 +266,16 @@ class Connection(StreamReader):
         # By itself, without the lock; whoever says that no more is taken looks at what is unanswered after that.
         del self._unanswered[frame.request_id]
         if self._half_closed or self._going_away:
-            with self._lock:
-                ends = self._may_end()
-            if ends:
-                self._finish()
+            self._end_if_answered()
         return holds
+
+    def _end_if_answered(self) -> None:
+        if not (self._half_closed or self._going_away):
+            return
+        with self._lock:
+            ends = self._may_end()
+        if ends:
+            self._finish()
 
     def _may_end(self) -> bool:
         """Whether all is answered, and nobody was told so before. Under the lock, when no more is taken."""

@@ -11,7 +11,7 @@ import threading
 from typing import Final
 
 from pocketserve.api.messages import ApiResponse, error_response
-from pocketserve.engine.cancellation import cancelled
+from pocketserve.engine.cancellation import Cancellation, cancelled
 from pocketserve.service import Service
 from pocketserve.transports.socket import requests
 from pocketserve.transports.socket.watcher import Watcher
@@ -55,7 +55,7 @@ class StreamReader:
     _lock: threading.Lock
     _client_max_frame: int
     _frame_begun: float | None
-    _unanswered: int
+    _unanswered: dict[int, Cancellation]
     _going_away: bool
 
     _streams = False  # requests of a stream come faster than they are answered
@@ -91,8 +91,8 @@ class StreamReader:
         """Let the watcher wait for what comes."""
         raise NotImplementedError
 
-    def _on_answered(self) -> None:
-        """One request less is unanswered."""
+    def _end_if_answered(self) -> None:
+        """Close if nothing more is taken and all is answered."""
         raise NotImplementedError
 
     def _read_stream(self) -> bool:
@@ -106,7 +106,7 @@ class StreamReader:
             return self._take_notice(known.frame)
         holds = self._take_request(known.frame, known)
         if known.held:
-            self._on_answered()  # once more: it was counted when it was held
+            self._answered(known.frame.request_id)  # if it was refused: a run counts itself
         return holds
 
     def _sift(self) -> bool:
@@ -170,9 +170,10 @@ class StreamReader:
         if older is None:
             if before is not None and not lane.runs(stream):
                 return False  # it may be about to wait
-            with self._lock:
-                self._unanswered += 1
+            self._unanswered[frame.request_id] = Cancellation()
         else:
+            self._unanswered[frame.request_id] = Cancellation()  # before the other goes: never is nothing unanswered
+            del self._unanswered[older.frame.request_id]
             gone = requests.supersede(self._service, older.frame)
             chunks += requests.encode(older.frame.request_id, gone, self._client_max_frame)[0]
         self._streams = True
@@ -196,5 +197,9 @@ class StreamReader:
             return False
         self._held = None
         self._post(requests.encode(request_id, error_response(cancelled()), self._client_max_frame)[0])
-        self._on_answered()
+        self._answered(request_id)
         return True
+
+    def _answered(self, request_id: int) -> None:
+        if self._unanswered.pop(request_id, None) is not None:
+            self._end_if_answered()
