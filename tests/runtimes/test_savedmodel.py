@@ -165,6 +165,20 @@ def test_text(tf: Any, save: Save, loader: str) -> None:
 
 
 @pytest.mark.parametrize("loader", ["v2", "v1"])
+def test_names_are_in_an_order_that_stays(tf: Any, save: Save, loader: str) -> None:
+    """The file has none, and TensorFlow's own changes from process to process."""
+    names = ["a", "x", "y_2", "y_10"]
+    specs = [tf.TensorSpec([2], tf.float32, name=name) for name in reversed(names)]
+
+    def call(*tensors: Any) -> dict[str, Any]:
+        return {f"out_{number}": tensor for number, tensor in enumerate((*tensors, *tensors, *tensors))}
+
+    session = opened(save((call, *specs)), loader=loader)
+    assert [spec.name for spec in session.inputs] == names
+    assert [spec.name for spec in session.outputs] == [f"out_{number}" for number in range(12)]
+
+
+@pytest.mark.parametrize("loader", ["v2", "v1"])
 def test_bfloat16_is_its_bits(tf: Any, save: Save, loader: str) -> None:
     folder = save((lambda x: {"y": x + x}, tf.TensorSpec([2], tf.bfloat16, name="x")))
     session = opened(folder, loader=loader)

@@ -15,8 +15,9 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ _DEFAULT_SIGNATURE = "serving_default"
 _INIT_SIGNATURES = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
 _SERVE_TAG = "serve"
 _configured = threading.Lock()
+_DIGITS = re.compile(r"([0-9]+)")
 
 
 def import_tensorflow(threads: int) -> Any:
@@ -253,9 +255,11 @@ def _load_v2(tf: Any, folder: Path, tags: Sequence[str]) -> _Model:
 
 
 def _v2_entry(tf: Any, function: Any) -> Entry:
-    inputs = tuple(tensor_spec(name, spec) for name, spec in function.structured_input_signature[1].items())
-    outputs = tuple(tensor_spec(name, spec) for name, spec in _by_name(function.structured_outputs).items())
-    convert = input_converters(tf, function.structured_input_signature[1])
+    given = function.structured_input_signature[1]
+    inputs = tuple(tensor_spec(name, given[name]) for name in _in_order(given))
+    results = _by_name(function.structured_outputs)
+    outputs = tuple(tensor_spec(name, results[name]) for name in _in_order(results))
+    convert = input_converters(tf, given)
 
     def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
         with input_errors(tf):
@@ -264,6 +268,15 @@ def _v2_entry(tf: Any, function: Any) -> Entry:
         return {spec.name: to_array(by_name[spec.name].numpy()) for spec in outputs}
 
     return Entry(inputs, outputs, call)
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """By name, ``output_10`` after ``output_2``.
+
+    The file keeps no order, and what TensorFlow gives differs from process to process: whoever takes the first output
+    would get another one after the next start.
+    """
+    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in _DIGITS.split(name)])
 
 
 def _by_name(outputs: Any) -> Mapping[str, Any]:
@@ -301,8 +314,9 @@ def _load_v1(tf: Any, folder: Path, tags: Sequence[str], threads: int) -> _Model
 
 
 def _v1_entry(tf: Any, session: Any, definition: Any) -> Entry:
-    feeds = {name: _v1_tensor(tf, session, name, info) for name, info in sorted(definition.inputs.items())}
-    fetches = {name: _v1_tensor(tf, session, name, info) for name, info in sorted(definition.outputs.items())}
+    given, results = definition.inputs, definition.outputs
+    feeds = {name: _v1_tensor(tf, session, name, given[name]) for name in _in_order(given)}
+    fetches = {name: _v1_tensor(tf, session, name, results[name]) for name in _in_order(results)}
     inputs = tuple(tensor_spec(name, tensor) for name, tensor in feeds.items())
     outputs = tuple(tensor_spec(name, tensor) for name, tensor in fetches.items())
 
