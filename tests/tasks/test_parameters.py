@@ -50,6 +50,8 @@ def test_values(name: str, given: Any, value: Any) -> None:
         ("annotate", "jpeg"),
         ("annotate", True),
         ("rotation", "45"),
+        ("rotation", "inf"),
+        ("rotation", "-inf"),
         ("width", "0"),
         ("width", str(2**40)),
         ("iou", "1.1"),

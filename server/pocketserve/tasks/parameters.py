@@ -44,7 +44,7 @@ class Parameter:
             found: Any = value
         else:
             found = _number(value)
-            fits = self.low <= found <= self.high and (self.kind == "number" or found == int(found))
+            fits = self.low <= found <= self.high and (self.kind == "number" or found.is_integer())
             found = int(found) if fits and self.kind == "integer" else found
         if not fits or (self.choices and found not in self.choices):
             raise invalid_parameter(f"parameter {self.name} must be {self._expected()}")
