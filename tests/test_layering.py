@@ -244,12 +244,13 @@ def loaded_by(statement: str) -> set[str]:
             "import pocketserve.serving",
             {*LATE, "requests", "flask", "werkzeug", "platformdirs", "numpy.typing"} | SLOW | SOCKET,
         ),
+        ("import pocketserve.cli as c; c._parser([])", {*LATE, "numpy", "requests", "flask", "waitress"}),
         ("import pocketserve.cli as c; c._parser(['serve'])", {*LATE, "numpy", "requests", "flask", "waitress"}),
         ("import pocketserve.transports.socket.connection", {*LATE, "requests", "flask", "werkzeug", "waitress"}),
         ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.KINDS if k.module]", LATE),
         ("import pocketserve_client", {*LATE, "flask", "waitress", "pocketserve"}),
     ],
-    ids=["wire", "pocketserve", "serving", "command", "socket", "runtimes", "client"],
+    ids=["wire", "pocketserve", "serving", "help", "command", "socket", "runtimes", "client"],
 )
 def test_what_an_import_loads(statement: str, unwanted: set[str]) -> None:
     """The server starts small: no framework, no picture library, no metrics and no client is loaded with it."""

@@ -7,17 +7,15 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_json, print_table
 from pocketserve.cli.own_server import OwnServer, own_server
 from pocketserve.cli.progress import Progress
-from pocketserve.cli.random_inputs import random_inputs
-from pocketserve.tensors import Array
-from pocketserve_client import Client
-from pocketserve_client.arrays import as_tensor
-from pocketserve_wire.oip import InferRequest
+
+if TYPE_CHECKING:
+    from pocketserve.tensors import Array
 
 T = TypeVar("T", int, float)
 
@@ -57,6 +55,10 @@ def run(options: argparse.Namespace) -> int:
         from pocketserve.cli import tune
 
         return tune.reset(options) if options.reset else tune.tune(options)
+    from pocketserve.cli.random_inputs import random_inputs
+    from pocketserve_client.arrays import as_tensor
+    from pocketserve_wire.oip import InferRequest
+
     service, name = open_local(options.model, options.models_dir, threads=options.threads)
     version = options.model_version
     try:
@@ -82,6 +84,8 @@ def _measure(
     in_process: Callable[[], object],
     server: OwnServer,
 ) -> dict[str, Any]:
+    from pocketserve_client import Client
+
     with (
         Client(server.socket, token_file=server.token_file) as framed,
         Client(server.http, token_file=server.token_file) as http,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pocketserve.cli import CommandError
-from pocketserve_client import Client
+
+if TYPE_CHECKING:
+    from pocketserve_client import Client
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
@@ -27,4 +30,6 @@ def connect(options: argparse.Namespace) -> Client:
             path.read_bytes()
         except OSError as error:
             raise CommandError(f"the token file {path} cannot be read: {error.strerror}") from None
+    from pocketserve_client import Client  # late: --help needs no client
+
     return Client(options.url, token_file=options.token_file)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.output import print_table
 from pocketserve.cli.own_server import own_server
 from pocketserve.config import embedded_models_dir
-from pocketserve_client import Client
+
+if TYPE_CHECKING:
+    from pocketserve_client import Client
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -21,6 +23,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo; fails unless every digit is read correctly."""
+    from pocketserve_client import Client
+
     models = embedded_models_dir()
     samples = sorted((models / "digits" / "samples").glob("*.png"))
     right = {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pocketserve.cli import CommandError
 from pocketserve.config import Config, load_config
-from pocketserve.runtimes.registry import kind_at
-from pocketserve.service import Service
+
+if TYPE_CHECKING:
+    from pocketserve.service import Service
 
 # Where no log is set up, Python prints warnings: a load that failed, which the command itself tells as its error.
 logging.getLogger("pocketserve.engine.opening").addHandler(logging.NullHandler())
@@ -17,7 +19,11 @@ logging.getLogger("pocketserve.engine.opening").addHandler(logging.NullHandler()
 def is_model_path(text: str) -> bool:
     """Whether a command's argument names a model file or folder on disk rather than a model of a server."""
     path = Path(text)
-    return text != "" and path.exists() and (path.is_dir() or kind_at(path) is not None)
+    if not text or not path.exists():
+        return False
+    from pocketserve.runtimes.registry import kind_at  # late, as the service: most commands ask a server
+
+    return path.is_dir() or kind_at(path) is not None
 
 
 def names_path(text: str) -> bool:
@@ -42,6 +48,7 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
     if not model or ("/" in model and not is_model_path(model)):
         what = "is no model file of a known kind" if Path(model).is_file() else "is no file or folder"
         raise CommandError(f"{model!r} {what}; name a model file, its folder, or a model of the models folder")
+
     if not is_model_path(model):
         return _service(models_dir, threads), model
     path = Path(model).absolute()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, CommandError
 from pocketserve.cli.connection import add_connection_options, connect
 from pocketserve.wording import counted
-from pocketserve_client import Client
-from pocketserve_client.errors import PocketserveError
+
+if TYPE_CHECKING:
+    from pocketserve_client import Client
 
 WAIT_MS = 2_000
 _ENDS = {
@@ -32,6 +33,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Open pairing on the running server, show the code, and wait for how it ends."""
+    from pocketserve_client.errors import PocketserveError
+
     with connect(options) as client:
         opened = client.open_pairing()
         try:
