@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
 
 from pocketserve.cli import serve
@@ -13,6 +14,7 @@ from pocketserve.config import (
     SETTINGS,
     Config,
     ConfigError,
+    default_state_dir,
     default_token_file,
     embedded_models_dir,
     load_config,
@@ -276,3 +278,23 @@ def test_worker_threads() -> None:
     """Enough threads to hold a full queue and still answer health checks, unless a number is given."""
     assert load_config({"queue_limit": "10"}, {}).worker_threads == 18
     assert load_config({"queue_limit": "10", "http_threads": "3"}, {}).worker_threads == 3
+
+
+@pytest.mark.parametrize("shell", ["SHELL", "PREFIX", None])
+@pytest.mark.parametrize("state_home", [None, "", " ", "/var/state", "relative"])
+@pytest.mark.parametrize("android", [False, True])
+def test_the_state_folder_is_where_platformdirs_puts_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shell: str | None, state_home: str | None, android: bool
+) -> None:
+    """It is worked out without importing that, where that is sure."""
+    for name in ("SHELL", "PREFIX", "XDG_STATE_HOME", "ANDROID_DATA", "ANDROID_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if shell is not None:
+        monkeypatch.setenv(shell, "/some/where")
+    if state_home is not None:
+        monkeypatch.setenv("XDG_STATE_HOME", state_home)
+    if android:
+        monkeypatch.setenv("ANDROID_DATA", "/data")
+        monkeypatch.setenv("ANDROID_ROOT", "/system")
+    assert default_state_dir() == platformdirs.user_state_path("pocketserve")

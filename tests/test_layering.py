@@ -227,7 +227,7 @@ def loaded_by(statement: str) -> set[str]:
     folders = os.pathsep.join(str(root) for root in dict.fromkeys(SOURCES.values()))
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": folders},
+        env={**{k: v for k, v in os.environ.items() if k != "XDG_STATE_HOME"}, "SHELL": "sh", "PYTHONPATH": folders},
         capture_output=True,
         check=True,
         timeout=60,
@@ -246,11 +246,12 @@ def loaded_by(statement: str) -> set[str]:
         ),
         ("import pocketserve.cli as c; c._parser([])", {*LATE, "numpy", "requests", "flask", "waitress"}),
         ("import pocketserve.cli as c; c._parser(['serve'])", {*LATE, "numpy", "requests", "flask", "waitress"}),
+        ("import pocketserve.config as c; c.load_config({}, {})", {"platformdirs", "tempfile", "numpy"}),
         ("import pocketserve.transports.socket.connection", {*LATE, "requests", "flask", "werkzeug", "waitress"}),
         ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.KINDS if k.module]", LATE),
         ("import pocketserve_client", {*LATE, "flask", "waitress", "pocketserve"}),
     ],
-    ids=["wire", "pocketserve", "serving", "help", "command", "socket", "runtimes", "client"],
+    ids=["wire", "pocketserve", "serving", "help", "command", "settings", "socket", "runtimes", "client"],
 )
 def test_what_an_import_loads(statement: str, unwanted: set[str]) -> None:
     """The server starts small: no framework, no picture library, no metrics and no client is loaded with it."""

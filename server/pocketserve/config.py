@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +37,11 @@ def _setting(default: Any, why: str, unit: str = "", factory: Callable[[], Any] 
 
 def default_state_dir() -> Path:
     """Where this installation keeps what must survive a restart."""
-    import platformdirs  # late: a server that is told its folders does without
+    shell = os.environ.get("SHELL") or os.environ.get("PREFIX")  # without one, Android apps have folders of their own
+    if sys.platform in ("linux", "android") and shell and "XDG_STATE_HOME" not in os.environ:
+        # What platformdirs says here; importing it, with tempfile for its sake, takes a fortieth of a start.
+        return Path(os.path.expanduser("~/.local/state")) / APP_NAME
+    import platformdirs
 
     return platformdirs.user_state_path(APP_NAME)
 
