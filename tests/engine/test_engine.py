@@ -568,7 +568,7 @@ def test_loads_at_the_same_time_do_not_exceed_the_budget_together(bench, pool, s
     assert not second.done() and one.running("twin") is None
     one.ask("petals")  # a small one finds room beside the reservation
     labels.finish()
-    first.result(TIMEOUT_S)
+    first.result(TIMEOUT_S)  # it holds what it has loaded from the start
     # Whether the first is still in use when the second looks is left to chance; then it is to try again.
     error = second.exception(TIMEOUT_S)
     assert error is None or error.code is ErrorCode.MEMORY_BUDGET

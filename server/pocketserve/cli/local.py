@@ -21,7 +21,7 @@ def is_model_path(text: str) -> bool:
     path = Path(text)
     if not text or not path.exists():
         return False
-    from pocketserve.runtimes.registry import kind_at  # late, as the service: most commands ask a server
+    from pocketserve.runtimes.registry import kind_at  # late, as the service
 
     return path.is_dir() or kind_at(path) is not None
 
@@ -64,6 +64,8 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
 
 
 def _service(models_dir: str | None, threads: int) -> Service:
+    from pocketserve.service import Service  # late: most commands ask a server
+
     config = _config(models_dir, threads)
     try:
         return Service(config)

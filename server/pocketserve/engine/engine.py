@@ -204,7 +204,6 @@ class Engine:
             ApiError: as :meth:`use`.
         """
         key = (entry.name, version.name)
-        # A freshly loaded version may be evicted before this thread gets hold of it; then it is loaded once more.
         while True:
             with self._lock:
                 slot = self._by_key.get(key) or self._slots.slot(key)
@@ -217,7 +216,9 @@ class Engine:
                     return slot.running
                 self._refuse_unusable(slot, version, entry)
                 slot.state = State.LOADING
-            self._open(slot, entry, version, fallback=(State.ON_DEMAND, None), deadline=deadline)
+            loaded = self._open(slot, entry, version, (State.ON_DEMAND, None), deadline, users=1)
+            if loaded is not None:
+                return loaded
 
     def _open(
         self,
@@ -226,9 +227,11 @@ class Engine:
         version: VersionEntry,
         fallback: tuple[State, Running | None],
         deadline: float,
-    ) -> None:
-        self._opener.open(slot, entry, version, fallback, deadline)
+        users: int = 0,
+    ) -> Running | None:
+        opened = self._opener.open(slot, entry, version, fallback, deadline, users)
         self._janitor.start()
+        return opened
 
     def _refuse_unusable(self, slot: Slot, version: VersionEntry, entry: ModelEntry) -> None:
         if slot.state is State.STOPPED:

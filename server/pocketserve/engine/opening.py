@@ -57,12 +57,17 @@ class Opener:
         version: VersionEntry,
         fallback: tuple[State, Running | None],
         deadline: float,
-    ) -> None:
+        users: int = 0,
+    ) -> Running | None:
         """Load a version and publish it.
 
         Args:
             fallback: what the slot was before, and what it held: that is left where the load fails.
             deadline: the clock's time at which waits end.
+            users: how many hold it from the start. One that is held is not evicted for the next load at once.
+
+        Returns:
+            What was published; None if the engine was closed meanwhile.
 
         Raises:
             ApiError: why it cannot be loaded.
@@ -86,11 +91,15 @@ class Opener:
             closing = [detach(slot)]
             slot.running, slot.reserved = fresh, 0
             slot.state, slot.error = State.READY, None
-            if self._slots.closed:
-                closing = [detach(slot)]
+            closed = self._slots.closed
+            if closed:
+                closing.append(detach(slot))
+            else:
+                fresh.users = users
             closing += self._budget.evict_beside(key)
             self._slots.changed.notify_all()
         close_all(*closing)
+        return None if closed else fresh
 
     def _load(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> LoadedModel:
         # Imported with the first model: a server that has loaded none does not hold the code for it.
