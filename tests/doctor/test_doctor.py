@@ -323,8 +323,9 @@ def test_nothing_there_at_all(phone, tmp_path):
 
 
 def test_the_settings_library_is_missing(phone, monkeypatch):
-    """Without platformdirs there are no settings; what needs none is still looked at."""
+    """Without platformdirs there are no settings where only it knows the folder; what needs none is still looked at."""
     del phone.environ["POCKETSERVE_STATE_DIR"]
+    monkeypatch.setenv("XDG_STATE_HOME", "/somewhere/else")
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     settings = read_settings(phone.device())
     assert settings.config is None and "platformdirs" in settings.findings[0].fix

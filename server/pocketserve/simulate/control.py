@@ -18,6 +18,8 @@ from pocketserve.simulate.timeline_text import parse_line
 
 LOOK_S = 0.2
 MAX_LINE_BYTES = 4096
+SAME_WISH_S = 2.0
+"""A signal that follows another one sooner says nothing new: it would only break off what ends the command."""
 REVIVING = {"kill": "kill", "squatter": "squatter", "memory_pressure": "memory"}
 """Events whose end starts the command again, and the cause of death that goes with each."""
 MEANING = {"memory": ": it held more memory than the phone has", "kill": "", "squatter": ""}
@@ -117,12 +119,14 @@ class Control:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the command on the phone and the run with it; a second one does not wait for it."""
+        """SIGINT and SIGTERM end the command on the phone and the run with it; a later one does not wait for it."""
+        asked = math.inf
 
         def handle(number: int, frame: FrameType | None) -> None:
-            if self._asked_to_end:
+            nonlocal asked
+            if time.monotonic() - asked >= SAME_WISH_S:
                 raise KeyboardInterrupt
-            self._asked_to_end = True
+            self._asked_to_end, asked = True, min(asked, time.monotonic())
 
         previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
