@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks."""
+    """Register the marks, and let Ctrl-C be heard: a suite that a script runs in the background inherits it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, needs in MARKS.items():
         config.addinivalue_line("markers", f"{name}: {needs}")
 
