@@ -20,6 +20,7 @@ from pocketserve_wire import ErrorCode
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
 
 TARGET = "POST /v2/models/petals/infer"
+DIGITS, ZEROS = "POST /predictions/digits", f"[{','.join(['0'] * 64)}]".encode()
 TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.8, 3.0, 4.3]}
 
 
@@ -308,3 +309,23 @@ def test_a_held_request_dies_with_its_connection(camera, until):
     camera.peer.close()
     camera.end(2)
     until(lambda: not camera.server.connections)
+
+
+def test_what_is_held_does_not_wait_for_requests_of_another_model(camera):
+    kept = camera.frame()
+    assert camera.peer.call("GET /v2/models/petals").status == 200  # so it is held by now
+    assert camera.peer.call(DIGITS, ZEROS).status == 200
+    idle = camera.service.lane("digits", None)._line.idle
+    slow = idle[0] = Gated(idle[0])
+    looking, looks = threading.Event(), threading.Event()
+    camera.server.watcher.call(lambda: (looking.set(), looks.wait(TIMEOUT_S)))
+    assert looking.wait(TIMEOUT_S)
+    other = camera.peer.ask(DIGITS, ZEROS)  # seen first by the thread that ends the run
+    camera.end()
+    assert camera.peer.answer().request_id == camera.running
+    assert slow.begun.acquire(timeout=TIMEOUT_S)
+    looks.set()
+    camera.end()
+    assert camera.peer.answer().request_id == kept
+    slow.may_end.release()
+    assert camera.peer.answer().request_id == other

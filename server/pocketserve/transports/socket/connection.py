@@ -212,9 +212,10 @@ class Connection(StreamReader):
         admission, cancellation = self._admission, Cancellation()
         held = known is not None and known.held
         received = known.received if known is not None and held else admission.received  # the next reader sets it anew
-        ahead = self._decoder.buffered
         with self._lock:
             refusal = (None if held else admission.refusal) or self._register(frame, cancellation)
+            # What is held and may run now would not wake the watcher either.
+            ahead = self._decoder.buffered or self._held_is_due()
             if refusal is None and not ahead:
                 self._watch()
         if refusal is not None:

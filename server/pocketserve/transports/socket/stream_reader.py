@@ -61,6 +61,7 @@ class StreamReader:
     _streams = False  # requests of a stream come faster than they are answered
     _in_hand: Known | None = None  # what came among refused requests and is none
     _held: Known | None = None  # a request of the stream that runs; counted as unanswered
+    _behind = 0  # the id of the run that it waits for
     _front: Frame | None = None  # of the requests under way the one that was taken first; under the lock
 
     def _receive(self, *, waits: bool = True) -> bool | None:
@@ -170,6 +171,7 @@ class StreamReader:
         if older is None:
             if before is not None and not lane.runs(stream):
                 return False  # it may be about to wait
+            self._behind = before.request_id if before is not None else 0
             self._unanswered[frame.request_id] = Cancellation()
         else:
             self._unanswered[frame.request_id] = Cancellation()  # before the other goes: never is nothing unanswered
@@ -183,10 +185,14 @@ class StreamReader:
     def _leave_what_is_held(self) -> bool:
         """Nothing more came: what is held waits for the end of the run before it, or is taken now, as ``_sift``."""
         with self._lock:
-            waits = self._held is None or self._front is not None
-            if waits:
+            due = self._held_is_due()
+            if not due:
                 self._leave_under_lock()
-        return not waits and self._take_held()
+        return due and self._take_held()
+
+    def _held_is_due(self) -> bool:
+        """Whether a request is held and the run before it has ended, whatever else runs. Under the lock."""
+        return self._held is not None and (self._front is None or self._front.request_id != self._behind)
 
     def _take_held(self) -> bool:
         self._in_hand, self._held = self._held, None
