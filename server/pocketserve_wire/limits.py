@@ -43,8 +43,3 @@ MAX_HEADER_BYTES = 32 * 1024
 
 TENSOR_ALIGNMENT = 8
 """JSON headers are padded with spaces so that raw tensors start at a multiple of this, in bytes."""
-
-FIRST_BODY_BYTES = 1024 * 1024
-"""A longer body is given memory in steps: as much again as has come, but no more than GROWTH_BYTES or a quarter."""
-
-GROWTH_BYTES = 4 * FIRST_BODY_BYTES
