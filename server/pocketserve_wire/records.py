@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(*, frozen: bool = False, slots: bool = False):
-        """As in :mod:`dataclasses`, with these two options only."""
+        """As in :mod:`dataclasses`, with these two options only.
+
+        Raises:
+            TypeError: the class has what only the standard library's knows, such as ``__post_init__``.
+        """
 
         def define(cls: type) -> type:
             own = vars(cls)
             if cls.__doc__ is None:
                 cls.__doc__ = cls.__name__  # else it would be the signature, which takes a millisecond to work out
             made = dataclasses.dataclass(cls, init=False, eq=False, repr=False, slots=slots)
+            _refuse_the_rest(made)
             if "__init__" not in own:
                 made.__init__ = _first_init(made)
             if "__eq__" not in own:
@@ -39,6 +44,24 @@ else:
 
 
 __all__ = ["dataclass"]
+
+
+def _refuse_the_rest(made: type) -> None:
+    """What is not done here must not be left out in silence."""
+    if hasattr(made, "__post_init__"):
+        raise TypeError(f"{made.__name__}: __post_init__ would not be called; take the standard library's dataclass")
+    usual = ""
+    for name, found in vars(made)["__dataclass_fields__"].items():
+        if found._field_type is dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]
+            continue
+        plain = found.init and not found.kw_only and found.hash is None
+        if not plain or found._field_type is not dataclasses._FIELD:  # type: ignore[attr-defined]
+            raise TypeError(f"{made.__name__}.{name}: fields have a default and a factory, compare and repr only here")
+        if found.default is not dataclasses.MISSING or found.default_factory is not dataclasses.MISSING:
+            usual = name
+        elif usual:
+            raise TypeError(f"{made.__name__}.{name} has no default and follows {usual}, which has one")
+
 
 UNCOMPILED = 2
 """Instances of a class that are filled field by field: compiling costs as much as a hundred of them."""

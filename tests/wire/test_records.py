@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import pickle
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -171,3 +171,35 @@ def test_inherited_fields() -> None:
     assert Longer(1, "y", 4) != Longer(1, "y")
     assert (Longer(1).text, Longer(1).more) == ("x", 3)
     assert Slotted(1) == Slotted(1, "x")
+
+
+@dataclasses.dataclass
+class Checked:
+    """One that looks at its values."""
+
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("base", "members"),
+    [
+        (Checked, {}),
+        (object, {"__post_init__": lambda self: None}),
+        (object, {"__annotations__": {"a": "int", "_": dataclasses.KW_ONLY, "b": "int"}}),
+        (object, {"__annotations__": {"a": "int"}, "a": field(default=1, init=False)}),
+        (object, {"__annotations__": {"a": "int"}, "a": field(default=1, hash=False)}),
+        (object, {"__annotations__": {"a": dataclasses.InitVar[int]}}),
+        (object, {"__annotations__": {"a": "int", "b": "int"}, "a": 1}),
+    ],
+)
+def test_what_it_does_not_do_is_refused_when_the_class_is_made(base: type, members: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        cheap(frozen=True)(type("Odd", (base,), members))
+
+
+def test_class_variables_are_no_fields() -> None:
+    made = cheap()(type("Shared", (), {"__annotations__": {"a": "int", "b": ClassVar[int]}, "b": 3}))
+    assert (made(1).a, made(2).b, [one.name for one in dataclasses.fields(made)]) == (1, 3, ["a"])
