@@ -210,6 +210,25 @@ def test_a_model_is_loaded_by_its_first_use(bench, caplog):
     assert counted(caplog, "loaded digits/tflite") == 1
 
 
+def test_a_load_without_a_thread_for_the_janitor_holds_nobody(bench, monkeypatch):
+    one = bench()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no more threads")))
+        one.ask("petals")
+    assert one.running("petals").users == 0
+    one.load("petals")
+    assert one.engine._janitor._thread.is_alive()
+
+
+def test_a_model_that_cannot_be_closed_does_not_cost_others(bench, monkeypatch, caplog):
+    one = bench()
+    one.ask("petals")
+    monkeypatch.setattr(Running, "close", lambda running: 1 // 0)
+    one.unload("petals")
+    assert one.state("petals") is State.STOPPED
+    assert counted(caplog, "could not be closed") == 1
+
+
 def test_first_uses_at_the_same_time_load_once(bench, pool, caplog):
     caplog.set_level(logging.INFO)
     one, start = bench(), threading.Barrier(12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pocketserve.engine.opening import Opener
     from pocketserve.engine.running import Running
     from pocketserve.engine.sequences import SequenceTable
+
+log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """How often requests look whether cores or power have changed; an idle server does not look."""
@@ -40,8 +43,13 @@ class Janitor:
         with self._slots.lock:
             if self._thread is not None or self._slots.closed:
                 return
-            self._thread = threading.Thread(target=self._run, name="pocketserve-janitor", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="pocketserve-janitor", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more; the next load tries again
+                log.warning("idle models stay loaded for now: %s", error)
+                return
+            self._thread = thread
 
     def wake(self) -> None:
         """Have it look now."""

@@ -78,6 +78,7 @@ class Opener:
             started = self._clock()
             self.look_around()
             model = self._load(entry, version, deadline)
+            fresh = start_running(model, self._options, self._scheduler, self._clock)
         except ApiError as error:
             self._publish_failure(slot, version, error, fallback)
             raise
@@ -86,7 +87,6 @@ class Opener:
             self._publish_failure(slot, version, fault, fallback)
             raise
         log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
-        fresh = start_running(model, self._options, self._scheduler, self._clock)
         with self._slots.changed:
             closing = [detach(slot)]
             slot.running, slot.reserved = fresh, 0
