@@ -336,6 +336,15 @@ def test_who_asks_before_sending_is_told_to_go_on(wire):
         assert stream.read().split(b"\r\n", 2)[1] == b"HTTP/1.1 200 OK"
 
 
+@pytest.mark.parametrize(("length", "status"), [("67108865", b"413"), ("abc", b"400")])
+def test_who_asks_before_sending_what_is_refused_is_not_told_to_go_on(wire, length, status):
+    request = wire.write("POST", "/predictions/petals", "Expect: 100-continue", f"Content-Length: {length}")
+    with wire.connect() as connection, connection.makefile("rb") as stream:
+        connection.sendall(request)
+        assert stream.readline().split()[1] == status
+        assert stream.read()  # to the end of the connection
+
+
 # --- Connections
 
 

@@ -14,7 +14,7 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher
 from pocketserve.api.messages import error_response
 from pocketserve.config import Config
 from pocketserve.security import Guard
-from pocketserve.transports.http.body import Body
+from pocketserve.transports.http.body import Body, Placed
 from pocketserve.transports.http.connections import DEFAULT_PATIENCE, Channel, Patience, Server
 from pocketserve.transports.http.front import WsgiApp
 from pocketserve.transports.http.translation import status_line
@@ -82,6 +82,12 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
         if not self.chunked and 0 < self.content_length < self.adj.max_request_body_size:
             self.body_rcv = Body(self.content_length, self._json_length())
 
+    def received(self, data: bytes | Placed) -> int:
+        taken: int = super().received(data)
+        if self.error is not None:
+            self.expect_continue = False  # waitress would ask for the body of what it has refused
+        return taken
+
     def _json_length(self) -> int:
         """As the header says. It is checked by the application: here it only decides where memory begins."""
         text = self.headers.get("INFERENCE_HEADER_CONTENT_LENGTH", "")
@@ -94,7 +100,6 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
             self.guard.check_token(headers.get("AUTHORIZATION"))
         except ApiError as error:
             self.refusal = error
-            self.expect_continue = False
             raise ParsingError("refused") from None
 
 
