@@ -24,6 +24,7 @@ from conftest import ROOT
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.cores import count_fast, usable_cores
 from pocketserve.engine.engine import Engine, State
+from pocketserve.engine.loading import LoadedModel
 from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.sequences import SequenceStep
 from pocketserve.engine.terms import Terms
@@ -616,6 +617,21 @@ def test_threads_follow_the_cores(bench):
     assert is_closed(before)
     one.engine.sweep()
     assert one.running("petals") is after
+
+
+def test_a_model_that_cannot_be_opened_again_serves_on(bench, monkeypatch, caplog):
+    cores = [0, 1, 2, 3]
+    one = bench(cores=lambda: list(cores), threads=0)
+    one.ask("petals")
+    before = one.running("petals")
+    monkeypatch.setattr(LoadedModel, "reopen", lambda model, threads: 1 // 0)
+    del cores[1:]
+    one.engine.sweep()
+    until(lambda: one.state("petals") is State.READY)
+    assert one.running("petals") is before
+    one.ask("petals")
+    one.engine.sweep()
+    assert counted(caplog, "could not be opened with 1 threads") == 1
 
 
 def test_a_manifest_that_names_its_threads_keeps_them(bench, models_copy):

@@ -163,6 +163,9 @@ class Opener:
         except ApiError as error:
             log.warning("%s", error.message)
             running.model.threads = threads  # it is not tried again and again
+        except Exception:  # what no runtime foresaw must not end the janitor
+            log.exception("%s/%s could not be opened with %d threads", *key, threads)
+            running.model.threads = threads
         finally:
             with self._slots.changed:
                 closing = None
