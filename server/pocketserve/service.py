@@ -16,7 +16,7 @@ from pocketserve import __version__
 from pocketserve.config import SETTINGS, Config
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.engine import Engine, State
-from pocketserve.engine.lane import Lane, superseded
+from pocketserve.engine.lane import Lane
 from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.statistics import Timing, VersionStatistics
@@ -374,15 +374,18 @@ class Service:
         running = self.engine.running(entry.name, found.name)
         return running.lane if running is not None else None
 
-    def supersede(self, name: str, version: str | None) -> ApiError:
-        """Why a request of a stream is not run whose place a newer one took before its model heard of it; counted."""
+    def turn_away(self, name: str, version: str | None, reason: ApiError) -> ApiError:
+        """Count a request that is not run and that its model never heard of; returns what it is answered.
+
+        Args:
+            reason: such as SUPERSEDED, when a newer one of its stream took its place.
+        """
         try:
             entry, found = self._resolve(name, version)
         except ApiError as error:
             return error
-        refusal = superseded()
-        self.engine.statistics(entry.name, found.name).record_failure(0, refusal.code)
-        return refusal
+        self.engine.statistics(entry.name, found.name).record_failure(0, reason.code)
+        return reason
 
     def infer_planned(self, name: str, version: str | None, plan: Plan, body: memoryview, terms: Terms) -> EncodedBody:
         """As :meth:`infer`, from body to body, for a request whose JSON part is known: only the tensors are looked at.

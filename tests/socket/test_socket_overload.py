@@ -283,6 +283,7 @@ def test_a_held_request_can_be_cancelled(camera):
     camera.peer.cancel(kept)
     cancelled = camera.peer.answer()
     assert (cancelled.request_id, cancelled.code) == (kept, "CANCELLED")
+    assert camera.service.engine.statistics("petals", "tflite").unanswered["cancelled"].count == 1
     camera.end()
     assert camera.peer.answer().request_id == camera.running
 

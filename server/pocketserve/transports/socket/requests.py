@@ -101,10 +101,10 @@ def lane_of(service: Service, frame: Frame) -> Lane | None:
     return service.lane(path["model"], path.get("version"))
 
 
-def supersede(service: Service, frame: Frame) -> ApiResponse:
-    """The answer to a request of a stream that a newer one has replaced before its model heard of it."""
+def turn_away(service: Service, frame: Frame, reason: ApiError) -> ApiResponse:
+    """The answer to an inference request that is not run and that its model never heard of; counted."""
     path = _read_target(frame.target)[0].path
-    error = service.supersede(path["model"], path.get("version"))
+    error = service.turn_away(path["model"], path.get("version"), reason)
     return _refused(error.code, error.message, error.retry_after_s)
 
 

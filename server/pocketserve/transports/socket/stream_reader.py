@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from pocketserve.api.messages import ApiResponse, error_response
+from pocketserve.api.messages import ApiResponse
 from pocketserve.engine.cancellation import Cancellation, cancelled
+from pocketserve.engine.lane import superseded
 from pocketserve.service import Service
 from pocketserve.transports.socket import requests
 from pocketserve.transports.socket.watcher import Watcher
@@ -176,7 +177,7 @@ class StreamReader:
         else:
             self._unanswered[frame.request_id] = Cancellation()  # before the other goes: never is nothing unanswered
             del self._unanswered[older.frame.request_id]
-            gone = requests.supersede(self._service, older.frame)
+            gone = requests.turn_away(self._service, older.frame, superseded())
             chunks += requests.encode(older.frame.request_id, gone, self._client_max_frame)[0]
         self._streams = True
         self._held = Known(frame, self._admission.received, held=True)
@@ -201,8 +202,9 @@ class StreamReader:
     def _cancel_held(self, request_id: int) -> bool:
         if self._held is None or self._held.frame.request_id != request_id:
             return False
+        gone = requests.turn_away(self._service, self._held.frame, cancelled())
         self._held = None
-        self._post(requests.encode(request_id, error_response(cancelled()), self._client_max_frame)[0])
+        self._post(requests.encode(request_id, gone, self._client_max_frame)[0])
         self._answered(request_id)
         return True
 
