@@ -60,8 +60,10 @@ class Prepared:
     def arrays(self, body: memoryview) -> dict[str, Array]:
         """The inputs by the session's names; they share the body's memory."""
         found = {}
+        # Of a memoryview, ndarray would keep the object below only: nobody would see that its memory is looked at.
+        memory = np.frombuffer(body, np.uint8)
         for own, dtype, shape, start in self._inputs:
-            found[own] = np.ndarray(shape, dtype, body, start)
+            found[own] = np.ndarray(shape, dtype, memory, start)
         return found
 
     def encode(self, results: Mapping[str, Array]) -> EncodedBody:

@@ -73,6 +73,21 @@ def test_each_answer_is_that_of_its_own_bytes(service, version):
     assert len(set(scores)) == 4
 
 
+def test_memory_that_an_input_looks_at_cannot_be_used_again(service):
+    body, length = body_of(picture(0), id="looked at")
+    ask(service, *body_of(picture(0)))
+    kept(service).clear()
+    for _ in range(2):
+        ask(service, body, length)
+    [one] = kept(service).values()
+    received = bytearray(body)
+    arrays = one.arrays(memoryview(received)[:])
+    with pytest.raises(BufferError):
+        received.append(0)
+    del arrays
+    received.append(0)
+
+
 def test_what_was_kept_says_nothing_of_another_shape(service):
     values = picture(0)
     assert ask(service, *body_of(values))

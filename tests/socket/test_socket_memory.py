@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import socket
 import struct
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -76,3 +78,33 @@ def test_bodies_on_their_way_are_counted_over_all_connections(local, until):
         until(lambda: server.server.incoming.take(2 * MIB))
         server.server.incoming.give(2 * MIB)
         assert last.call(target, bytes(MIB // 2)).status == 400
+
+
+class Echo:
+    """A session that hands its input on, memory and all."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def run(self, arrays: Any, signature: str | None = None) -> Any:
+        """As a session's own."""
+        return {spec.name: array for spec, array in zip(self._session.outputs, arrays.values(), strict=True)}
+
+
+def test_answers_that_wait_are_not_written_over_by_what_comes(local):
+    started = local(queue_limit=64, batching=False)
+    with started.connect(receive_buffer=4096) as peer:
+        assert peer.call("POST /predictions/digits", f"[{','.join(['0'] * 64)}]".encode()).status == 200
+        idle = started.service.lane("digits", None)._line.idle
+        idle[0] = Echo(idle[0])
+        size, rows = 64 * 4, 2000
+        tensor = {"name": "image", "datatype": "FP32", "shape": [rows, 8, 8, 1]}
+        tensor["parameters"] = {"binary_data_size": rows * size}
+        head = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [tensor]}).encode()
+        asked = {}
+        for number in range(24):
+            data = struct.pack("<f", number) * (rows * 64)
+            asked[peer.ask("POST /v2/models/digits/infer", head + data, json_length=len(head))] = data
+        for request_id, answer in peer.answers(len(asked)).items():
+            assert answer.status == 200
+            assert answer.body[answer.json_length :] == asked[request_id]
