@@ -54,8 +54,9 @@ class FrameDecoder:
     Attributes:
         frames: frames that were whole, those passed over among them.
         reuse: keep a long body's memory and use it for the next one of the same length, unless somebody still looks at
-            it by then; see :meth:`rest`. Peers ask for the same again and again, and memory that was just used is in
-            the processor's cache and need not be cleared.
+            it by then; see :meth:`rest`. Only memoryviews of it are noticed: whoever makes an ``ndarray`` of one keeps
+            it beside that. Peers ask for the same again and again, and memory that was just used is in the processor's
+            cache and need not be cleared.
         in_body: whether what :meth:`buffer` gave last ends where the frame, or the memory it was given so far, ends.
 
     Args:
