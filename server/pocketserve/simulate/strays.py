@@ -36,6 +36,7 @@ class Strays:
         if not now and time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
+        self.send(0)  # forgets those that have ended: they would take the places, and perhaps the ids, of new ones
         for pid in below(leader):
             if pid not in self._held and len(self._held) < MOST:
                 self._hold(pid, leader)
@@ -78,6 +79,7 @@ def below(pid: int) -> set[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError, ValueError):
-            yield from map(int, path.read_text().split())
+    with contextlib.suppress(OSError):  # it may end while it is looked at, which Path.glob does not bear before 3.13
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError, ValueError):
+                yield from map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
