@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,6 +105,21 @@ def test_a_second_wish_does_not_interrupt_tidying() -> None:
     with pytest.raises(KeyboardInterrupt), tidy_end():
         work()
     assert tidied == [True]
+
+
+def test_a_wish_that_is_repeated_is_heard_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who presses Ctrl-C each second gets through, although each comes soon after the one before."""
+    now = [0.0]
+    monkeypatch.setattr("pocketserve.cli.ending.time", SimpleNamespace(monotonic=lambda: now[0]))
+    heard: list[float] = []
+    with tidy_end():
+        for second in range(5):
+            now[0] = float(second)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                heard.append(now[0])
+    assert heard == [0.0, 2.0, 4.0]
 
 
 def test_a_step_is_finished_first() -> None:

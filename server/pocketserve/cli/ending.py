@@ -12,7 +12,8 @@ from typing import Final
 
 SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 SAME_WISH_S: Final = 2.0
-"""A signal that follows another one sooner says nothing new, and must not interrupt the tidying; a later one may."""
+"""A signal that comes sooner behind the one that was heeded says nothing new, and must not interrupt the tidying; a
+later one may, however many came in between."""
 
 
 _steps: Final[list[bool]] = []
@@ -46,13 +47,14 @@ def tidy_end() -> Iterator[None]:
     By itself SIGTERM would end Python at once: temporary folders, with tokens in them, and child processes would stay.
     What is ignored already, as under ``nohup``, stays ignored.
     """
-    last = -SAME_WISH_S
+    heeded = -SAME_WISH_S
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        nonlocal last
-        before, last = last, time.monotonic()
-        if last - before < SAME_WISH_S:
+        nonlocal heeded
+        now = time.monotonic()
+        if now - heeded < SAME_WISH_S:
             return
+        heeded = now
         if _steps:
             _steps[-1] = True
             return
