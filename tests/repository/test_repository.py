@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.repository.repository import Repository
+from pocketserve.repository import scan
+from pocketserve.repository.repository import MOST_LISTED, Repository
 from pocketserve_wire import ApiError, ErrorCode
 
 
@@ -93,6 +94,29 @@ def test_a_folder_that_went_before_it_was_read(repository: Repository, tmp_path:
     assert repository.model("bare").versions
 
 
+def test_a_file_that_became_a_folder_before_it_was_read(repository: Repository, tmp_path: Path) -> None:
+    """It is no model any more, and hides no other; a refresh finds what it is now."""
+    (tmp_path / "bare.tflite").unlink()
+    (tmp_path / "bare.tflite").mkdir()
+    assert list(repository.models()) == ["m"]
+    (tmp_path / "bare.tflite" / "x.tflite").write_bytes(b"")
+    repository.refresh()
+    assert list(repository.models()) == ["bare.tflite", "m"]
+
+
+def test_a_mistake_reads_few_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in a large folder costs no more than one in a small one."""
+    for number in range(100):
+        (tmp_path / f"m{number}").mkdir()
+        (tmp_path / f"m{number}" / "m.tflite").write_bytes(b"")
+    read: list[Path] = []
+    scanned = scan._scan_folder
+    monkeypatch.setattr(scan, "_scan_folder", lambda path, root: read.append(path) or scanned(path, root))
+    with pytest.raises(ApiError, match=r"'m0', .* and more \(POST"):
+        Repository(tmp_path).model("nothing")
+    assert len(read) == MOST_LISTED + 1
+
+
 def test_a_folder_without_a_model_is_not_suggested(repository: Repository, tmp_path: Path) -> None:
     """``bars`` is as close to ``barz`` as anything, but no model."""
     (tmp_path / "bars").mkdir()
@@ -150,7 +174,7 @@ def test_few_names_are_told_of_many(tmp_path: Path) -> None:
         Repository(tmp_path).model("x")
     for number in range(1001):
         (tmp_path / f"m{number:04}.tflite").write_bytes(b"")
-    with pytest.raises(ApiError, match=r"there are 'm0000', .*'m0007' and 993 more \(POST /v2") as error:
+    with pytest.raises(ApiError, match=r"there are 'm0000', .*'m0007' and more \(POST /v2") as error:
         Repository(tmp_path).model("x")
     assert len(error.value.message) < 300
     for number in range(20):

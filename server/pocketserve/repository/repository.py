@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, scan
@@ -56,10 +57,11 @@ class Repository:
         near = _near(name, self._models)
         if near is not None:
             return f"did you mean {near!r}?"
-        if not self._models:
+        first = list(islice(self._models, MOST_LISTED + 1))  # not all: counting them would read every model
+        if not first:
             return "the models folder is empty"
-        there = listed(self._models, MOST_LISTED)
-        return f"there {'is' if len(self._models) == 1 else 'are'} {there} (POST /v2/repository/index lists all)"
+        there = listed(first[:MOST_LISTED], MOST_LISTED) + (" and more" if len(first) > MOST_LISTED else "")
+        return f"there {'is' if len(first) == 1 else 'are'} {there} (POST /v2/repository/index lists all)"
 
     @staticmethod
     def version(entry: ModelEntry, version: str | None) -> VersionEntry:

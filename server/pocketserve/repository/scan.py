@@ -119,8 +119,9 @@ class Models(Mapping[str, ModelEntry]):
             except OSError as error:  # one unreadable folder hides no other
                 problem = f"the folder {name} cannot be read: {error.strerror}"
                 model = ModelEntry(name, path, {}, "", problem=problem)
-        if model is None and name in self._bare:  # a folder of the same name says more
-            model = _model(name, self._root, _versions_of_files(self._bare[name], self._root, variant_from=name))
+        files = [path for path in self._bare.get(name, ()) if not path.is_dir()]  # as one may have become since
+        if model is None and files:  # a folder of the same name says more
+            model = _model(name, self._root, _versions_of_files(files, self._root, variant_from=name))
         return model
 
 
