@@ -19,19 +19,19 @@ class Preload:
 
     Args:
         ready: called when all of them are there, on a thread of its own if there are any.
-        stop: ends the server when one cannot be loaded.
+        drain: ends the server when one cannot be loaded, behind the requests that it has accepted meanwhile.
 
     Attributes:
         fault: why the server was stopped; for whoever ran it to raise.
     """
 
     def __init__(
-        self, service: Service, names: Sequence[str], ready: Callable[[], None], stop: Callable[[], None]
+        self, service: Service, names: Sequence[str], ready: Callable[[], None], drain: Callable[[], None]
     ) -> None:
         self._service = service
         self._names = names
         self._ready = ready
-        self._stop = stop
+        self._drain = drain
         self.fault: Exception | None = None
 
     def start(self) -> None:
@@ -51,7 +51,7 @@ class Preload:
         except Exception as error:
             if not self._service.draining:  # else it ends anyway, as it was asked to
                 self.fault = error
-                self._stop()
+                self._drain()
 
     def _load(self, name: str) -> None:
         try:

@@ -84,14 +84,18 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
     service.remember(unloads)
     unfinished = threading.Event()
 
+    def drain() -> None:
+        _drain(service, server, sockets, unfinished)
+
     def end() -> None:
         marker.close()  # whatever ends it now, it was asked to end
         unloads.close()
-        _drain(service, server, sockets, unfinished)
+        log.info("draining: no new requests, %.1f s for those under way", config.drain_timeout)
+        drain()
 
     restore = _install_signals(end, server.wakeup_descriptor)
     announcement = _Announcement(config, addresses, on_ready)
-    preload = Preload(service, [n for n in config.load if n not in unloads.names], announcement.make, server.stop)
+    preload = Preload(service, [n for n in config.load if n not in unloads.names], announcement.make, drain)
     try:
         if sockets is not None:
             sockets.start()
@@ -209,7 +213,6 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
 
 def _drain(service: Service, server: HttpServer, sockets: SocketServer | None, unfinished: threading.Event) -> None:
     timeout = service.config.drain_timeout
-    log.info("draining: no new requests, %.1f s for those under way", timeout)
     ends = time.monotonic() + timeout
     if sockets is not None:
         sockets.drain()

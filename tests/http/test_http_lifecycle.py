@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ from typing import Any
 
 import pytest
 import requests
+
+from conftest import MODELS
 
 TIMEOUT_S = 30.0
 ZEROS = json.dumps([0.0] * 64)
@@ -75,8 +78,8 @@ def sentence(ended: subprocess.CompletedProcess[str]) -> str:
 class SlowRequest:
     """A request that is under way from :meth:`begin` to :meth:`finish`."""
 
-    def __init__(self, models: Path, pool: ThreadPoolExecutor) -> None:
-        self._path, self._pool = models / "digits" / "labels.txt", pool
+    def __init__(self, models: Path, pool: ThreadPoolExecutor, model: str = "digits") -> None:
+        self._path, self._pool = models / model / "labels.txt", pool
         self._path.unlink()
         os.mkfifo(self._path)
         self._opening = pool.submit(self._path.open, "w")
@@ -248,6 +251,30 @@ def test_a_server_that_is_ended_while_it_loads_was_never_ready(slow, models_copy
         _, log = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, ready.exists()) == (0, False), log
     assert "--load" not in log
+
+
+def test_a_load_that_fails_at_the_start_lets_requests_finish(slow, models_copy, tmp_path, pool):
+    """They were accepted; behind them the server ends with its reason and the exit code of a failed start."""
+    shutil.copytree(MODELS / "digits", models_copy / "loading")
+    loading, port = SlowRequest(models_copy, pool, "loading"), free_port()
+    command = [sys.executable, "-m", "pocketserve", "serve", models_copy, "--no-auth", "--load", "loading", "nothing"]
+    command += ["--http-port", port, "--socket-port", "0", "--drain-timeout", "30"]
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            loading.wait()
+            under_way = pool.submit(requests.post, f"{url}/predictions/digits", data=ZEROS, timeout=TIMEOUT_S)
+            slow.wait()
+            loading.finish()
+            asked = {"url": f"{url}/v2/health/ready", "timeout": TIMEOUT_S}
+            until(lambda: requests.get(**asked).json()["code"] == "SHUTTING_DOWN")
+            slow.finish()
+            assert under_way.result(TIMEOUT_S).status_code == 200
+            _, log = process.communicate(timeout=TIMEOUT_S)
+            assert process.returncode == 1 and "pocketserve: --load nothing: " in log
+        finally:
+            loading.release()
+            process.kill()
 
 
 def test_a_server_that_was_asked_nothing_holds_no_framework(new_server, models_copy):
