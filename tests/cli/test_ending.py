@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -29,10 +30,13 @@ COMMANDS = {
 
 def children(pid: int) -> Iterator[int]:
     """Processes that a process has started, and those that they have."""
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            yield int(child)
-            yield from children(int(child))
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # one that ends while it is looked at has none
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    for child in found:
+        yield child
+        yield from children(child)
 
 
 def look(pid: int) -> str:
