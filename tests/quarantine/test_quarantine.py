@@ -174,6 +174,29 @@ def test_nothing_but_nan(quarantine: Quarantine, tmp_path: Path, free: bool) -> 
         check(quarantine, entry(tmp_path / "models"))
 
 
+@pytest.mark.onnx
+@pytest.mark.parametrize(
+    ("operator", "output", "reason"),
+    [("O" * 200_000, "y", r"cannot load m\.onnx.*OOO"), ("Div", "y" * 200_000, "its output 'yyy")],
+)
+def test_long_names(quarantine: Quarantine, tmp_path: Path, operator: str, output: str, reason: str) -> None:
+    """A reason with a file's own words in it fits into the pipe, and costs no minutes to find."""
+    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    steps = [onnx.helper.make_node("Sub", ["x", "x"], ["zero"])]
+    steps.append(onnx.helper.make_node(operator, ["zero", "zero"], [output]))
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", output)]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(steps, "g", ports[:1], ports[1:]),
+        opset_imports=[onnx.helper.make_opsetid("", 21)],
+        ir_version=10,
+    )
+    (tmp_path / "models").mkdir()
+    onnx.save(model, tmp_path / "models" / "m.onnx")
+    with pytest.raises(ModelLoadError, match=reason) as caught:
+        check(quarantine, entry(tmp_path / "models"))
+    assert len(str(caught.value)) < 1200
+
+
 def test_a_refusal_is_not_remembered(quarantine: Quarantine, folder: Path) -> None:
     """A file that its framework refuses in good order has a reason, but no verdict: the next framework may take it."""
     (folder / "m.tflite").write_bytes(b"\x1c\0\0\0TFL3" + bytes(100))

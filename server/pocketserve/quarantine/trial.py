@@ -26,6 +26,9 @@ from pocketserve.tensors import Array, TensorSpec, zeros
 MAX_TRIAL_ELEMENTS = 1 << 26
 """Inputs larger than this are not made up: the trial only loads such a model."""
 
+MAX_REASON = 1000
+"""Characters; a file's own words may be in it, and nobody reads the pipe before the trial has ended."""
+
 _LARGER = 64
 """A size of which strides and windows leave something."""
 
@@ -38,6 +41,7 @@ def main() -> int:
     _limit(int(request["data_limit"]))
     signal.alarm(int(request["alarm"]))
     result = try_model(request)
+    result["reason"] = result["reason"][:MAX_REASON]
     os.write(answer_to, json.dumps(result).encode())
     return 0
 

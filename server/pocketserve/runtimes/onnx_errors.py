@@ -9,6 +9,9 @@ _NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .* failed:|/\S+:\d+ .*?\) (?=[A-Z])|Please fix either .*"
 )
 
+_MOST_READ = 6000
+"""Characters of a text; names out of the file may be in it, and searching takes a time that grows with the square."""
+
 _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)"),
@@ -55,6 +58,7 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 def explained(path: Path, framework: str, text: str) -> str:
     """One sentence for people out of ONNX Runtime's error text."""
+    text = text[:_MOST_READ]
     for pattern, words in _EXPLANATIONS:
         if found := pattern.search(text):
             return f"{path.name} {words.format(*found.groups(), framework=framework)}"
@@ -64,4 +68,4 @@ def explained(path: Path, framework: str, text: str) -> str:
 
 def cleaned(text: str, most: int) -> str:
     """ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
-    return _NOISE.sub("", " ".join(text.split()))[:most].strip().rstrip(".")
+    return _NOISE.sub("", " ".join(text[:_MOST_READ].split()))[:most].strip().rstrip(".")
