@@ -63,16 +63,19 @@ class Kind:
     Attributes:
         without: tests with any of these marks are left out.
         had: files and folders of tests that say what they said in ``make test``, except those marked as ``BIG``.
-        complete: a skipped test is a failure: what is not there is to be left out by its mark.
+        only_here: files and folders of tests that other runs leave out because this one has them.
+        complete: a skipped test is a failure: what is not there is to be left out by its mark. In ``only_here`` it is
+            one in any case.
     """
 
     without: frozenset[str]
     had: tuple[str, ...] = ()
+    only_here: tuple[str, ...] = ()
     complete: bool = False
 
 
 KINDS: Final = {
-    "dev": Kind(BIG),
+    "dev": Kind(BIG, only_here=SANS_FRAMEWORKS),
     "all": Kind(frozenset(), had=SANS_FRAMEWORKS, complete=True),
     "tflite-runtime": Kind(BIG | {"onnx"}, had=SANS_NUMPY, complete=True),
     "newest": Kind(BIG | {"assets"}),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from places import STATE, find_assets
+from places import ROOT, STATE, find_assets
 from selection import BIG, HOW, KINDS, MARKS, Kind
 
 MOST_PROCESSES = 4
@@ -57,6 +57,10 @@ def _without(config: pytest.Config) -> frozenset[str]:
     return _kind(config).without | (frozenset() if find_assets() else {"assets"})
 
 
+def _left_out(item: pytest.Item) -> bool:
+    return _had(item) or any(item.get_closest_marker(mark) for mark in _without(item.config))
+
+
 def _had(item: pytest.Item) -> bool:
     """Whether the test ran in ``make test``, and cannot say anything else here."""
     return _lies_in(item.path, _kind(item.config).had) and not any(item.get_closest_marker(mark) for mark in BIG)
@@ -69,8 +73,7 @@ def _lies_in(path: Path, places: tuple[str, ...]) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the run does without."""
-    without = _without(config)
-    missing = [item for item in items if _had(item) or any(item.get_closest_marker(mark) for mark in without)]
+    missing = [item for item in items if _left_out(item)]
     if missing:
         config.hook.pytest_deselected(items=missing)
         left_out = set(missing)
@@ -156,12 +159,18 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the first process what was left out; in a run that must be complete, a skipped test is a failure."""
+    """Tell the first process what was left out; what had to run, but was skipped, is a failure."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not_run"] = dict(_not_run)
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if _kind(session.config).complete and reporter is not None and reporter.stats.get("skipped"):
+    skipped = reporter.stats.get("skipped", ()) if reporter is not None else ()
+    if any(_had_to_run(_kind(session.config), ROOT / report.fspath) for report in skipped):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _had_to_run(kind: Kind, path: Path) -> bool:
+    """Whether nothing in a file may be skipped."""
+    return kind.complete or _lies_in(path, kind.only_here)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from conftest import ROOT
 from selection import BIG, HOW, KINDS, MARKS
-from suite import Turns
+from suite import TESTS, Turns, _had_to_run, _left_out
 
 TIMEOUT_S = 30.0
 
@@ -35,6 +38,28 @@ def test_the_makefile_names_kinds() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     assert set(re.findall(r"-m pytest --for ([\w-]+)", makefile)) == {"dev", "all", "tflite-runtime"}
     assert makefile.count("-m pytest") == 3 and "not (" not in makefile
+
+
+def test_no_test_falls_between_the_kinds() -> None:
+    """Wherever it lies and whatever it needs, ``make test-all`` runs it. Assets may be missing, which is told."""
+    needs = [set(some) for number in (0, 1, 2) for some in itertools.combinations(set(MARKS) - {"assets"}, number)]
+    for place in {*KINDS["all"].had, *KINDS["tflite-runtime"].had, "http/test_http.py"}:
+        for marks in needs:
+            runs = [kind for kind in ("dev", "all", "tflite-runtime") if not _left_out(item(kind, place, marks))]
+            assert runs, (place, marks)
+
+
+def item(kind: str, place: str, marks: set[str]) -> Any:
+    """What the choice looks at in a test."""
+    config = SimpleNamespace(getoption=lambda _name: kind)
+    return SimpleNamespace(config=config, path=TESTS / place, get_closest_marker=lambda mark: mark in marks or None)
+
+
+def test_what_other_runs_rely_on_may_not_be_skipped() -> None:
+    """``make test`` alone has what the others leave out: a package that is missing there would go unnoticed."""
+    assert KINDS["dev"].only_here == KINDS["all"].had and {*KINDS["tflite-runtime"].had} <= {*KINDS["all"].had}
+    assert _had_to_run(KINDS["dev"], TESTS / "tasks/test_wordpiece.py")
+    assert not _had_to_run(KINDS["dev"], TESTS / "http/test_http_lifecycle.py")
 
 
 def test_what_a_run_does_without_is_left_out_and_told(tmp_path: Path) -> None:
