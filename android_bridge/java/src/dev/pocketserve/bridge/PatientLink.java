@@ -95,8 +95,10 @@ final class PatientLink implements Link {
             int before = returns;
             looking++;
             try {
-                while (returns == before && !closed && !cancellation.isCancelled() && !end.isOver()) {
-                    clock.await(gate, end.remainingMs());
+                long ms = end.remainingMs(); // asked once for each wait: a wait of 0 has no end
+                while (returns == before && !closed && !cancellation.isCancelled() && ms > 0) {
+                    clock.await(gate, ms);
+                    ms = end.remainingMs();
                 }
             } catch (InterruptedException error) {
                 throw Faults.interrupted(error);

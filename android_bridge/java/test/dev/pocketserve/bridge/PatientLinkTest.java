@@ -1,6 +1,7 @@
 package dev.pocketserve.bridge;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
 import java.util.ArrayDeque;
@@ -83,6 +84,30 @@ public class PatientLinkTest {
         Faulty.of(PocketServeException.SERVER_UNREACHABLE,
                 () -> link.exchange(Request.get("/v2"), Deadline.in(120, clock), new Cancellation()));
         assertEquals(120, clock.waited());
+    }
+
+    /** Java takes a wait of 0 for one without an end. */
+    @Test(timeout = LIMIT)
+    public void noWaitIsForEverThoughTimePassesBetweenTwoLooks() throws Exception {
+        FakeClock passing = new FakeClock() {
+            @Override
+            synchronized long nanos() {
+                pass(1);
+                return super.nanos();
+            }
+
+            @Override
+            void await(Object monitor, long ms) throws InterruptedException {
+                super.await(monitor, ms);
+                pass(-Math.min(2, ms - 1)); // it ends a little early
+            }
+        };
+        PatientLink patient = new PatientLink(server, WINDOW_MS, passing);
+        patient.exchange(Request.get("/v2"), Deadline.in(30_000, passing), new Cancellation());
+        server.always = away();
+        Faulty.of(PocketServeException.SERVER_UNREACHABLE,
+                () -> patient.exchange(Request.get("/v2"), Deadline.in(30_000, passing), new Cancellation()));
+        assertFalse(passing.waits.toString(), passing.waits.contains(0L));
     }
 
     @Test(timeout = LIMIT)
