@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
 from pocketserve.runtimes.keras import RUNTIME, KerasSession
 from pocketserve.tensors import TensorSpec
 
@@ -58,6 +58,12 @@ def models(keras: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     code.save(folder / "code.keras")
     code.save(folder / "code.h5")
     keras.Sequential([layers.Dense(2)]).save(folder / "unbuilt.keras")
+    inner = keras.Sequential(
+        [layers.Input(batch_shape=(1, 3, 2)), layers.LSTM(4, stateful=True, return_sequences=True)]
+    )
+    steps = layers.Input(batch_shape=(1, 3, 2), name="steps")
+    both = layers.Bidirectional(layers.GRU(3, stateful=True), name="both")
+    keras.Model(steps, both(inner(steps))).save(folder / "stateful.keras")
     return folder
 
 
@@ -108,6 +114,26 @@ def test_names_datatypes_and_free_dimensions(models: Path, name: str) -> None:
     results = session.run({"a": np.ones((5, 4), np.float32), "b": np.zeros((5, 3), np.int32)})
     np.testing.assert_allclose(results["scores"], np.full((5, 2), 4))
     np.testing.assert_allclose(results["emb"], np.ones((5, 3, 2)))
+
+
+def test_recurrent_layers_keep_their_state_until_it_is_reset(models: Path) -> None:
+    session = opened(models / "stateful.keras")
+    assert isinstance(session, ResettableSession)
+    steps = {"steps": np.ones((1, 3, 2), np.float32)}
+    first, second = (session.run(steps)["both"] for _ in range(2))
+    assert not np.allclose(first, second)
+    session.reset()
+    assert np.array_equal(session.run(steps)["both"], first)
+    assert np.array_equal(session.run(steps)["both"], second)
+    session.reset()
+    assert np.array_equal(session.run(steps)["both"], first)
+    session.close()
+    session.reset()
+
+
+@pytest.mark.parametrize("name", ["two.keras", "training.keras", "words.keras"])
+def test_models_without_state_are_not_reset(models: Path, name: str) -> None:
+    assert not isinstance(opened(models / name), ResettableSession)
 
 
 def test_dictionaries_of_inputs_and_outputs(models: Path) -> None:

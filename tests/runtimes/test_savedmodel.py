@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes import savedmodel
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.savedmodel import RUNTIME, SavedModelSession
 from pocketserve.runtimes.savedmodel_check import REFUSED, ForbiddenError, check_graphs
@@ -162,6 +163,47 @@ def test_text(tf: Any, save: Save, loader: str) -> None:
     assert results["joined"].shape == () and results["joined"].item() == b"a\0\xff\0"
     assert results["each"].tolist() == [b"a\0!", b"\xff\0!"]
     assert session.run({"words": texts()})["each"].shape == (0,)
+
+
+def test_odd_numbers_in_names_have_an_order_too() -> None:
+    digits = "9" * 5000  # more than Python turns into a number
+    names = [f"a{digits}", "a02", "a10", "a2", "²", "a", "٣"]
+    assert savedmodel._in_order(names) == savedmodel._in_order(names[::-1])
+    assert savedmodel._in_order(names)[:5] == ["a", "a02", "a2", "a10", f"a{digits}"]
+
+
+def test_variables_begin_each_request_as_they_were_saved(tf: Any, tmp_path: Path) -> None:
+    module = tf.Module()
+    module.total = tf.Variable([1.0, 2.0])
+    module.table = tf.Variable(tf.zeros((3, 2)))
+
+    @tf.function(input_signature=[tf.TensorSpec([2], tf.float32, name="x")])
+    def count(x: Any) -> Any:
+        for _ in tf.range(2):  # the graph of a loop is one of its own
+            module.total.assign_add(x)
+        module.table.scatter_nd_add([[1]], [x])
+        return {"sum": module.total + tf.reduce_sum(module.table, 0)}
+
+    tf.saved_model.save(module, str(tmp_path / "count"), signatures=count)
+    session = opened(tmp_path / "count")
+    assert isinstance(session, ResettableSession)
+    for rounds in (2, 3, 1):
+        session.reset()
+        for _ in range(rounds):
+            result = session.run({"x": np.array([1, 10], np.float32)})["sum"]
+        assert result.tolist() == [1 + 3 * rounds, 2 + 30 * rounds]
+    session.close()
+    session.reset()
+
+
+def test_what_changes_nothing_or_has_several_entry_points_is_not_reset(tf: Any, counter: Path, tmp_path: Path) -> None:
+    assert not isinstance(opened(counter), ResettableSession)
+    module, spec = tf.Module(), tf.TensorSpec([], tf.float32, name="x")
+    module.total = tf.Variable(0.0)
+    module.get = tf.function(lambda x: {"y": x + module.total}, input_signature=[spec])
+    module.add = tf.function(lambda x: {"y": module.total.assign_add(x)}, input_signature=[spec])
+    tf.saved_model.save(module, str(tmp_path / "two"), signatures={"serving_default": module.get, "add": module.add})
+    assert not isinstance(opened(tmp_path / "two"), ResettableSession)
 
 
 @pytest.mark.parametrize("loader", ["v2", "v1"])

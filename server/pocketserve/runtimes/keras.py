@@ -13,7 +13,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pocketserve.tensors import Array, TensorSpec
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from .savedmodel import import_tensorflow
+from .tf_state import restorer
 from .tf_tensors import input_converters, input_errors, one_line, tensor_spec, to_array
 
 # Keras and TensorFlow have no type information; models and tensors are Any below.
@@ -46,7 +47,8 @@ class KerasRuntime:
 
         Raises:
             RuntimeMissingError: TensorFlow or Keras is not installed, or Keras is too old to be safe.
-            ModelLoadError: the file is damaged, holds code, or does not fit this Keras.
+            ModelLoadError: the file is damaged, holds code, does not fit this Keras, does not say what it takes, or
+                cannot be traced.
         """
         saved_by = _check_file(source.path)
         tf = import_tensorflow(source.threads)
@@ -56,7 +58,12 @@ class KerasRuntime:
         except Exception as error:  # Keras raises anything on files that it does not like
             title = f"Keras {keras.__version__}"
             raise ModelLoadError(_explain(source.path.name, title, saved_by, _innermost(error))) from error
-        return KerasSession(tf, keras, model, source.path.name)
+        given = _symbolic_inputs(tf, model, source.path.name)
+        function = _traced(tf, model, list(given.values()), source.path.name)
+        restore = restorer(function)
+        if restore is None:
+            return KerasSession(tf, keras, model, given, function)
+        return StatefulSession(tf, keras, model, given, function, restore)
 
 
 RUNTIME = KerasRuntime()
@@ -66,6 +73,10 @@ RUNTIME = KerasRuntime()
 class KerasSession:
     """One loaded model.
 
+    Args:
+        given: TensorFlow's specs of the inputs by name.
+        function: the model as one graph, see :func:`_traced`.
+
     Attributes:
         inputs: specs under the names of the model's inputs.
         outputs: specs under the names of the layers that compute them, or of the dictionary that the model returns.
@@ -73,21 +84,17 @@ class KerasSession:
         runtime: such as ``keras 3.15.1 (tensorflow 2.21.0)``.
         device: ``cpu``.
         memory_bytes: the weights.
-
-    Raises:
-        ModelLoadError: the model does not say what it takes, or cannot be traced.
     """
 
     device = "cpu"
     signatures: Mapping[str, Signature] = {}
 
-    def __init__(self, tf: Any, keras: Any, model: Any, file_name: str) -> None:
+    def __init__(self, tf: Any, keras: Any, model: Any, given: Mapping[str, Any], function: Any) -> None:
         self._tf = tf
         self._model = model
-        given = _symbolic_inputs(tf, model, file_name)
         self.inputs: Sequence[TensorSpec] = tuple(tensor_spec(name, spec) for name, spec in given.items())
         self._convert = list(input_converters(tf, given).items())
-        self._function: Any = _traced(tf, model, list(given.values()), file_name)
+        self._function: Any = function
         results = list(self._function.structured_outputs)
         names = _output_names(model, len(results))
         self.outputs: Sequence[TensorSpec] = tuple(map(tensor_spec, names, results))
@@ -112,6 +119,30 @@ class KerasSession:
         """Let go of the weights."""
         self._model = self._function = None
         gc.collect()  # models refer to themselves, so that nothing else would free them soon
+
+
+class StatefulSession(KerasSession):
+    """A model that keeps state from run to run, as recurrent layers with ``stateful=True`` do.
+
+    Args:
+        restore: gives its variables the values that they had in the file.
+    """
+
+    def __init__(
+        self, tf: Any, keras: Any, model: Any, given: Mapping[str, Any], function: Any, restore: Callable[[], None]
+    ) -> None:
+        super().__init__(tf, keras, model, given, function)
+        self._restore: Callable[[], None] | None = restore
+
+    def reset(self) -> None:
+        """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
+        if self._restore is not None:
+            self._restore()
+
+    def close(self) -> None:
+        """Let go of the weights, and of the state that they began with."""
+        self._restore = None
+        super().close()
 
 
 def _import_keras() -> Any:

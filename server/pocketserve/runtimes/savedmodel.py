@@ -18,7 +18,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from .flatbuffer import DamagedFileError
 from .savedmodel_check import ForbiddenError, check_files, check_graphs
 from .savedmodel_graph import MetaGraph, read_meta_graphs
+from .tf_state import restorer
 from .tf_tensors import input_converters, input_errors, one_line, tensor_spec, to_array
 
 # TensorFlow has no type information; its modules, tensors and functions are Any below.
@@ -102,7 +103,10 @@ class SavedModelRuntime:
         except ModelLoadError:
             model.close()
             raise
-        return SavedModelSession(model, default, title, _memory(folder))
+        # As with TFLite: what has several signatures says itself what becomes of its state, and keeps it.
+        stateful = model.restorers and len(model.entries) == 1
+        kind = StatefulSession if stateful else SavedModelSession
+        return kind(model, default, title, _memory(folder))
 
 
 RUNTIME = SavedModelRuntime()
@@ -125,12 +129,14 @@ class _Model:
     Attributes:
         held: the loaded object, which owns the variables.
         problems: why signatures that are not among the entries cannot be served.
+        restorers: give the variables that runs change the values that they had in the file.
     """
 
     entries: dict[str, Entry]
     problems: dict[str, str]
     held: Any
     close: Callable[[], None]
+    restorers: list[Callable[[], None]] = field(default_factory=list)
 
 
 class SavedModelSession:
@@ -178,6 +184,16 @@ class SavedModelSession:
         self._model = self._default = None
         self._entries = {}
         gc.collect()  # loaded objects refer to themselves, so that nothing else would free them soon
+
+
+class StatefulSession(SavedModelSession):
+    """One loaded SavedModel whose only entry point changes variables."""
+
+    def reset(self) -> None:
+        """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
+        if self._model is not None:
+            for restore in self._model.restorers:
+                restore()
 
 
 def _options(options: Mapping[str, Any]) -> tuple[str | None, bool]:
@@ -245,13 +261,15 @@ def _load(tf: Any, folder: Path, tags: Sequence[str], loader: str | None, thread
 
 def _load_v2(tf: Any, folder: Path, tags: Sequence[str]) -> _Model:
     loaded = tf.saved_model.load(str(folder), tags=list(tags))
-    entries, problems = {}, {}
+    entries, problems, restorers = {}, {}, []
     for name, function in loaded.signatures.items():
         try:
             entries[name] = _v2_entry(tf, function)
         except ModelLoadError as error:
             problems[name] = str(error)
-    return _Model(entries, problems, loaded, lambda: None)
+        else:
+            restorers.append(restorer(function))
+    return _Model(entries, problems, loaded, lambda: None, [restore for restore in restorers if restore is not None])
 
 
 def _v2_entry(tf: Any, function: Any) -> Entry:
@@ -276,7 +294,14 @@ def _in_order(names: Iterable[str]) -> list[str]:
     The file keeps no order, and what TensorFlow gives differs from process to process: whoever takes the first output
     would get another one after the next start.
     """
-    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in _DIGITS.split(name)])
+
+    def rank(name: str) -> tuple[list[Any], str]:
+        parts: list[Any] = _DIGITS.split(name)  # texts with digits between them
+        plain = (digits.lstrip("0") for digits in parts[1::2])
+        parts[1::2] = [(len(digits), digits) for digits in plain]
+        return parts, name
+
+    return sorted(names, key=rank)
 
 
 def _by_name(outputs: Any) -> Mapping[str, Any]:
