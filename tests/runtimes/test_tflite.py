@@ -16,6 +16,7 @@ import pytest
 
 from conftest import StartServer
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession, RuntimeMissingError
+from pocketserve.runtimes.flatbuffer import Buffer
 from pocketserve.runtimes.tflite import RUNTIME, TfliteRuntime, TfliteSession
 from pocketserve.runtimes.tflite_open import PACKAGES, Package
 from pocketserve.tensors import Quantization, TensorSpec, dequantize, quantize
@@ -63,6 +64,19 @@ def test_state_is_kept_until_it_is_reset():
 
 def test_models_without_state_are_not_reset():
     assert not isinstance(opened("two_signatures"), ResettableSession)
+
+
+def test_state_is_seen_where_only_the_newer_field_tells_the_operator(tmp_path: Path):
+    content = bytearray((DATA / "counter.tflite").read_bytes())
+    codes = Buffer(bytes(content), b"TFL3").root().tables(1, lambda code: code._field(0))
+    assert any(content[at] == 127 for at in codes if at is not None)
+    for at in codes:
+        if at is not None and content[at] == 127:
+            content[at] = 0
+    (tmp_path / "counter.tflite").write_bytes(content)
+    session = RUNTIME.open(ModelSource(tmp_path / "counter.tflite"))
+    assert isinstance(session, ResettableSession)
+    assert session.run({"serving_default_x:0": floats(1, 2)})["StatefulPartitionedCall:0"].tolist() == [1, 2]
 
 
 @pytest.mark.live
@@ -266,6 +280,14 @@ def test_a_failed_signature_leaves_the_session_usable():
     with pytest.raises(ValueError, match=r"input 'a' has shape \[3\], expected \[2\]"):
         session.run({"a": floats(1, 2, 3), "b": floats(1, 2)}, "subtract")
     assert session.run({"a": floats(5, 7), "b": floats(1, 2)}, "subtract")["difference"].tolist() == [4, 5]
+
+
+def test_the_default_signature_may_be_another_graph():
+    session = opened("default_in_another_graph")
+    assert [spec.name for spec in (*session.inputs, *session.outputs)] == ["a", "b", "difference"]
+    for _ in range(2):
+        assert session.run({"a": floats(5, 7), "b": floats(1, 2)})["difference"].tolist() == [4, 5]
+        assert session.run({"x": floats(1, 2).reshape(1, 2)}, "double")["twice"].tolist() == [[2, 4]]
 
 
 def test_strings_by_signature():

@@ -46,6 +46,8 @@ from .tflite_ports import (
     zeros_for,
 )
 
+_DEFAULT_SIGNATURE = "serving_default"
+
 
 class TfliteRuntime:
     """Opens ``.tflite`` files.
@@ -130,7 +132,8 @@ class TfliteSession:
         file_bytes: size of the model file.
 
     Attributes:
-        inputs, outputs: specs of the main graph. Their aliases are the names of its signature.
+        inputs, outputs: specs of the main graph, their aliases being the names of its signature; or of the signature
+            ``serving_default``, where that is another graph of the file.
         signatures: specs by signature name.
         runtime: such as ``ai-edge-litert 2.3.0``.
         device: ``cpu``, or the name of the delegate's library, with ``cpu`` if it left something of the main graph:
@@ -158,8 +161,10 @@ class TfliteSession:
         if any(port.spec.shape == () for port in self._main.outputs):
             self._probe_outputs()
         self._named = self._read_signatures()
-        self.inputs: Sequence[TensorSpec] = [port.spec for port in self._main.inputs]
-        self.outputs: Sequence[TensorSpec] = [port.spec for port in self._main.outputs]
+        other = self._named.get(_DEFAULT_SIGNATURE)
+        self._default = other if other is not None and other.runner is not None else self._main
+        self.inputs: Sequence[TensorSpec] = [port.spec for port in self._default.inputs]
+        self.outputs: Sequence[TensorSpec] = [port.spec for port in self._default.outputs]
         self.signatures: Mapping[str, Signature] = {name: e.signature() for name, e in self._named.items()}
         self.runtime = runtime
         self.memory_bytes = file_bytes + sum(byte_size(spec) for spec in (*self.inputs, *self.outputs))
@@ -170,7 +175,7 @@ class TfliteSession:
         Args:
             inputs: arrays by input name, of the specs' dtypes and shapes; strings are ``bytes`` in arrays of
                 dtype object.
-            signature: a name out of ``signatures``; None is the main graph.
+            signature: a name out of ``signatures``; None is what ``inputs`` and ``outputs`` tell of.
 
         Returns:
             Arrays by output name, which own their memory.
@@ -179,7 +184,7 @@ class TfliteSession:
             ValueError: no such signature, or the model cannot take these sizes of its free dimensions.
             RuntimeError: the run itself failed. The session works on.
         """
-        entry = self._main if signature is None else self._entry(signature)
+        entry = self._default if signature is None else self._entry(signature)
         arrays, looks = [], []
         for port in entry.inputs:
             array = inputs[port.spec.name]
@@ -207,9 +212,7 @@ class TfliteSession:
         self._discard()
         self._opener = None
 
-    def _entry(self, signature: str | None) -> Entry:
-        if signature is None:
-            return self._main
+    def _entry(self, signature: str) -> Entry:
         try:
             return self._named[signature]
         except KeyError:
@@ -336,7 +339,7 @@ class TfliteSession:
         interpreter = self._ready()
         runners = {name: interpreter.get_signature_runner(name) for name in interpreter.get_signature_list()}
         entries = {name: signature_entry(name, runner, self._main) for name, runner in runners.items()}
-        default = next(iter(entries)) if len(entries) == 1 else "serving_default"
+        default = next(iter(entries)) if len(entries) == 1 else _DEFAULT_SIGNATURE
         if default in entries and entries[default].runner is None:
             self._main = with_aliases(self._main, entries[default])
         return entries

@@ -13,9 +13,6 @@ from pocketserve.runtimes.flatbuffer import BUDGET, Buffer, DamagedFileError, Ta
 _STATE_OPERATORS = frozenset({142, 143, 144})
 """VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE."""
 
-_ESCAPE = 127
-"""What the older, smaller field for an operator's kind says of kinds that are beyond it."""
-
 
 def check_model(path: Path) -> bool:
     """Refuse a model file whose graphs, tensors or weights lie outside it, as in one that was copied in part.
@@ -44,10 +41,9 @@ def _check_parts(model: Table) -> bool:
 
 
 def _operator_kind(code: Table) -> int:
-    """OperatorCode: 0 the older field, 1 custom name, 3 kind."""
+    """OperatorCode: 0 the older, smaller field for the kind, 1 custom name, 3 kind. TFLite takes the larger one."""
     code.text(1)
-    older = code.integer(0, "b")
-    return older if older < _ESCAPE else code.integer(3, "i")
+    return max(code.integer(0, "b"), code.integer(3, "i"))
 
 
 def _check_graph(graph: Table, codes: int, buffers: int) -> bool:

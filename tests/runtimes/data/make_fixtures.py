@@ -141,6 +141,13 @@ def future_operator(tree: Any) -> None:
         code.version = 99
 
 
+def default_in_another_graph(tree: Any) -> None:
+    """The signature of the second graph becomes the default one."""
+    for signature in tree.signatureDefs:
+        if signature.subgraphIndex:
+            signature.signatureKey = b"serving_default"
+
+
 def of_type(number: int) -> Callable[[Any], None]:
     """An edit that leaves a graph without operators, whose inputs have this type and are its outputs."""
 
@@ -297,6 +304,7 @@ def main() -> None:
         "int8_io": int8(),
         "strings": convert("strings"),
         "two_signatures": two,
+        "default_in_another_graph": edited(two, default_in_another_graph),
         "counter": counting,
         "several_outputs": convert("many"),
         "two_inputs": convert("add"),
