@@ -142,6 +142,31 @@ def test_weights_without_a_model(tmp_path: Path, file: str) -> None:
     assert f"m holds weights ({file}) without a model: add a model.py" in str(found["m"].problem)
 
 
+@pytest.mark.parametrize(
+    ("file", "name", "words"),
+    [
+        ("bert.safetensors", "bert", "holds weights without a model: put it into a folder with a model.py"),
+        ("m.zip", "m", "is an archive: unpack it"),
+        ("M.TAR", "M", "is an archive: unpack it"),
+        ("m.v1.tar.gz", "m.v1", "is an archive: unpack it"),
+        ("frozen_graph.pb", "frozen_graph", "is a frozen TensorFlow graph or a part of a model: convert it"),
+    ],
+)
+def test_bare_files_that_are_no_models_yet(tmp_path: Path, file: str, name: str, words: str) -> None:
+    """They are listed with what to do."""
+    found = scan(fill(tmp_path, file, "." + file, "readme.md", "a b.zip"))
+    assert list(found) == [name]
+    assert found[name].versions == {}
+    assert str(found[name].problem).startswith(f"{file} {words}")
+
+
+def test_an_archive_beside_what_was_in_it(tmp_path: Path) -> None:
+    """A model of the same name is what counts; a folder of other things is not."""
+    found = scan(fill(tmp_path, "m.zip", "m/m.tflite", "n.tar", "n.tflite", "o.zip", "o/readme.md"))
+    assert (versions(found["m"]), versions(found["n"])) == ({"tflite": "m.tflite"}, {"tflite": "n.tflite"})
+    assert str(found["o"].problem).startswith("o.zip is an archive")
+
+
 def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
     """A manifest declares the versions; files that it leaves out are none."""
     toml = 'default_version = "b"\n[versions.a]\nfile = "a.tflite"\nxnnpack = true\n[versions.b]\nfile = "sub/b.tflite"'

@@ -62,7 +62,8 @@ class Models(Mapping[str, ModelEntry]):
 
     A bare model file is a model; so is a folder with a manifest, model files, or numbered version folders, and one
     that is a model by itself (SavedModel, TensorFlow.js).
-    Bare files that differ only in their kind are versions of one model. Hidden entries are passed over.
+    Bare files that differ only in their kind are versions of one model. Hidden entries are passed over. What looks like
+    a model and cannot be served as it is, such as an archive, is listed with what to do.
 
     Args:
         root: the models folder.
@@ -78,6 +79,7 @@ class Models(Mapping[str, ModelEntry]):
         self._root = root
         self._folders: set[str] = set()
         self._bare: dict[str, list[Path]] = {}
+        self._unusable: dict[str, str] = {}
         self._read: dict[str, ModelEntry | None] = {}
         with os.scandir(root) as entries:
             found = sorted(entry.name for entry in entries)
@@ -89,7 +91,9 @@ class Models(Mapping[str, ModelEntry]):
                 self._folders.add(name)
             elif _is_bare_model(name) and is_valid_name(_stem(name)):
                 self._bare.setdefault(_stem(name), []).append(path)
-        self.names = tuple(sorted(self._folders | set(self._bare)))
+            elif (advice := _advice(name)) is not None and is_valid_name(advice[0]):
+                self._unusable.setdefault(*advice)
+        self.names = tuple(sorted(self._folders | set(self._bare) | set(self._unusable)))
 
     def __getitem__(self, name: str) -> ModelEntry:
         found = self._find(name)
@@ -106,8 +110,8 @@ class Models(Mapping[str, ModelEntry]):
     def _find(self, name: str) -> ModelEntry | None:
         if name in self._read:
             return self._read[name]
-        if name not in self._folders and name not in self._bare:  # not kept: anybody may ask for anything
-            return None
+        if name not in self._folders and name not in self._bare and name not in self._unusable:
+            return None  # not kept: anybody may ask for anything
         return self._read.setdefault(name, self._look(name))  # of two that read at the same time, the first counts
 
     def _look(self, name: str) -> ModelEntry | None:
@@ -122,6 +126,8 @@ class Models(Mapping[str, ModelEntry]):
         files = [path for path in self._bare.get(name, ()) if not path.is_dir()]  # as one may have become since
         if model is None and files:  # a folder of the same name says more
             model = _model(name, self._root, _versions_of_files(files, self._root, variant_from=name))
+        if model is None and name in self._unusable:
+            model = ModelEntry(name, self._root, {}, "", problem=self._unusable[name])
         return model
 
 
@@ -259,6 +265,26 @@ def _is_model(path: Path, has_code: bool) -> bool:
 def _is_bare_model(file_name: str) -> bool:
     """Whether a file that lies directly in the models folder is a model: not code, and not a part of a folder."""
     return kind_of_name(file_name) is not None and not file_name.endswith(".py") and file_name not in MARKERS
+
+
+_ARCHIVE = "is an archive: unpack it, so that the model file or the model's folder lies in the models folder"
+
+_UNUSABLE = {
+    ".safetensors": "holds weights without a model: put it into a folder with a model.py that builds the model and a "
+    "model.toml, or export the model as ONNX or TFLite",
+    ".pb": "is a frozen TensorFlow graph or a part of a model: convert it to TFLite or ONNX, or save the model as "
+    "SavedModel",
+    **dict.fromkeys((".zip", ".tar", ".tar.gz", ".tgz"), _ARCHIVE),
+}
+"""By the ends of names: what files are that people have instead of a model, and what helps."""
+
+
+def _advice(file_name: str) -> tuple[str, str] | None:
+    """What a bare file that cannot be served would be called as a model, and why it cannot; None for other things."""
+    end = next((end for end in _UNUSABLE if file_name.lower().endswith(end)), None)
+    if end is None or file_name in MARKERS:
+        return None
+    return file_name[: -len(end)] or file_name, f"{file_name} {_UNUSABLE[end]}"
 
 
 def _problem_of(path: Path, root: Path) -> str | None:
