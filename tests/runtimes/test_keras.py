@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
-from pocketserve.runtimes.keras import RUNTIME, KerasSession
+from pocketserve.runtimes.keras import RUNTIME, KerasSession, _explain
 from pocketserve.tensors import TensorSpec
 
 pytestmark = [
@@ -251,6 +251,21 @@ def test_weights_alone_are_told_in_words(models: Path) -> None:
 
 def test_a_model_without_inputs_is_told_in_words(models: Path) -> None:
     assert "does not say what it takes" in refusal(models / "unbuilt.keras")
+
+
+@pytest.mark.parametrize("name", ["two.keras", "two.h5"])
+def test_an_ending_in_capitals_is_told_in_words(models: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name.upper()
+    path.write_bytes((models / name).read_bytes())
+    assert "wants the ending in small letters, ." in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["mine>MyDense", "MyDense", "my-team>layers>MyDense"])
+@pytest.mark.parametrize(
+    "text", ["Could not locate class '{}'. Make sure", "Unknown layer: {}. Please", "Unknown object: '{}'"]
+)
+def test_custom_classes_have_their_whole_name(text: str, name: str) -> None:
+    assert f"m.keras needs {name}, which is custom code" in _explain("m.keras", "Keras", "", text.format(name))
 
 
 def test_custom_layers_are_named(models: Path, tmp_path: Path) -> None:

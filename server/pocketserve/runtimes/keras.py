@@ -32,6 +32,9 @@ MINIMUM_KERAS = (3, 14)
 MAX_INFLATION = 100
 """How much larger an archive's content may be than the archive. Keras does not even compress; a bomb reaches 1,000."""
 
+ENDINGS = (".keras", ".h5", ".hdf5")
+"""Keras goes by them, and knows no capitals."""
+
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
@@ -180,6 +183,10 @@ def _check_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
             head = file.read(8)
+        if path.suffix not in ENDINGS and path.suffix.lower() in ENDINGS:
+            raise ModelLoadError(
+                f"{path.name}: Keras wants the ending in small letters, {path.suffix.lower()}; rename it"
+            )
         if head == _HDF5:
             return ""
         if path.suffix != ".keras":
@@ -207,7 +214,8 @@ def _check_archive(path: Path) -> str:
 
 
 _UNKNOWN_CLASS = re.compile(
-    r"(?:Could not (?:locate|deserialize) (?:class|function)|Unknown (?:layer|object|\w+ function):?) '?(\w+)"
+    r"(?:Could not (?:locate|deserialize) (?:class|function)|Unknown (?:layer|object|\w+ function):?) "
+    r"'?([\w.>-]*\w)"
 )
 _UNKNOWN_OPTION = re.compile(
     r"[Uu]nrecognized keyword arguments? passed to (\w+): (\{.*?\})|unexpected keyword argument '(\w+)'"
