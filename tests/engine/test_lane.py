@@ -101,6 +101,7 @@ def test_the_advice_when_to_retry_grows_with_the_length_of_the_runs(pool):
     with pytest.raises(ApiError) as refusal:
         lane.run(lambda session: None, later())
     assert refusal.value.retry_after_s == pytest.approx(40.0)  # the one that runs and the one that waits
+    assert "(1 request waits)" in refusal.value.message
     holder.proceed.set()
     assert first.result(TIMEOUT_S) and second.result(TIMEOUT_S)
 

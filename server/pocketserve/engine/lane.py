@@ -20,6 +20,7 @@ from pocketserve.engine.cancellation import cancelled
 from pocketserve.engine.policy import Account, Gain, Line, Sharing, Ticket
 from pocketserve.engine.terms import DEFAULT_RANK, Terms
 from pocketserve.runtimes.base import Session
+from pocketserve.wording import counted
 from pocketserve_wire import ApiError, ErrorCode
 
 T = TypeVar("T")
@@ -368,6 +369,6 @@ def _refusal(code: ErrorCode, limit: int, wait_s: float) -> ApiError:
         return expired()
     return ApiError(
         code,
-        f"the queue of this model is full ({limit} requests wait); try again later",
+        f"the queue of this model is full ({counted(limit, 'request waits', 'requests wait')}); try again later",
         retry_after_s=max(0.1, round(wait_s, 1)),
     )

@@ -13,6 +13,7 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
 from pocketserve.runtimes.trust import check_trusted as check_trusted  # the PyTorch formats take it from here
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve.wording import counted
 from pocketserve_wire import DATATYPES
 
 MINIMUM_TORCH = (2, 10)
@@ -238,9 +239,9 @@ def match(names: Sequence[str], declared: Sequence[TensorSpec], what: str) -> di
             name: spec if name == spec.name else replace(spec, aliases=(*spec.aliases, name)) for name, spec in pairs
         }
     known = ", ".join(repr(name) for name in names) or "none"
+    asked = ", ".join(spec.name for spec in declared)
     raise ModelLoadError(
-        f"model.toml declares {len(declared)} {what}s ({', '.join(spec.name for spec in declared)}), the model has "
-        f"{len(names)}: {known}"
+        f"model.toml declares {counted(len(declared), what)} ({asked}), the model has {len(names)}: {known}"
     )
 
 

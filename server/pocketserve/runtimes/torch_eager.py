@@ -33,6 +33,7 @@ from pocketserve.runtimes.torch_common import (
 )
 from pocketserve.runtimes.torch_weights import fill
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve.wording import counted
 from pocketserve_wire import DATATYPES
 
 _log = logging.getLogger(__name__)
@@ -193,7 +194,7 @@ def _output_names(result: Any, own: list[str], declared: list[str]) -> list[str]
     if not declared or isinstance(result, Mapping):
         return own
     if len(declared) != len(own):
-        raise ModelLoadError(f"the module returns {len(own)} outputs, model.toml declares {len(declared)}")
+        raise ModelLoadError(f"the module returns {counted(len(own), 'output')}, model.toml declares {len(declared)}")
     return declared
 
 
