@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays, tables
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.tabular_regression import TabularRegression
@@ -48,7 +49,7 @@ def npy_header(header: str, content: bytes = b"", version: bytes = b"\x01\x00") 
 # Tabular regression
 
 FEATURES = ("age", "bmi", "bp")
-ROWS: TabularRegression = TabularRegression(spec(), FEATURES, "progression", "points")
+ROWS: TabularRegression = TabularRegression(tables.Rows(spec(), FEATURES), "progression", "points")
 
 
 def rows(body: Any, task: TabularRegression = ROWS) -> list[Any]:
@@ -143,15 +144,33 @@ def test_rows_that_are_refused(case: str) -> None:
 
 def test_features_without_names() -> None:
     """Where the manifest names no features, rows are sent as arrays."""
-    task = TabularRegression(spec(), (), "y", "")
+    task = TabularRegression(tables.Rows(spec(), ()), "y", "")
     assert rows([1, 2, 3], task) == [[1, 2, 3]]
     with pytest.raises(ApiError, match="have no names"):
         rows({"age": 1}, task)
 
 
+def test_the_features_are_told_with_their_units() -> None:
+    told = TabularRegression(tables.Rows(spec(), FEATURES, ("years", "", "mmHg")), "y", "").describe()["input"]
+    assert told.endswith("or lines of CSV; the features are age (years), bmi, bp (mmHg)")
+    assert ROWS.describe()["input"].endswith("; the features are age, bmi, bp")
+    assert tables.Rows(spec(), ()).describe().endswith("or lines of CSV")
+    many = tables.Rows(spec(), [f"f{number}" for number in range(1000)]).describe()
+    assert many.endswith("f48, f49 and 950 more")
+
+
+def test_units_that_are_not_one_for_each_name(tmp_path: Path) -> None:
+    manifest = {"task": "tabular-regression", "features": {"names": ["a", "b"], "units": ["m"]}}
+    with pytest.raises(ModelLoadError, match=r"features.units has 1, features.names has 2"):
+        task_of(tmp_path, [TensorSpec("x", "FP32", (-1, 2))], {"y": (-1, 1)}, manifest)
+    manifest["features"] = {"names": ["a", "b"], "units": ["m", "s"]}
+    task = task_of(tmp_path, [TensorSpec("x", "FP32", (-1, 2))], {"y": (-1, 1)}, manifest)
+    assert "the features are a (m), b (s)" in task.describe()["input"]
+
+
 def test_a_model_for_one_row() -> None:
     """A model that is fixed to one row takes one."""
-    task = TabularRegression(spec(shape=(1, 3)), FEATURES, "y", "")
+    task = TabularRegression(tables.Rows(spec(shape=(1, 3)), FEATURES), "y", "")
     assert rows([[1, 2, 3]], task) == [[1, 2, 3]]
     with pytest.raises(ApiError, match="cannot take 6 values"):
         rows([[1, 2, 3], [4, 5, 6]], task)
@@ -165,7 +184,10 @@ def test_predictions(shape: tuple[int, ...]) -> None:
         {"name": "progression", "value": 1.5, "unit": "points"},
         {"name": "progression", "value": -2.0, "unit": "points"},
     ]
-    assert TabularRegression(spec(), (), "y", "").answer([outputs], OPTIONS)[0] == {"name": "y", "value": 1.5}
+    assert TabularRegression(tables.Rows(spec(), ()), "y", "").answer([outputs], OPTIONS)[0] == {
+        "name": "y",
+        "value": 1.5,
+    }
 
 
 # Plain tensors

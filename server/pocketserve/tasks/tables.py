@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
@@ -19,6 +19,7 @@ from pocketserve_wire import strict_json
 from pocketserve_wire.limits import MAX_JSON_CONTAINERS
 
 MAX_ROWS = 100_000
+MAX_SHOWN = 50
 MAX_CELLS = MAX_JSON_CONTAINERS
 """Cells of one CSV document: each costs dozens of bytes once split, for two on the wire."""
 
@@ -32,11 +33,23 @@ class Rows:
     Args:
         spec: the only input, of shape [rows, features].
         features: names in the model's order; empty where the manifest gives none.
+        units: theirs, for people; empty where the manifest gives none.
     """
 
-    def __init__(self, spec: TensorSpec, features: Sequence[str]) -> None:
+    def __init__(self, spec: TensorSpec, features: Sequence[str], units: Sequence[str] = ()) -> None:
         self.spec = spec
         self._features = features
+        self._units = units
+
+    def describe(self) -> str:
+        """What is taken, and what the columns are."""
+        text = "a row of numbers, an object by feature name, a list of either, or lines of CSV"
+        if not self._features:
+            return text
+        columns = list(zip_longest(self._features, self._units, fillvalue=""))
+        shown = [f"{name} ({unit})" if unit else name for name, unit in columns[:MAX_SHOWN]]
+        more = f" and {len(columns) - MAX_SHOWN} more" if len(columns) > MAX_SHOWN else ""
+        return f"{text}; the features are {', '.join(shown)}{more}"
 
     def read(self, body: memoryview) -> Array:
         """The input array.
@@ -128,7 +141,10 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
     width = inputs[0].shape[1]
     if names and width not in (-1, len(names)):
         raise ModelLoadError(f"model.toml: features.names has {len(names)}, the model takes {width}")
-    return Rows(inputs[0], names)
+    units = facts.manifest.feature_units
+    if units and len(units) != len(names):
+        raise ModelLoadError(f"model.toml: features.units has {len(units)}, features.names has {len(names)}")
+    return Rows(inputs[0], names, units)
 
 
 def _check_cells(text: str) -> None:

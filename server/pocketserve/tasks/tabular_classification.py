@@ -53,7 +53,7 @@ class TabularClassification:
     def describe(self) -> Mapping[str, str]:
         """See :class:`~pocketserve.tasks.base.Described`."""
         return {
-            "input": "a row of numbers, an object by feature name, a list of either, or lines of CSV",
+            "input": self._rows.describe(),
             "preprocessing": "none",
             "answer": "labels with scores, best first",
             "content_type": "application/json",

@@ -9,7 +9,6 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, single_run
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.tables import Rows, rows_of
-from pocketserve.tensors import TensorSpec
 
 NAME = "tabular-regression"
 
@@ -29,24 +28,20 @@ def create(facts: ModelFacts) -> TabularRegression:
     rows = rows_of(facts, NAME)
     if len(outputs) != 1:
         raise ModelLoadError(f"model.toml: task {NAME} needs one output, the model has {len(outputs)}")
-    return TabularRegression(
-        rows.spec, manifest.feature_names, manifest.target_name or outputs[0].name, manifest.target_unit
-    )
+    return TabularRegression(rows, manifest.target_name or outputs[0].name, manifest.target_unit)
 
 
 class TabularRegression:
     """Takes rows as :class:`~pocketserve.tasks.tables.Rows` does.
 
     Args:
-        spec: the only input, of shape [rows, features].
-        features: names in the model's order; empty where the manifest gives none.
         target: what the number means, and its unit.
     """
 
     name = NAME
 
-    def __init__(self, spec: TensorSpec, features: Sequence[str], target: str, unit: str) -> None:
-        self._rows = Rows(spec, features)
+    def __init__(self, rows: Rows, target: str, unit: str) -> None:
+        self._rows = rows
         self._target = target
         self._unit = unit
 
@@ -63,7 +58,7 @@ class TabularRegression:
     def describe(self) -> Mapping[str, str]:
         """See :class:`~pocketserve.tasks.base.Described`."""
         return {
-            "input": "a row of numbers, an object by feature name, a list of either, or lines of CSV",
+            "input": self._rows.describe(),
             "preprocessing": "none",
             "answer": "one number a row, with its name and unit",
             "content_type": "application/json",
