@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -15,6 +17,7 @@ torch = pytest.importorskip("torch", reason="torch")
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
 from pocketserve.runtimes.pt2 import RUNTIME, Pt2Session  # noqa: E402
+from pocketserve.runtimes.pt2_containers import class_names, stand_ins  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -94,6 +97,59 @@ def test_classes_that_are_not_at_hand(tmp_path: Path):
         result = session.run({"x": np.array([1, 2], np.float32)})
         assert result["logits"].tolist() == [2, 3] and result["twice"].tolist() == [2, 4]
         assert not [name for name in names if name.startswith("elsewhere.")]
+
+
+def described(path: Path, *names: str) -> Path:
+    """A program's archive with nothing in it but the containers that it names."""
+    spec = {"type": "tuple", "context": "null", "children_spec": [{"type": n, "children_spec": []} for n in names]}
+    graph = {"module_call_graph": [{"signature": {"in_spec": "", "out_spec": json.dumps([1, spec])}}]}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/models/model.json", json.dumps({"graph_module": graph}))
+    return path
+
+
+def test_names_stay_until_the_last_program_that_needs_them_is_loaded(tmp_path: Path):
+    path = described(tmp_path / "m.pt2", "elsewhere.Both")
+    registered = torch.utils._pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
+    inside, left, seen = threading.Event(), threading.Event(), []
+
+    def other() -> None:
+        with stand_ins(path):
+            inside.set()
+            left.wait(30)
+            seen.append("elsewhere.Both" in registered)
+
+    with stand_ins(path):
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert not inside.wait(0.2)
+    left.set()
+    thread.join(30)
+    assert seen == [True] and "elsewhere.Both" not in registered
+
+
+def test_a_program_that_is_opened_again_leaves_no_more_classes(tmp_path: Path):
+    path = described(tmp_path / "m.pt2", "elsewhere.Again", "elsewhere.More")
+    counts = []
+    for _ in range(3):
+        with stand_ins(path):
+            counts.append(len(torch.utils._pytree.SUPPORTED_NODES))
+    assert counts[0] == counts[1] == counts[2]
+
+
+def test_names_that_cannot_be_registered_leave_nothing_behind(tmp_path: Path):
+    path = described(tmp_path / "m.pt2", "elsewhere.Fine", "elsewhere.\0", "elsewhere.Good")
+    with pytest.raises(ValueError, match="null"), stand_ins(path):
+        pass
+    names = torch.utils._pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
+    assert not [name for name in names if name.startswith("elsewhere.")]
+
+
+@pytest.mark.parametrize("text", ["[]", "7", '{"graph_module": []}', '{"graph_module": {"module_call_graph": [7]}}'])
+def test_descriptions_that_are_none_name_no_classes(tmp_path: Path, text: str):
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
+        archive.writestr("m/models/model.json", text)
+    assert class_names(tmp_path / "m.pt2") == []
 
 
 def test_specs_come_from_the_program(model: Path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,30 +22,47 @@ MAX_GRAPH_BYTES = 256 * 1024 * 1024
 MAX_CLASSES = 100
 
 
+class _StandIn(dict[str, Any]):
+    """The tensors of a container by name, and what its class itself would have kept beside them."""
+
+    context: Any = None
+
+
+_lock = threading.Lock()
+"""Held while names are registered, for all of the process."""
+
+_made: dict[str, type[_StandIn]] = {}
+"""By name; PyTorch never lets go of a class that was registered once."""
+
+
 @contextlib.contextmanager
 def stand_ins(path: Path) -> Iterator[None]:
     """Within it, classes of a program that nothing else has registered are known by their names.
 
-    Afterwards the names are free again, for the packages that they belong to.
+    Afterwards the names are free again, for the packages that they belong to. One program at a time: what ends would
+    take the names from another that is loaded meanwhile.
     """
     from torch.utils import _pytree as pytree
 
-    made = []
-    for name in class_names(path):
-        if name not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
-            _register(pytree, name)
-            made.append(name)
-    try:
-        yield
-    finally:
-        for name in made:
-            pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(name, None)
+    known = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
+    with _lock:
+        names = [name for name in class_names(path) if name not in known]
+        try:
+            for name in names:
+                if name in _made:
+                    known[name] = _made[name]
+                else:
+                    _made[name] = _register(pytree, name)
+            yield
+        finally:
+            for name in names:
+                known.pop(name, None)
 
 
 def class_names(path: Path) -> list[str]:
     """The names of all containers in a program's own description; none where it cannot be read."""
     found: dict[str, None] = {}
-    with contextlib.suppress(BadZipError, OSError, ValueError, RecursionError):
+    with contextlib.suppress(BadZipError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         for member in members(path):
             if member.name.startswith("models/") and member.name.endswith(".json"):
                 _collect(json.loads(read_member(path, member, MAX_GRAPH_BYTES)), found)
@@ -66,13 +84,7 @@ def _collect(description: Any, found: dict[str, None]) -> None:
                     waiting += spec["children_spec"]
 
 
-class _StandIn(dict[str, Any]):
-    """The tensors of a container by name, and what its class itself would have kept beside them."""
-
-    context: Any = None
-
-
-def _register(pytree: Any, name: str) -> None:
+def _register(pytree: Any, name: str) -> type[_StandIn]:
     kind = type(name.rpartition(".")[2], (_StandIn,), {})
 
     def taken_apart(value: _StandIn) -> tuple[list[Any], Any]:
@@ -96,6 +108,7 @@ def _register(pytree: Any, name: str) -> None:
         from_dumpable_context=json.loads,
         flatten_with_keys_fn=with_keys,
     )
+    return kind
 
 
 def _keys(context: Any, count: int) -> list[str]:
