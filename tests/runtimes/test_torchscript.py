@@ -91,6 +91,24 @@ class Emptied(torch.nn.Module):
         return levels
 
 
+class Reached(torch.nn.Module):
+    """Its list grows by another way than its own name."""
+
+    def forward(self, x):
+        levels = [x]
+        held = {"levels": levels}
+        held["levels"].append(x + 1)
+        return held
+
+
+class ReachedAside(torch.nn.Module):
+    def forward(self, x):
+        levels = [x]
+        held = {"levels": levels}
+        held["levels"].append(x + 1)
+        return levels
+
+
 class Recurrent(torch.nn.Module):
     def forward(
         self,
@@ -249,7 +267,7 @@ def test_results_that_are_put_together_step_by_step(save: Save):
     assert result["sum"] == result["out"].sum() and result["output_2"].shape == (1, 3)
 
 
-@pytest.mark.parametrize("module", [Branching, Emptied])
+@pytest.mark.parametrize("module", [Branching, Emptied, Reached, ReachedAside])
 def test_results_that_depend_on_more_than_the_steps(save: Save, module: type):
     with pytest.raises(ModelLoadError, match="declare"):
         opened(save(module()))

@@ -295,6 +295,22 @@ _READING = frozenset(
 """Uses that leave a list or dictionary as it is."""
 
 
+_ADDING = frozenset({"aten::append", "aten::_set_item"})
+_PLAIN = frozenset({"TensorType", "IntType", "FloatType", "BoolType", "StringType"})
+
+
+def _only_reads(node: Any) -> bool:
+    """Whether a use leaves a list or dictionary as it is, and gives it to nothing that it is taken out of again."""
+    kind = node.kind()
+    if kind == "aten::__getitem__":
+        return node.output().type().kind() in _PLAIN
+    if kind.endswith("Construct") and kind in _READING:
+        held = node.output()
+        users = (use.user for use in held.uses())
+        return all(next(user.inputs()) == held if user.kind() in _ADDING else _only_reads(user) for user in users)
+    return kind in _READING
+
+
 def _started(value: Any, operation: str) -> list[Any]:
     if value is None or value.node().kind() != operation:
         raise LookupError("not in the text")
@@ -308,7 +324,7 @@ def _added(value: Any, operation: str) -> list[tuple[Any, ...]]:
         LookupError: it is added in a branch or loop, or something else is done to the value.
     """
     kinds = [use.user.kind() for use in value.uses()]
-    if any(kind != operation and kind not in _READING for kind in kinds):
+    if any(use.user.kind() != operation and not _only_reads(use.user) for use in value.uses()):
         raise LookupError("changed in some other way")
     steps = [node for node in value.node().owningBlock().nodes() if node.kind() == operation]
     steps = [node for node in steps if next(node.inputs()) == value]
