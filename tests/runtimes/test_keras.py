@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import StartServer
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
 from pocketserve.runtimes.keras import RUNTIME, KerasSession, _explain
 from pocketserve.tensors import TensorSpec
+from pocketserve_client import Client
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -129,6 +132,24 @@ def test_recurrent_layers_keep_their_state_until_it_is_reset(models: Path) -> No
     assert np.array_equal(session.run(steps)["both"], first)
     session.close()
     session.reset()
+
+
+@pytest.mark.live
+def test_requests_of_strangers_do_not_hear_each_other(new_server: StartServer, models: Path, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    shutil.copy(models / "stateful.keras", tmp_path / "models")
+    server = new_server(tmp_path / "models")
+    with Client(server.url, server.token, timeout=300) as client:
+
+        def step(**parameters: object) -> list[float]:
+            steps = {"steps": np.ones((1, 3, 2), np.float32)}
+            return client.infer("stateful", steps, parameters=parameters)["both"].tolist()
+
+        first = step()
+        assert step() == first
+        assert step(sequence_id="a", sequence_start=True) == first
+        assert step() == first
+        assert step(sequence_id="a", sequence_end=True) != first
 
 
 @pytest.mark.parametrize("name", ["two.keras", "training.keras", "words.keras"])
