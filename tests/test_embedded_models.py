@@ -38,6 +38,7 @@ MARKS = {
     **dict.fromkeys(("torch", "torchscript", "ptl", "pt2", "executorch"), pytest.mark.torch),
     **dict.fromkeys(("keras", "savedmodel"), pytest.mark.tensorflow),
     "tfjs": pytest.mark.tfjs,
+    "onnx": pytest.mark.onnx,
 }
 
 ACCURACY_TOLERANCE = 0.006  # about three of the 450 held-out digits

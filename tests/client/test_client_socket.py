@@ -188,6 +188,7 @@ def test_a_server_that_leaves_is_replaced(start):
     first = start()
     with Client(address(first), token_file=first.log.with_name("none"), reconnect=TIMEOUT_S) as client:
         call = client.async_predict("petals", [1, 2, 3])
+        assert client.predict("petals", [1, 2, 3])  # read behind the other, which the server has taken by now
         assert first.stop() == 0
         second = start()
         assert call.result()["model"] == "petals"
