@@ -105,7 +105,8 @@ class Engine:
             self._slots.await_loading(slot, deadline)
             previous, before = slot.running, slot.state
             slot.state = State.LOADING
-        self._open(slot, entry, version, fallback=(before, previous), deadline=deadline)
+        self._opener.open(slot, entry, version, (before, previous), deadline)
+        self._janitor.start()
 
     def unload(self, name: str, version: str, deadline: float) -> None:
         """Stop serving a version until it is loaded again. Requests that hold it finish.
@@ -216,22 +217,10 @@ class Engine:
                     return slot.running
                 self._refuse_unusable(slot, version, entry)
                 slot.state = State.LOADING
-            loaded = self._open(slot, entry, version, (State.ON_DEMAND, None), deadline, users=1)
+            loaded = self._opener.open(slot, entry, version, (State.ON_DEMAND, None), deadline, users=1)
+            self._janitor.start()
             if loaded is not None:
                 return loaded
-
-    def _open(
-        self,
-        slot: Slot,
-        entry: ModelEntry,
-        version: VersionEntry,
-        fallback: tuple[State, Running | None],
-        deadline: float,
-        users: int = 0,
-    ) -> Running | None:
-        opened = self._opener.open(slot, entry, version, fallback, deadline, users)
-        self._janitor.start()
-        return opened
 
     def _refuse_unusable(self, slot: Slot, version: VersionEntry, entry: ModelEntry) -> None:
         if slot.state is State.STOPPED:
