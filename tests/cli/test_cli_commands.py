@@ -87,6 +87,22 @@ def test_wrong_usage_ends_with_2(capsys, words):
     assert printed.out == "" and "usage: pocketserve" in printed.err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["serve", "--port", "8500"], "unrecognized arguments: --port (did you mean --http-port or --socket-port?)"),
+        (["serve", "--htp-port=3"], "--htp-port=3 (did you mean --http-port?)"),
+        (["models", "--tok", "x"], "unrecognized arguments: --tok x\n"),
+        (["--vers", "token"], "unrecognized arguments: --vers\n"),
+    ],
+)
+def test_options_have_their_whole_names(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``serve --port 8500`` must not be ``--port-wait 8500``."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(capsys, command):
     with pytest.raises(SystemExit) as ended:

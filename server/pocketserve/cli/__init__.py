@@ -6,8 +6,10 @@ import argparse
 import errno
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from pocketserve import __version__
 from pocketserve.cli.ending import tidy_end
@@ -29,6 +31,13 @@ class CommandError(Exception):
     """A command that cannot do its work; the text is one sentence with the way out."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Knows options by their whole names only: ``--port`` is not ``--port-wait``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -38,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with tidy_end():
-            return _run(_parser(given).parse_args(given))
+            options, unknown = _parser(given).parse_known_args(given)
+            if unknown:
+                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{_near(unknown, options.parser)}")
+            return _run(options)
     except KeyboardInterrupt:
         return EXIT_FAILED
 
@@ -60,19 +72,29 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="pocketserve", description="Serves machine-learning models on the phone itself."
-    )
+    parser = _Parser(prog="pocketserve", description="Serves machine-learning models on the phone itself.")
     parser.add_argument("--version", action="version", version=f"pocketserve {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)  # parsers of the same class
     named = next((word for word in given if not word.startswith("-")), None)
     # Only the named command is imported: `serve` must not hold the client, nor `token` the server.
     for name in (named,) if named in COMMANDS else COMMANDS:
         module = importlib.import_module(f"pocketserve.cli.{name}")
         command = module.add_parser(commands)
         command.add_argument("--debug", action="store_true", help="show where an error came from")
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, parser=command)
     return parser
+
+
+def _near(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """The options whose names end as the first unknown one's does, or else are nearly its name."""
+    asked = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
+    known = sorted(set(re.findall(r"--[a-z][a-z-]*", parser.format_usage())))
+    near = [name for name in known if asked[2:] and name.endswith(asked[1:])]
+    if not near:
+        import difflib  # for a mistake only: a start does without it
+
+        near = difflib.get_close_matches(asked[:64], known, n=1, cutoff=0.7)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def _sentence(error: Exception) -> str:
