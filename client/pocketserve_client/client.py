@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode, urlsplit
 
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from pocketserve_wire import oip, strict_json
 
 DEFAULT_HOST = "127.0.0.1"
 
-RawInput = bytes | bytearray | memoryview | str | Sequence[Any] | Mapping[str, Any]
+RawInput = bytes | bytearray | memoryview | str | Path | BinaryIO | Sequence[Any] | Mapping[str, Any]
 
 
 class Client:
@@ -195,7 +195,8 @@ class Client:
         """Send raw input, get a labelled answer.
 
         Args:
-            data: the bytes of a picture or ``.npy`` file, or a JSON-like value (numbers, features).
+            data: a picture or ``.npy`` file, as its bytes, its ``Path`` or opened in binary mode; or a JSON-like value
+                (numbers, features). A ``str`` is a text.
             top_k: entries of the answer at most.
             threshold: lowest score that is answered.
             annotate: ``png`` asks for the picture with the answer drawn on it instead of the answer, ``both`` for the
@@ -211,6 +212,8 @@ class Client:
 
         Raises:
             ServerError, ServerUnreachableError: no answer.
+            OSError: the file cannot be read.
+            TypeError: the data is nothing of these.
         """
         query = {"top_k": top_k, "threshold": threshold, "version": version, "annotate": annotate, **(parameters or {})}
         return _prediction(self._sender.send(_predict_request(model, data, query, wait, content_type)))
@@ -295,17 +298,27 @@ def _tensors(answer: Answer) -> dict[str, Array]:
 def _predict_request(
     model: str, data: RawInput, query: Mapping[str, Any], wait: float | None, content_type: str
 ) -> Request:
-    if isinstance(data, str):
-        body: bytes | memoryview = data.encode()
-    elif isinstance(data, bytes | bytearray | memoryview):
-        body = memoryview(data).cast("B")
-    else:
-        body = strict_json.dumps(data)
+    body = _raw_body(data)
     given = {name: str(value) for name, value in query.items() if value is not None}
     if wait is not None:
         given.setdefault("timeout_ms", str(1000 * wait))
     path = f"/predictions/{_segment(model)}" + (f"?{urlencode(given, quote_via=quote)}" if given else "")
     return Request("POST", path, [body] if len(body) else [], 0, content_type, wait)
+
+
+def _raw_body(data: RawInput) -> bytes | memoryview:
+    if isinstance(data, Path):
+        return data.read_bytes()
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytes | bytearray | memoryview):
+        return memoryview(data).cast("B")
+    if hasattr(data, "read"):
+        content = data.read()
+        if not isinstance(content, bytes | bytearray | memoryview):
+            raise TypeError("the file is open for text: open it with 'rb', or give its Path")
+        return memoryview(content).cast("B")
+    return strict_json.dumps(data)
 
 
 def _prediction(answer: Answer) -> Any:

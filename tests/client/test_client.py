@@ -89,6 +89,12 @@ def test_predict_takes_bytes_texts_and_values(client):
     for data in (sample, bytearray(sample), memoryview(sample)):
         answer = client.predict("digits", data, top_k=2)
         assert answer["predictions"][0]["label"] == "7" and len(answer["predictions"]) == 2
+    path = MODELS / "digits" / "samples" / "7.png"
+    assert client.predict("digits", path)["predictions"][0]["label"] == "7"
+    with path.open("rb") as file:
+        assert client.predict("digits", file)["predictions"][0]["label"] == "7"
+    with (MODELS / "digits" / "model.toml").open() as text, pytest.raises(TypeError, match="open it with 'rb'"):
+        client.predict("digits", text)
     assert client.predict("digits", sample, threshold=2.0)["predictions"] == []
     assert client.predict("digits", sample, version="tflite-int8")["version"] == "tflite-int8"
     frame = bytes(64)
