@@ -264,6 +264,14 @@ def test_a_form_is_recognised(server, kind, hint):
     assert answer.status_code == 400 and hint in answer.json()["error"]
 
 
+@pytest.mark.parametrize("model", ["digits", "petals"])
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "application/octet-stream"])
+def test_an_empty_body_is_called_empty(server, model, kind):
+    answer = server.call("POST", f"/predictions/{model}", data=b"", headers={"Content-Type": kind})
+    said = answer.json()["error"]
+    assert answer.status_code == 400 and said.count("the body is empty") == 1 and "curl" not in said, said
+
+
 def test_typed_json_is_not_taken_for_a_file(server):
     """Line ends mean nothing in JSON: what is wrong with it is not curl's doing."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}

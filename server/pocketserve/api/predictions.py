@@ -43,12 +43,14 @@ def ask(service: Service, request: ApiRequest) -> Prediction:
         return service.predict(request.path["model"], version, request.body, options, terms, hints)
     except ApiError as error:
         if error.code in (ErrorCode.INVALID_INPUT, ErrorCode.MALFORMED_JSON):
-            raise ApiError(error.code, error.message + _form_hint(request)) from None
+            raise ApiError(error.code, error.message + _hint(request, error.message)) from None
         raise
 
 
-def _form_hint(request: ApiRequest) -> str:
-    """What to do instead of sending a form, which is what curl does unless it is told otherwise."""
+def _hint(request: ApiRequest, said: str) -> str:
+    """What to do instead of sending nothing, or a form, which is what curl does unless it is told otherwise."""
+    if not len(request.body):
+        return "" if "body is empty" in said else "; the body is empty"
     kind = request.content_type.partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         return "; it came as a form, as curl -F sends it: send the file itself with curl -T FILE"
