@@ -16,6 +16,8 @@ from types import FrameType
 
 from pocketserve.config import Config
 from pocketserve.preload import Preload
+from pocketserve.repository.manifest import name_fault
+from pocketserve.repository.scan import Models
 from pocketserve.run_marker import RunMarker, notice_killed
 from pocketserve.security import Guard, ensure_token
 from pocketserve.service import Service
@@ -23,12 +25,16 @@ from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.socket.server import SocketServer
 from pocketserve.unloads import Unloads
+from pocketserve.wording import counted, listed
 from pocketserve_wire.records import dataclass
 
 log = logging.getLogger(__name__)
 
 FLUSH_SHARE_S = 0.5
 """Of the drain time, what is kept for sending finished answers."""
+
+MOST_TOLD = 8
+"""Models that are named at start."""
 
 SWITCH_S = 0.001
 """How long a thread keeps the interpreter while another wants it (docs/adr/0023-limits-of-one-core.md). With Python's
@@ -79,6 +85,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         Address(server.host, server.port), Address(sockets.host, sockets.port) if sockets is not None else None
     )
     _tell_of_killed(config.state_dir)
+    _tell_of_models(config.models_dir, service.repository.models())
     marker = RunMarker(config.state_dir, tuple(a.port for a in (addresses.http, addresses.socket) if a is not None))
     unloads = Unloads(config.state_dir, config.models_dir, config.http_port)
     service.remember(unloads)
@@ -90,7 +97,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
     def end() -> None:
         marker.close()  # whatever ends it now, it was asked to end
         unloads.close()
-        log.info("draining: no new requests, %.1f s for those under way", config.drain_timeout)
+        log.info("stopping: requests under way get up to %g s", config.drain_timeout)
         drain()
 
     restore = _install_signals(end, server.wakeup_descriptor)
@@ -180,6 +187,19 @@ def _tell_of_killed(state_dir: Path) -> None:
         from pocketserve.doctor.last_run import tell
 
         log.warning("%s; what helps: %s (`pocketserve doctor` has more)", *tell(Device(), run))
+
+
+def _tell_of_models(folder: Path, models: Models) -> None:
+    """Say what is served, and what somebody may have meant who named another folder or file."""
+    names = models.present()
+    if names:
+        log.info("found %s: %s", counted(len(names), "model"), listed(names, MOST_TOLD))
+    for name in models.misnamed[:MOST_TOLD]:
+        log.warning("%s", name_fault(name))
+    if models.is_one:
+        log.warning("%s is itself a model; serve the folder that it lies in: %s", folder, folder.absolute().parent)
+    elif not names:
+        log.warning("%s holds no model; put a model file into it and run `pocketserve models`", folder)
 
 
 def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Callable[[], None]:

@@ -140,6 +140,19 @@ def test_the_ready_file_says_where_the_server_is_and_goes_with_it(new_server, mo
     assert not ready_file(server).exists()
 
 
+def test_a_start_says_what_it_serves(new_server, models_copy, tmp_path):
+    shutil.copy(models_copy / "petals" / "petals.tflite", models_copy / "my petals.tflite")
+    log = new_server(models_copy).log
+    names = sorted(path.parent.name for path in models_copy.glob("*/model.toml"))
+    assert f"found {len(names)} models: {', '.join(map(repr, names[:8]))}" in log.read_text()
+    assert "'my petals.tflite' is passed over: a model's name has no spaces" in log.read_text()
+    empty = tmp_path / "nothing"
+    empty.mkdir()
+    assert f"WARNING {empty} holds no model; put a model file into it" in new_server(empty).log.read_text()
+    said = new_server(models_copy / "petals").log.read_text()
+    assert f"petals is itself a model; serve the folder that it lies in: {models_copy}" in said
+
+
 def test_the_token_file_is_private_and_is_kept(new_server, models_copy):
     server = new_server(models_copy)
     token_file = server.log.with_name("token")
@@ -251,6 +264,7 @@ def test_a_server_that_is_ended_while_it_loads_was_never_ready(slow, models_copy
         _, log = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, ready.exists()) == (0, False), log
     assert "--load" not in log
+    assert "stopping: requests under way get up to 0.6 s" in log
 
 
 def test_a_load_that_fails_at_the_start_lets_requests_finish(slow, models_copy, tmp_path, pool):

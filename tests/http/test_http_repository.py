@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,11 @@ def test_the_index_sees_what_changed_in_the_folder(new_server, models_copy, refu
     shutil.rmtree(models_copy / "diabetes")
     refused(server.call("GET", "/v2/models/copied"), 404, "MODEL_NOT_FOUND")
     assert {name for name, _ in index(server)} == {"copied", "digits", "petals"}
+    shutil.copy(models_copy / "copied.tflite", models_copy / "my copy.tflite")
+    state, reason = index(server)["my copy.tflite", ""]
+    assert state == "UNAVAILABLE" and "'my copy.tflite' is passed over: a model's name has no spaces" in reason
+    shutil.copy(models_copy / "copied.tflite", os.fsencode(models_copy) + b"/\xff .tflite")
+    assert ("? .tflite", "") in index(server)
     assert server.call("GET", "/v2/models/copied").json()["inputs"][0]["shape"] == [-1, 3]
     refused(server.call("GET", "/v2/models/diabetes"), 404, "MODEL_NOT_FOUND")
     (models_copy / "copied.tflite").unlink()

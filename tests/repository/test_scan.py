@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.repository.scan import ModelEntry, scan
+from pocketserve.repository.scan import ModelEntry, Models, scan
 from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind
 
 REPOSITORY_MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -52,6 +52,28 @@ def test_bare_files(tmp_path: Path) -> None:
     entry = models["b"]
     assert (entry.default_version, entry.folder, entry.problem) == ("tflite", tmp_path, None)
     assert entry.versions["tflite"].problem is None
+
+
+def test_what_has_no_name_for_a_model(tmp_path: Path) -> None:
+    """It is passed over, and known: whoever put it there is told to rename it."""
+    fill(tmp_path, "my digits.tflite", "a b/model.onnx", "my notes/x.txt", "my notes.txt", ".m .tflite", "m.tflite")
+    fill(tmp_path, "stats/m.tflite", "stats.tflite", "x?/y.txt", **{"c d": ""})
+    models = scan(tmp_path)
+    assert list(models) == models.present() == ["m"]
+    assert models.misnamed == ("a b", "c d", "my digits.tflite", "stats", "stats.tflite")
+
+
+def test_names_without_manifests(tmp_path: Path) -> None:
+    """Names are told before any manifest is read, and without folders that are no models."""
+    fill(tmp_path, "a/m.tflite", "notes/x.txt", "b.tflite", "n/1/m.tflite", "w/model.safetensors", broken="[")
+    models = Models(tmp_path)
+    assert models.present() == list(scan(tmp_path)) == ["a", "b", "broken", "n", "w"]
+
+
+def test_a_models_own_folder(tmp_path: Path) -> None:
+    """A folder that is one model is no models folder."""
+    fill(tmp_path, "m/saved_model.pb", n="")
+    assert [Models(tmp_path / name).is_one for name in ("", "m", "n")] == [False, True, True]
 
 
 def test_one_stem_in_two_kinds(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pocketserve.api import tasks
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.engine import State
 from pocketserve.engine.running import Running
+from pocketserve.repository.manifest import name_fault
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tensors import TensorSpec
@@ -146,6 +147,9 @@ def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
             "state": _INDEX_STATES.get(status.state, "UNAVAILABLE"),
         }
         entries.append(entry | ({"reason": status.reason} if status.reason else {}))
+    for name in () if only_ready else service.repository.models().misnamed:
+        shown = name.encode("utf-8", "replace").decode()  # a file's name need not be UTF-8, JSON must
+        entries.append({"name": shown, "version": "", "state": "UNAVAILABLE", "reason": name_fault(shown)})
     return json_response(entries)
 
 

@@ -225,3 +225,11 @@ def _is_shape(value: Any) -> bool:
 
 def _is_sha256(value: Any) -> bool:
     return isinstance(value, str) and len(value) == 64 and all(char in "0123456789abcdefABCDEF" for char in value)
+
+
+def name_fault(name: str) -> str:
+    """What to do about a file or folder whose name :func:`is_valid_name` refuses."""
+    return (
+        f"{name[:128]!r} is passed over: a model's name has no spaces, none of : \\ % ? # and 128 characters at most, "
+        "and is not stats; rename it"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -36,7 +35,7 @@ class Repository:
         """Scan the folder anew; the new index replaces the old one at once and whole."""
         self._models = scan(self._root)
 
-    def models(self) -> Mapping[str, ModelEntry]:
+    def models(self) -> Models:
         """All models by name."""
         return self._models
 

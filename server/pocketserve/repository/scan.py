@@ -70,6 +70,8 @@ class Models(Mapping[str, ModelEntry]):
 
     Attributes:
         names: what may be a model; only reading tells of folders.
+        misnamed: files and folders that would be models if they had a name for one.
+        is_one: whether the folder is itself what a models folder holds.
 
     Raises:
         OSError: the folder cannot be read.
@@ -83,17 +85,26 @@ class Models(Mapping[str, ModelEntry]):
         self._read: dict[str, ModelEntry | None] = {}
         with os.scandir(root) as entries:
             found = sorted(entry.name for entry in entries)
+        misnamed = []
         for name in found:
-            if name.startswith(".") or not is_valid_name(name):
+            if name.startswith("."):
                 continue
             path = root / name
             if path.is_dir():  # unlike a directory entry's own is_dir, false for a link that leads to itself
-                self._folders.add(name)
-            elif _is_bare_model(name) and is_valid_name(_stem(name)):
-                self._bare.setdefault(_stem(name), []).append(path)
+                if is_valid_name(name):
+                    self._folders.add(name)
+                elif _holds_model(path):
+                    misnamed.append(name)
+            elif _is_bare_model(name):
+                if is_valid_name(name) and is_valid_name(_stem(name)):
+                    self._bare.setdefault(_stem(name), []).append(path)
+                else:
+                    misnamed.append(name)
             elif (advice := _advice(name)) is not None and is_valid_name(advice[0]):
                 self._unusable.setdefault(*advice)
         self.names = tuple(sorted(self._folders | set(self._bare) | set(self._unusable)))
+        self.misnamed = tuple(misnamed)
+        self.is_one = FILE_NAME in found or any(name in MARKERS for name in found)
 
     def __getitem__(self, name: str) -> ModelEntry:
         found = self._find(name)
@@ -106,6 +117,14 @@ class Models(Mapping[str, ModelEntry]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def present(self) -> list[str]:
+        """The names of all models; no manifest is read, so that it is fit for a start."""
+        return [
+            name
+            for name in self.names
+            if name in self._bare or (self._root / name / FILE_NAME).is_file() or self._find(name) is not None
+        ]
 
     def _find(self, name: str) -> ModelEntry | None:
         if name in self._read:
@@ -285,6 +304,14 @@ def _advice(file_name: str) -> tuple[str, str] | None:
     if end is None or file_name in MARKERS:
         return None
     return file_name[: -len(end)] or file_name, f"{file_name} {_UNUSABLE[end]}"
+
+
+def _holds_model(folder: Path) -> bool:
+    """Whether a folder that is no model for its name has what makes one, directly in it."""
+    try:
+        return any(name == FILE_NAME or kind_of_name(name) is not None for name in os.listdir(folder))
+    except OSError:
+        return False
 
 
 def _problem_of(path: Path, root: Path) -> str | None:
