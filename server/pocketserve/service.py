@@ -26,7 +26,7 @@ from pocketserve.inference import Prediction, run_planned, run_raw_input, run_te
 from pocketserve.pairing import PairingDesk
 from pocketserve.places import Places
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
-from pocketserve.repository.repository import Repository
+from pocketserve.repository.repository import READ_AGAIN, Repository
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
@@ -484,7 +484,7 @@ class Service:
     def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:
         entry = self.repository.model(name)
         if not entry.versions:
-            raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {entry.problem}")
+            raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {entry.problem}{READ_AGAIN}")
         return entry, self.repository.version(entry, version)
 
     def _status(self, entry: ModelEntry, version: VersionEntry) -> ModelStatus:

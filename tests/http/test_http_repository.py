@@ -293,6 +293,21 @@ def test_the_index_sees_what_changed_in_the_folder(new_server, models_copy, refu
     assert "copied" not in {name for name, _ in index(server)}
 
 
+def test_what_was_mended_is_served_once_the_index_was_asked(new_server, models_copy, refused):
+    """An error that a change of the folder ends says how the server hears of it."""
+    broken = models_copy / "broken"
+    shutil.copytree(models_copy / "petals", broken)
+    (broken / "model.toml").write_text("[")
+    server = new_server(models_copy)
+    for name, status in (("nothing", 404), ("broken", 503)):
+        answer = server.call("POST", f"/predictions/{name}", data="[5.1, 3.5, 1.4]")
+        assert answer.status_code == status
+        assert answer.json()["error"].endswith("(POST /v2/repository/index reads the folder again)")
+    shutil.copy(models_copy / "petals" / "model.toml", broken)
+    index(server)
+    assert server.call("POST", "/predictions/broken", data="[5.1, 3.5, 1.4]").status_code == 200
+
+
 def test_loading_takes_up_a_new_model_and_a_changed_file(new_server, models_copy):
     server = new_server(models_copy)
     before = server.call("GET", "/v2/models/digits").json()["parameters"]["file_bytes"]

@@ -121,7 +121,7 @@ def test_a_folder_without_a_model_is_not_suggested(repository: Repository, tmp_p
     """``bars`` is as close to ``barz`` as anything, but no model."""
     (tmp_path / "bars").mkdir()
     repository.refresh()
-    with pytest.raises(ApiError, match=r"; did you mean 'bare'\?$"):
+    with pytest.raises(ApiError, match=r"; did you mean 'bare'\? \("):
         repository.model("barz")
 
 
@@ -160,8 +160,8 @@ def test_a_mistyped_name_is_recognised(tmp_path: Path) -> None:
         (tmp_path / f"{name}.tflite").write_bytes(b"")
     repository = Repository(tmp_path)
     for name, tail in (
-        ("digit", " is not found; did you mean 'digits'?"),
-        ("nothing", " is not found; there are 'digits', 'petals' (POST /v2/repository/index lists all)"),
+        ("digit", " is not found; did you mean 'digits'? (POST /v2/repository/index reads the folder again)"),
+        ("nothing", " is not found; there are 'digits', 'petals' (POST /v2/repository/index reads the folder again)"),
     ):
         with pytest.raises(ApiError) as error:
             repository.model(name)

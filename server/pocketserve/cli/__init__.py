@@ -23,7 +23,7 @@ WAYS_OUT = {
     errno.EROFS: "; choose a place that can be written",
     errno.EMFILE: "; allow more open files (ulimit -n)",
 }
-INDEX_HINT = " (POST /v2/repository/index lists all)"
+READ_AGAIN = " (POST /v2/repository/index reads the folder again)"
 """The way out that the server's error has for programs."""
 
 
@@ -100,7 +100,7 @@ def _near(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
 def _sentence(error: Exception) -> str:
     text, code = str(error).strip(), getattr(error, "code", None)
     asked = type(error).__name__ == "ServerError"
-    text = text.replace(INDEX_HINT, "; `pocketserve models` lists those of the server" if asked else "")
+    text = text.replace(READ_AGAIN, " (`pocketserve models` lists all and reads the folder again)" if asked else "")
     if code == "UNAUTHORIZED":
         return f"{text}; --token-file names the file of the server's token, POCKETSERVE_TOKEN holds the token itself"
     designed = (CommandError,)

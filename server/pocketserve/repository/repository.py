@@ -12,6 +12,9 @@ from pocketserve_wire import ApiError, ErrorCode
 MOST_COMPARED = 200
 """Names that a mistyped one is compared with, so that mistakes stay cheap in a large folder."""
 
+READ_AGAIN = " (POST /v2/repository/index reads the folder again)"
+"""The way out for those who have just changed the folder; the command line has it in its own words."""
+
 MOST_LISTED = 8
 """Names in one error."""
 
@@ -55,12 +58,12 @@ class Repository:
         """The model that may be meant, or those that there are."""
         near = _near(name, self._models)
         if near is not None:
-            return f"did you mean {near!r}?"
+            return f"did you mean {near!r}?{READ_AGAIN}"
         first = list(islice(self._models, MOST_LISTED + 1))  # not all: counting them would read every model
         if not first:
-            return "the models folder is empty"
+            return f"the models folder is empty{READ_AGAIN}"
         there = listed(first[:MOST_LISTED], MOST_LISTED) + (" and more" if len(first) > MOST_LISTED else "")
-        return f"there {'is' if len(first) == 1 else 'are'} {there} (POST /v2/repository/index lists all)"
+        return f"there {'is' if len(first) == 1 else 'are'} {there}{READ_AGAIN}"
 
     @staticmethod
     def version(entry: ModelEntry, version: str | None) -> VersionEntry:
