@@ -18,11 +18,12 @@ from pocketserve.config import Config
 from pocketserve.preload import Preload
 from pocketserve.repository.manifest import name_fault
 from pocketserve.repository.scan import Models
-from pocketserve.run_marker import RunMarker, notice_killed
+from pocketserve.run_marker import RunMarker, notice_killed, running
 from pocketserve.security import Guard, ensure_token
 from pocketserve.service import Service
 from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
+from pocketserve.transports.listener import PortTakenError
 from pocketserve.transports.socket.server import SocketServer
 from pocketserve.unloads import Unloads
 from pocketserve.wording import counted, listed
@@ -79,8 +80,11 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
     token = ensure_token(config.token_file) if config.auth else None
     service = _open_service(config, token)
     guard = Guard(token, config.allowed_hosts)
-    server = HttpServer(create_server_app(service, guard), config, guard)
-    sockets = SocketServer(service, token) if config.socket else None
+    try:
+        server = HttpServer(create_server_app(service, guard), config, guard)
+        sockets = SocketServer(service, token) if config.socket else None
+    except PortTakenError as error:
+        raise _by_another_server(error, config.state_dir) from None
     addresses = Addresses(
         Address(server.host, server.port), Address(sockets.host, sockets.port) if sockets is not None else None
     )
@@ -176,6 +180,18 @@ def _open_service(config: Config, token: str | None) -> Service:
             f"the models folder {config.models_dir} cannot be read ({error.strerror}); "
             "name one: pocketserve serve FOLDER"
         ) from None
+
+
+def _by_another_server(error: PortTakenError, state_dir: Path) -> PortTakenError:
+    """The error, in other words if it is a server with the same state folder that has the port."""
+    owner = next((run.pid for run in running(state_dir) if error.taken in run.ports), None)
+    if owner is None:
+        return error
+    return PortTakenError(
+        f"cannot listen on port {error.taken}: a running pocketserve (process {owner}) has it; stop that one "
+        f"(kill {owner}), or choose both ports anew with --http-port and --socket-port",
+        error.taken,
+    )
 
 
 def _tell_of_killed(state_dir: Path) -> None:

@@ -170,6 +170,15 @@ def test_a_taken_port_is_an_error(server, tmp_path):
     assert not ready.exists()
 
 
+def test_a_port_of_another_of_our_servers_is_told_as_that(new_server, models_copy, tmp_path):
+    server = new_server(models_copy, "--state-dir", tmp_path / "state")
+    for port, other in ((server.port, "0"), (server.socket_port, str(server.port))):
+        ports = ["--http-port", port, "--socket-port", other]
+        said = sentence(serve(*ports, "--token-file", tmp_path / "token", "--state-dir", tmp_path / "state"))
+        assert f"cannot listen on port {port}: a running pocketserve (process {server.process.pid}) has it" in said
+        assert "--http-port" in said and "--socket-port" in said
+
+
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
 def test_a_token_that_others_can_read_is_refused(tmp_path, mode):
     token = tmp_path / "token"

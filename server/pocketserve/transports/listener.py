@@ -16,7 +16,15 @@ log = logging.getLogger(__name__)
 
 
 class PortTakenError(Exception):
-    """The port cannot be had; the text says which and what to do."""
+    """The port cannot be had; the text says which and what to do.
+
+    Attributes:
+        taken: the port, if somebody else has it; None if it cannot be had for another reason.
+    """
+
+    def __init__(self, text: str, taken: int | None = None) -> None:
+        super().__init__(text)
+        self.taken = taken
 
 
 def bind(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
@@ -40,7 +48,8 @@ def bind(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= ends:
                 raise PortTakenError(
                     f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose another "
-                    f"with {option}"
+                    f"with {option}",
+                    taken=port if error.errno == errno.EADDRINUSE else None,
                 ) from None
         if not told:
             log.warning("another program has %s:%d; waiting for it for %g s", host, port, wait)
