@@ -128,7 +128,7 @@ class ServerHandshake:
             if not hmac.compare_digest(presented, client_proof(self._key, self._hashed)):
                 raise ConnectionFaultError(
                     ConnectionFault.UNAUTHORIZED,
-                    "the proof does not fit this server's token (pocketserve token prints it)",
+                    "this is not the token of this server (pocketserve token prints it)",
                 )
             ready["proof"] = server_proof(self._key, self._hashed)
         limits = self._limits

@@ -345,6 +345,20 @@ def test_a_missing_token_is_one_sentence(run, server, tmp_path):
     assert "a valid token is required" in line and "pocketserve token" in line and "--token-file" in line
 
 
+@pytest.mark.parametrize("protocol", ["http", "socket"])
+def test_a_wrong_token_file_is_told_as_that(run, server, tmp_path, monkeypatch, protocol):
+    url = server.url if protocol == "http" else f"socket://127.0.0.1:{server.socket_port}"
+    text = tmp_path / "README.md"
+    for content in (b"# Two words\n", b"", b"\xff\n", b"x" * 2000):
+        text.write_bytes(content)
+        assert f"{text} holds no token" in run("models", "--url", url, "--token-file", text, code=1)
+    monkeypatch.setenv("POCKETSERVE_TOKEN_FILE", str(tmp_path / "none"))
+    line = run("models", "--url", url, code=1)
+    assert "none cannot be read: No such file" in line and line.endswith("POCKETSERVE_TOKEN_FILE names it")
+    right = server.log.with_name("token")
+    assert "petals" in run("models", "--url", url, "--token-file", right)  # which comes before the variable
+
+
 # --- models
 
 

@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     except Exception as error:
         if options.debug:
             raise
-        print(f"pocketserve: {_sentence(error)}", file=sys.stderr)
+        print(f"pocketserve: {_sentence(error, getattr(options, 'token_file', None))}", file=sys.stderr)
         return EXIT_FAILED
 
 
@@ -97,11 +97,16 @@ def _near(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: Exception, token_file: object) -> str:
     text, code = str(error).strip(), getattr(error, "code", None)
     asked = type(error).__name__ == "ServerError"
     text = text.replace(READ_AGAIN, " (`pocketserve models` lists all and reads the folder again)" if asked else "")
     if code == "UNAUTHORIZED":
+        from pocketserve.cli.token_file import token_variable_fault  # late: most commands end well
+
+        fault = token_variable_fault() if token_file is None else None
+        if fault is not None:
+            return fault
         return f"{text}; --token-file names the file of the server's token, POCKETSERVE_TOKEN holds the token itself"
     designed = (CommandError,)
     if isinstance(error, designed) or type(error).__module__.startswith("pocketserve"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.token_file import token_file_fault
 
 if TYPE_CHECKING:
     from pocketserve_client import Client
@@ -22,14 +23,11 @@ def connect(options: argparse.Namespace) -> Client:
     """A client as the options say.
 
     Raises:
-        CommandError: the token file that was named cannot be read.
+        CommandError: the token file that was named cannot be read, or holds no token.
     """
-    path = options.token_file
-    if path is not None:
-        try:
-            path.read_bytes()
-        except OSError as error:
-            raise CommandError(f"the token file {path} cannot be read: {error.strerror}") from None
+    fault = token_file_fault(options.token_file) if options.token_file is not None else None
+    if fault is not None:
+        raise CommandError(fault)
     from pocketserve_client import Client  # late: --help needs no client
 
     return Client(options.url, token_file=options.token_file)
