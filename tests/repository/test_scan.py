@@ -70,6 +70,21 @@ def test_names_without_manifests(tmp_path: Path) -> None:
     assert models.present() == list(scan(tmp_path)) == ["a", "b", "broken", "n", "w"]
 
 
+def test_names_beside_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hides no other, and a start goes on; it is named, for reading it tells why it cannot be served."""
+    fill(tmp_path, "shut/m.tflite", "m.tflite")
+    real = os.stat
+
+    def stat(path: os.PathLike[str] | str, **options: bool) -> os.stat_result:
+        if Path(path).parent.name == "shut":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    models = Models(tmp_path)
+    monkeypatch.setattr(os, "stat", stat)
+    assert models.present() == ["m", "shut"]
+
+
 def test_a_models_own_folder(tmp_path: Path) -> None:
     """A folder that is one model is no models folder."""
     fill(tmp_path, "m/saved_model.pb", n="")

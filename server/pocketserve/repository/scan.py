@@ -123,7 +123,8 @@ class Models(Mapping[str, ModelEntry]):
         return [
             name
             for name in self.names
-            if name in self._bare or (self._root / name / FILE_NAME).is_file() or self._find(name) is not None
+            # unlike Path's, this is_file is false, not an error, where the folder may not be entered
+            if name in self._bare or os.path.isfile(self._root / name / FILE_NAME) or self._find(name) is not None
         ]
 
     def _find(self, name: str) -> ModelEntry | None:
