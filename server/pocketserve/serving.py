@@ -89,7 +89,6 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         Address(server.host, server.port), Address(sockets.host, sockets.port) if sockets is not None else None
     )
     _tell_of_killed(config.state_dir)
-    _tell_of_models(config.models_dir, service.repository.models())
     marker = RunMarker(config.state_dir, tuple(a.port for a in (addresses.http, addresses.socket) if a is not None))
     unloads = Unloads(config.state_dir, config.models_dir, config.http_port)
     service.remember(unloads)
@@ -104,9 +103,13 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         log.info("stopping: requests under way get up to %g s", config.drain_timeout)
         drain()
 
+    def ready() -> None:
+        _tell_of_models(config.models_dir, service.repository.models())
+        announcement.make()
+
     restore = _install_signals(end, server.wakeup_descriptor)
     announcement = _Announcement(config, addresses, on_ready)
-    preload = Preload(service, [n for n in config.load if n not in unloads.names], announcement.make, drain)
+    preload = Preload(service, [n for n in config.load if n not in unloads.names], ready, drain)
     try:
         if sockets is not None:
             sockets.start()
