@@ -340,23 +340,20 @@ def call(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environ | variables, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.alone  # imports of all frameworks have a deadline, which other tests could make them miss
 def test_the_command_prints_json_and_fails_on_problems(tmp_path):
     free = {"POCKETSERVE_HTTP_PORT": "0", "POCKETSERVE_SOCKET_PORT": "0", "POCKETSERVE_STATE_DIR": str(tmp_path)}
     free["POCKETSERVE_TOKEN_FILE"] = str(tmp_path / "token")
     done = call("--json", **free)
     document = json.loads(done.stdout)
-    problems = [finding for finding in document["findings"] if finding["level"] == "problem"]
-    assert all("did not end within" in finding["sentence"] for finding in problems), problems
-    assert document["ok"] is (not problems) and done.returncode == len(problems[:1])
+    assert done.returncode == 0 and document["ok"] is True, done.stdout
     assert set(document["findings"][0]) == {"subject", "level", "sentence", "fix"}
     (tmp_path / "token").write_text("x" * 43)
     (tmp_path / "token").chmod(0o666)
     done = call(**free)
     assert done.returncode == 1 and done.stderr == ""
     assert re.search(r"^PROBLEM +token", done.stdout, re.MULTILINE) and "-> chmod 600" in done.stdout
-    # A busy machine may have problems of its own, such as a framework whose import takes too long beside other tests.
-    problems = len(re.findall(r"^PROBLEM ", done.stdout, re.MULTILINE))
-    assert re.search(rf"^{problems} problems?\b", done.stdout, re.MULTILINE)
+    assert "1 problem" in done.stdout
 
 
 def test_the_command_loads_no_package(tmp_path):
