@@ -6,6 +6,7 @@ import fcntl
 import functools
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +31,29 @@ settings.register_profile(
 settings.load_profile("pocketserve")
 
 _not_run: Counter[str] = Counter()
+
+
+# What frameworks draw: weights of models that tests build
+
+
+def _seed_frameworks() -> None:
+    """Start the random numbers of the frameworks that are loaded again."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+    if keras := sys.modules.get("keras"):
+        keras.utils.set_random_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """A fixture builds the same models, whichever tests ran before it in this process."""
+    _seed_frameworks()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """And so does a test."""
+    _seed_frameworks()
 
 
 # What is chosen
