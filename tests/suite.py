@@ -65,11 +65,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks, and let Ctrl-C be heard: a suite that a script runs in the background inherits it ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Register the marks, and see to it that the servers which tests start hear signals."""
+    if threading.current_thread() is threading.main_thread():
+        _hear_signals()
     for name, needs in MARKS.items():
         config.addinivalue_line("markers", f"{name}: {needs}")
+
+
+def _hear_signals() -> None:
+    """A suite that a script runs in the background inherits Ctrl-C ignored, one under ``nohup`` the hangup.
+
+    What is ignored stays so in child processes, what is handled does not: the suite itself still outlives a hangup.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 def _kind(config: pytest.Config) -> Kind:
