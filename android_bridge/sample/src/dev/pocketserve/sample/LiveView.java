@@ -1,0 +1,69 @@
+package dev.pocketserve.sample;
+
+import android.media.Image;
+import dev.pocketserve.bridge.PocketServe;
+import dev.pocketserve.bridge.PocketServeException;
+import dev.pocketserve.bridge.Prediction;
+
+/** The live mode on the screen: begins and ends it, and shows its answers over the preview. */
+final class LiveView implements LiveMode.Listener {
+    private final AppSettings settings;
+    private final Camera camera;
+    private final MainScreen screen;
+    private final ProblemPanel panel;
+    /** Read on the camera's thread. */
+    private volatile LiveMode live;
+
+    LiveView(AppSettings settings, Camera camera, MainScreen screen, ProblemPanel panel) {
+        this.settings = settings;
+        this.camera = camera;
+        this.screen = screen;
+        this.panel = panel;
+    }
+
+    /**
+     * Ends what runs, and begins anew if that is wanted and possible.
+     *
+     * @param client null as long as there is none
+     */
+    void set(boolean on, PocketServe client) {
+        LiveMode before = live;
+        live = null;
+        if (before != null) {
+            before.close();
+        }
+        String model = settings.model();
+        boolean starts = on && model != null && client != null;
+        if (starts) {
+            live = new LiveMode(client, model, settings.rawFrames(), this);
+        }
+        camera.setLive(starts);
+        screen.showLiveStatus(starts);
+        if (!starts && before != null) {
+            screen.clearBoxes();
+        }
+    }
+
+    /** Takes a frame of the camera, on its thread. */
+    void offer(Image image, int rotation) {
+        LiveMode now = live;
+        if (now != null) {
+            now.offer(image, rotation);
+        }
+    }
+
+    @Override
+    public void onLive(Prediction prediction, int width, int height, double framesPerSecond, long latencyMs) {
+        if (live != null) {
+            screen.showLive(prediction, width, height, framesPerSecond, latencyMs);
+        }
+    }
+
+    @Override
+    public void onLiveError(PocketServeException error) {
+        if (live != null && !error.isRetryable() && !PocketServeException.CANCELLED.equals(error.getCode())) {
+            screen.switchLiveOff();
+            panel.show(error);
+        }
+    }
+}

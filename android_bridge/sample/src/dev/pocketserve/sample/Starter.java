@@ -1,0 +1,101 @@
+package dev.pocketserve.sample;
+
+import android.content.Context;
+import dev.pocketserve.bridge.PocketServe;
+import dev.pocketserve.bridge.PocketServeException;
+
+/** Starts the server in Termux and waits for it; the panel says how that goes. Of the main thread. */
+final class Starter {
+    private final Context context;
+    private final AppSettings settings;
+    private final ProblemPanel panel;
+    private final Listener listener;
+    private ServerStart waiting;
+
+    /** What the activity has to do. */
+    interface Listener {
+        /** The person must be asked for {@link Termux#PERMISSION} first. */
+        void onTermuxPermissionNeeded();
+
+        /** The server takes requests. */
+        void onStarted();
+    }
+
+    Starter(Context context, AppSettings settings, ProblemPanel panel, Listener listener) {
+        this.context = context;
+        this.settings = settings;
+        this.panel = panel;
+        this.listener = listener;
+    }
+
+    /** Starts it, if Termux is there and allows it. */
+    void start(PocketServe client) {
+        Termux termux = new Termux(context);
+        switch (termux.state()) {
+            case MISSING:
+                cannot(R.string.termux_missing);
+                return;
+            case CANNOT:
+                cannot(R.string.termux_play);
+                return;
+            case NOT_ALLOWED:
+                listener.onTermuxPermissionNeeded();
+                return;
+            default:
+                break;
+        }
+        String refused = termux.startServer(settings);
+        if (refused == null) {
+            panel.showStarting();
+            await(client);
+        } else {
+            cannotWithHint(context.getString(R.string.termux_refused, refused));
+        }
+    }
+
+    private void await(PocketServe client) {
+        waiting = new ServerStart(client, new ServerStart.Listener() {
+            @Override
+            public void onStarted() {
+                waiting = null;
+                listener.onStarted();
+            }
+
+            @Override
+            public void onNotStarted(PocketServeException error) {
+                waiting = null;
+                if (error != null && Problem.of(error) != Problem.UNREACHABLE) {
+                    panel.show(error);
+                } else {
+                    cannotWithHint(context.getString(R.string.start_timeout, ServerStart.LIMIT_S));
+                }
+            }
+        });
+        waiting.ask();
+    }
+
+    /** The person did not allow it. */
+    void notAllowed() {
+        cannot(R.string.termux_permission);
+    }
+
+    private void cannot(int why) {
+        cannot(context.getString(why));
+    }
+
+    private void cannotWithHint(String why) {
+        cannot(why + '\n' + context.getString(R.string.termux_hint));
+    }
+
+    private void cannot(String why) {
+        panel.show(context.getString(R.string.problem_unreachable), why, Problem.Action.START);
+    }
+
+    /** Waits no longer; the server goes on starting. */
+    void cancel() {
+        if (waiting != null) {
+            waiting.cancel();
+            waiting = null;
+        }
+    }
+}
