@@ -46,7 +46,7 @@ final class Answer {
             JSONObject error = new JSONObject(text(body.length));
             code = error.optString("code", null);
             message = error.optString("error", null);
-        } catch (JSONException notOurs) {
+        } catch (JSONException | StackOverflowError notOurs) {
             message = null;
         }
         if (status == 401) {
@@ -83,6 +83,9 @@ final class Answer {
             return new JSONTokener(text(jsonLength)).nextValue();
         } catch (JSONException error) {
             throw bad("it is no JSON", error);
+        } catch (StackOverflowError error) {
+            // The platform's parser has no limit of its own, and over HTTP anybody may have answered.
+            throw bad("it nests too deeply", null);
         }
     }
 

@@ -10,16 +10,21 @@ import java.net.Proxy;
 import java.net.SocketTimeoutException;
 import java.net.URL;
 import java.nio.ByteBuffer;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.Set;
+import java.util.concurrent.Future;
 
 /** HTTP by the platform's own client, which keeps connections alive by itself. */
 final class HttpLink implements Link {
     private static final String JSON_LENGTH = "Inference-Header-Content-Length";
     private static final int CHUNK_BYTES = 65_536;
+    /** A longer body is given memory in steps, each twice the one before: anybody can announce much. */
+    private static final int FIRST_BODY_BYTES = 1 << 20;
 
     private final Settings settings;
+    private final TimeLimit timeLimit = new TimeLimit();
     private final Set<HttpURLConnection> underWay =
             Collections.synchronizedSet(new HashSet<HttpURLConnection>());
     private volatile boolean closed;
@@ -52,6 +57,7 @@ final class HttpLink implements Link {
     private Answer once(Request request, Deadline deadline, Cancellation cancellation)
             throws PocketServeException, BrokenException {
         final HttpURLConnection connection = open(request, deadline);
+        Future<?> limit = timeLimit.disconnect(connection, deadline);
         underWay.add(connection);
         cancellation.onCancel(new Runnable() {
             @Override
@@ -61,26 +67,28 @@ final class HttpLink implements Link {
         });
         try {
             connect(connection);
+            if (closed || cancellation.isCancelled()) { // which may have come before there was what to disconnect
+                throw new IOException("given up");
+            }
             return converse(connection, request, deadline);
         } catch (PocketServeException error) {
             connection.disconnect();
             throw cancellation.isCancelled() ? Cancellation.cancelled(error) : error;
-        } catch (SocketTimeoutException error) {
-            connection.disconnect();
-            throw cancellation.isCancelled() ? Cancellation.cancelled(error) : deadline.exceeded();
         } catch (IOException | RuntimeException error) {
+            // The platform's own client has thrown about everything at answers that are no HTTP.
             connection.disconnect();
             if (cancellation.isCancelled()) {
                 throw Cancellation.cancelled(error);
             }
-            if (error instanceof RuntimeException && !closed) {
-                throw (RuntimeException) error;
+            if (deadline.isOver() || error instanceof SocketTimeoutException) {
+                throw deadline.exceeded();
             }
             throw new BrokenException(Faults.lost(String.valueOf(error.getMessage()), error), false);
         } catch (OutOfMemoryError error) {
             connection.disconnect();
             throw Answer.tooMuch(error);
         } finally {
+            limit.cancel(false);
             cancellation.onCancel(null);
             underWay.remove(connection);
         }
@@ -196,10 +204,13 @@ final class HttpLink implements Link {
     }
 
     private static byte[] readExactly(InputStream in, int length, Deadline deadline) throws IOException {
-        byte[] body = new byte[length];
+        byte[] body = new byte[Math.min(length, FIRST_BODY_BYTES)];
         int filled = 0;
         while (filled < length) {
-            int count = in.read(body, filled, length - filled);
+            if (filled == body.length) {
+                body = Arrays.copyOf(body, (int) Math.min(length, 2L * body.length));
+            }
+            int count = in.read(body, filled, body.length - filled);
             if (count < 0) {
                 throw new IOException("the answer ended after " + filled + " of " + length + " bytes");
             }
@@ -245,7 +256,7 @@ final class HttpLink implements Link {
     private static long retryAfterMs(HttpURLConnection connection) {
         String seconds = connection.getHeaderField("Retry-After");
         try {
-            return seconds == null ? -1 : 1000 * Long.parseLong(seconds.trim());
+            return seconds == null ? -1 : 1000L * Integer.parseInt(seconds.trim());
         } catch (NumberFormatException aDate) {
             return -1;
         }
@@ -261,5 +272,6 @@ final class HttpLink implements Link {
         for (HttpURLConnection connection : all) {
             connection.disconnect();
         }
+        timeLimit.close();
     }
 }
