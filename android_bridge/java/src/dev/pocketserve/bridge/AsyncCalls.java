@@ -15,6 +15,7 @@ import org.json.JSONObject;
  * can be cancelled. Callbacks run on the executor that the client was built with.
  *
  * <p>Each callback is called exactly once, also when the call is cancelled or the client closed, and is forgotten then.
+ * What a callback throws goes to its thread's {@link Thread.UncaughtExceptionHandler}, which ends an Android app.
  * Arguments that are wrong whatever the server says are refused where the call is made, with
  * {@link IllegalArgumentException}. Eight calls are under way at once and further ones wait; the time of each, see
  * {@link PocketServe.Builder#timeoutMs}, begins when its turn has come.
@@ -125,12 +126,18 @@ public final class AsyncCalls {
         }
     }
 
-    /** Hands a callback over; an executor that was shut down has nobody left who listens. */
+    /**
+     * Hands a callback over; an executor that was shut down has nobody left who listens. A callback that throws where
+     * it is run ends no thread of this library and no loop over others: its fault goes where uncaught ones go.
+     */
     static void execute(Executor executor, Runnable callback) {
         try {
             executor.execute(callback);
         } catch (RejectedExecutionException nobodyListens) {
             return;
+        } catch (RuntimeException | Error appsOwn) {
+            Thread thread = Thread.currentThread();
+            thread.getUncaughtExceptionHandler().uncaughtException(thread, appsOwn);
         }
     }
 

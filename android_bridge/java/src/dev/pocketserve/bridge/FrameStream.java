@@ -117,6 +117,7 @@ public final class FrameStream implements Closeable {
     private void work() {
         while (true) {
             Cancellation cancellation = new Cancellation();
+            Thread.interrupted(); // what a listener left behind is not about the next frame
             Frame frame = next(cancellation);
             if (frame == null) {
                 return;
@@ -142,7 +143,7 @@ public final class FrameStream implements Closeable {
             try {
                 wait();
             } catch (InterruptedException notOurs) {
-                return null;
+                continue; // nobody but a listener knows this thread
             }
         }
         if (closed || ended) {

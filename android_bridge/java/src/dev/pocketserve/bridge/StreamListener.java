@@ -2,7 +2,8 @@ package dev.pocketserve.bridge;
 
 /**
  * Hears what became of the frames of a {@link FrameStream}. For every frame exactly one method is called, on the
- * client's callback executor; from then on its array may be used again.
+ * client's callback executor; from then on its array may be used again. What a method throws goes to its thread's
+ * {@link Thread.UncaughtExceptionHandler}, which ends an Android app; elsewhere the stream goes on.
  */
 public interface StreamListener {
     /**

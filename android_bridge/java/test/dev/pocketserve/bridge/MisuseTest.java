@@ -1,0 +1,207 @@
+package dev.pocketserve.bridge;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import dev.pocketserve.bridge.wire.Frame;
+import dev.pocketserve.bridge.wire.FrameType;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.After;
+import org.junit.Before;
+import org.junit.Test;
+
+/** Apps whose callbacks throw, call back, close the client or interrupt their thread: nothing else breaks. */
+public class MisuseTest {
+    private static final int LIMIT = 30_000;
+    private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
+
+    private final BlockingQueue<String> uncaught = new LinkedBlockingQueue<>();
+    private Thread.UncaughtExceptionHandler before;
+
+    /** On Android this handler ends the app, and the trace is in its log. */
+    @Before
+    public void catchWhatNobodyCatches() {
+        before = Thread.getDefaultUncaughtExceptionHandler();
+        Thread.setDefaultUncaughtExceptionHandler((thread, error) -> uncaught.add(error.getMessage()));
+    }
+
+    @After
+    public void giveItBack() {
+        Thread.setDefaultUncaughtExceptionHandler(before);
+    }
+
+    /** Does something when it hears of its first frame or answer, and then writes down what comes. */
+    private static class Clumsy implements StreamListener, Callback<Prediction> {
+        final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+        private final Runnable first;
+        private boolean done;
+
+        Clumsy(Runnable first) {
+            this.first = first;
+        }
+
+        private void hear(String what) {
+            heard.add(what);
+            boolean now;
+            synchronized (this) {
+                now = !done;
+                done = true;
+            }
+            if (now) {
+                first.run();
+            }
+        }
+
+        @Override
+        public void onResult(long frame, Prediction prediction) {
+            hear("result " + frame);
+        }
+
+        @Override
+        public void onDropped(long frame) {
+            hear("dropped " + frame);
+        }
+
+        @Override
+        public void onError(long frame, PocketServeException error) {
+            hear(error.getCode() + " " + frame);
+        }
+
+        @Override
+        public void onResult(Prediction result) {
+            hear("result");
+        }
+
+        @Override
+        public void onError(PocketServeException error) {
+            hear(error.getCode());
+        }
+
+        String next() throws InterruptedException {
+            return heard.poll(10, TimeUnit.SECONDS);
+        }
+    }
+
+    private static FakePeer.Script seeing() {
+        return c -> {
+            c.handshake();
+            while (true) {
+                Frame frame = c.next(FrameType.REQUEST);
+                c.respond(frame.requestId(), 200, SEEN);
+            }
+        };
+    }
+
+    private static void fail() {
+        throw new IllegalStateException("the app's own fault");
+    }
+
+    @Test(timeout = LIMIT)
+    public void aStreamOutlivesAListenerThatThrows() throws Exception {
+        try (FakePeer peer = new FakePeer(seeing()); PocketServe client = peer.client().build()) {
+            Clumsy clumsy = new Clumsy(MisuseTest::fail);
+            FrameStream stream = client.stream("m", clumsy);
+            stream.offer(new byte[1]);
+            assertEquals("result 1", clumsy.next());
+            assertEquals("the app's own fault", uncaught.poll(10, TimeUnit.SECONDS));
+            stream.offer(new byte[1]);
+            assertEquals("result 2", clumsy.next());
+        }
+        assertEquals(0, Leaks.threads());
+    }
+
+    @Test(timeout = LIMIT)
+    public void aStreamOutlivesAListenerThatInterruptsItsThread() throws Exception {
+        try (FakePeer peer = new FakePeer(seeing()); PocketServe client = peer.client().build()) {
+            Clumsy clumsy = new Clumsy(() -> Thread.currentThread().interrupt());
+            FrameStream stream = client.stream("m", clumsy);
+            stream.offer(new byte[1]);
+            assertEquals("result 1", clumsy.next());
+            stream.offer(new byte[1]);
+            assertEquals("result 2", clumsy.next());
+        }
+        assertEquals(0, Leaks.threads());
+    }
+
+    @Test(timeout = LIMIT)
+    public void aCancelledCallIsGivenUpThoughItsCallbackThrows() throws Exception {
+        CountDownLatch asked = new CountDownLatch(1);
+        CountDownLatch cancelled = new CountDownLatch(1);
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake().next(FrameType.REQUEST);
+            asked.countDown();
+            c.next(FrameType.CANCEL);
+            cancelled.countDown();
+            c.untilClosed();
+        }); PocketServe client = peer.client().build()) {
+            Clumsy clumsy = new Clumsy(MisuseTest::fail);
+            Call call = client.async().classify("m", new byte[1], null, clumsy);
+            assertTrue(asked.await(10, TimeUnit.SECONDS));
+            call.cancel();
+            assertEquals(PocketServeException.CANCELLED, clumsy.next());
+            assertTrue(cancelled.await(10, TimeUnit.SECONDS));
+            assertEquals("the app's own fault", uncaught.poll(10, TimeUnit.SECONDS));
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void aClientClosesWhollyThoughItsListenersThrow() throws Exception {
+        CountDownLatch asked = new CountDownLatch(2);
+        Clumsy one = new Clumsy(MisuseTest::fail);
+        Clumsy two = new Clumsy(MisuseTest::fail);
+        try (FakePeer peer = new FakePeer(c -> {
+            c.handshake();
+            while (true) {
+                c.next(FrameType.REQUEST);
+                asked.countDown();
+            }
+        }); PocketServe client = peer.client().build()) {
+            for (Clumsy each : new Clumsy[] {one, two}) {
+                FrameStream stream = client.stream("m", each);
+                stream.offer(new byte[1]);
+            }
+            assertTrue(asked.await(10, TimeUnit.SECONDS));
+        }
+        assertEquals("CLOSED 1", one.next());
+        assertEquals("CLOSED 1", two.next());
+        assertEquals(0, Leaks.threads());
+    }
+
+    @Test(timeout = LIMIT)
+    public void callbacksMayCloseTheClientAndAskAgain() throws Exception {
+        try (FakePeer peer = new FakePeer(seeing())) {
+            PocketServe client = peer.client().build();
+            BlockingQueue<String> said = new LinkedBlockingQueue<>();
+            Clumsy clumsy = new Clumsy(() -> {
+                try {
+                    said.add(client.classify("m", new byte[1]).summary());
+                } catch (PocketServeException error) {
+                    said.add(error.getCode());
+                }
+                client.close();
+            });
+            client.async().classify("m", new byte[1], null, clumsy);
+            assertEquals("x (100.0 %)", said.poll(10, TimeUnit.SECONDS));
+            assertEquals(0, Leaks.threads());
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void aListenerMayCloseItsStreamAndOfferFromWithin() throws Exception {
+        try (FakePeer peer = new FakePeer(seeing()); PocketServe client = peer.client().build()) {
+            FrameStream[] stream = new FrameStream[1];
+            Clumsy clumsy = new Clumsy(() -> {
+                stream[0].offer(new byte[1]);
+                stream[0].close();
+            });
+            stream[0] = client.stream("m", clumsy);
+            stream[0].offer(new byte[1]);
+            assertEquals("result 1", clumsy.next());
+            assertEquals("dropped 2", clumsy.next());
+        }
+        assertEquals(0, Leaks.threads());
+    }
+}
