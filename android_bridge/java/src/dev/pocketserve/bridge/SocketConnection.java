@@ -24,10 +24,15 @@ final class SocketConnection implements Watch.Watched {
     private final ConnectionLimits limits;
     private final FrameWriter writer;
     private final Watch watch;
+    private final long patienceNs;
 
     /** Guards everything below; never held during I/O. */
     private final Object state = new Object();
     private final Map<Long, Entry> underWay = new HashMap<>();
+    /** Calls that wait for an answer: fewer than are under way, once some were given up. */
+    private int callers;
+    /** When a request was last given up or answered. */
+    private long movedNs;
     private int reserved;
     private long reservedBytes;
     private int waitingForRoom;
@@ -51,6 +56,7 @@ final class SocketConnection implements Watch.Watched {
         this.limits = opened.limits;
         this.writer = new FrameWriter(socket.getOutputStream());
         this.watch = new Watch(this, writer, pingIntervalMs, Clock.SYSTEM);
+        this.patienceNs = pingIntervalMs * 1_000_000L;
         final Handshaker rest = opened;
         start("pocketserve-reader", new Runnable() {
             @Override
@@ -77,7 +83,7 @@ final class SocketConnection implements Watch.Watched {
     @Override
     public boolean isBusy() {
         synchronized (state) {
-            return ended == null && !underWay.isEmpty();
+            return ended == null && callers > 0;
         }
     }
 
@@ -110,6 +116,14 @@ final class SocketConnection implements Watch.Watched {
             throw gaveUp;
         } finally {
             cancellation.onCancel(null);
+            leave();
+        }
+    }
+
+    private void leave() {
+        synchronized (state) {
+            callers--;
+            movedNs = Clock.SYSTEM.nanos();
         }
     }
 
@@ -161,23 +175,41 @@ final class SocketConnection implements Watch.Watched {
                 throw new BrokenException(Faults.lost("the server takes no more requests on it", null), true);
             }
             lastId++;
-            if (underWay.isEmpty()) {
+            if (callers == 0) {
                 watch.begin();
             }
+            callers++;
             underWay.put(lastId, entry);
             return lastId;
         }
     }
 
     /** Keeps within what the server allows; beyond it, the server would refuse the request. */
-    private void reserve(int bytes, Deadline deadline, Cancellation cancellation) throws PocketServeException {
+    private void reserve(int bytes, Deadline deadline, Cancellation cancellation)
+            throws PocketServeException, BrokenException {
         synchronized (state) {
-            if (isFull(bytes)) {
-                awaitRoom(bytes, deadline, cancellation);
+            if (!isFull(bytes) || awaitRoom(bytes, deadline, cancellation)) {
+                reserved++;
+                reservedBytes += bytes;
+                return;
             }
-            reserved++;
-            reservedBytes += bytes;
         }
+        PocketServeException stuck = Faults.lost("the server answers none of the calls that were given up", null);
+        end(stuck);
+        throw new BrokenException(stuck, true);
+    }
+
+    /**
+     * How long there is hope for room, in ms: as long as the caller has, and no longer than an interval when all that
+     * takes the room was given up and nothing of it is answered, though that costs the server next to nothing.
+     */
+    private long hopeMs(Deadline deadline) {
+        long ms = deadline.remainingMs();
+        if (callers > 0) {
+            return ms;
+        }
+        long left = patienceNs - (Clock.SYSTEM.nanos() - movedNs);
+        return Math.max(0, Math.min(ms, (left + 999_999) / 1_000_000));
     }
 
     private boolean isFull(int bytes) {
@@ -185,7 +217,8 @@ final class SocketConnection implements Watch.Watched {
                 && (reserved >= limits.maxInflight() || reservedBytes + bytes > limits.maxBytesInflight());
     }
 
-    private void awaitRoom(int bytes, Deadline deadline, Cancellation cancellation) throws PocketServeException {
+    /** Waits; false when there is no hope for room. */
+    private boolean awaitRoom(int bytes, Deadline deadline, Cancellation cancellation) throws PocketServeException {
         waitingForRoom++;
         cancellation.onCancel(new Runnable() {
             @Override
@@ -197,15 +230,19 @@ final class SocketConnection implements Watch.Watched {
         });
         try {
             while (isFull(bytes)) {
-                long ms = deadline.remainingMs();
+                long ms = hopeMs(deadline);
                 if (cancellation.isCancelled()) {
                     throw Cancellation.cancelled(null);
                 }
-                if (ms == 0) {
+                if (deadline.isOver()) {
                     throw deadline.exceeded();
+                }
+                if (ms == 0) {
+                    return false;
                 }
                 state.wait(ms);
             }
+            return true;
         } catch (InterruptedException error) {
             throw Faults.interrupted(error);
         } finally {
@@ -229,6 +266,7 @@ final class SocketConnection implements Watch.Watched {
         synchronized (state) {
             Entry entry = underWay.remove(id);
             if (entry != null) {
+                movedNs = Clock.SYSTEM.nanos();
                 release(entry.bytes);
             }
             return entry;

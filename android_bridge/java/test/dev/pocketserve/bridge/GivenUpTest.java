@@ -1,0 +1,73 @@
+package dev.pocketserve.bridge;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertTrue;
+
+import dev.pocketserve.bridge.wire.Frame;
+import dev.pocketserve.bridge.wire.FrameEncoder;
+import dev.pocketserve.bridge.wire.FrameType;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.Test;
+
+/** Calls that were given up and are never answered, though the server lives: as when one model hangs. */
+public class GivenUpTest {
+    private static final int LIMIT = 30_000;
+    private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
+
+    private static FakePeer.Script seeing() {
+        return c -> {
+            c.handshake();
+            while (true) {
+                Frame frame = c.next(FrameType.REQUEST);
+                c.respond(frame.requestId(), 200, SEEN);
+            }
+        };
+    }
+
+    /** Answers the first request, and then no other one; it is alive all the same. */
+    private static void hanging(FakePeer.Connection c, BlockingQueue<Integer> types) throws Exception {
+        c.handshake();
+        c.respond(c.next().requestId(), 200, SEEN);
+        while (true) {
+            Frame frame = c.next();
+            types.add(frame.type());
+            if (frame.type() == FrameType.PING) {
+                c.send(FrameEncoder.emptyFrame(FrameType.PONG, 0, frame.arg()));
+            }
+        }
+    }
+
+    /** Those who gave one model up must not keep all others from being asked. */
+    @Test(timeout = LIMIT)
+    public void givenUpRequestsDoNotFillTheConnectionForEver() throws Exception {
+        assertTrue(FakePeer.LIMITS.contains("\"max_inflight\":4"));
+        try (FakePeer peer = new FakePeer(c -> hanging(c, new LinkedBlockingQueue<Integer>()), seeing());
+                PocketServe client = peer.client().pingIntervalMs(100).retries(0).build()) {
+            client.classify("m", new byte[1]);
+            for (int i = 0; i < 4; i++) {
+                Faulty.of(PocketServeException.TIMEOUT,
+                        () -> client.classify("m", new byte[1], new PredictOptions().timeoutMs(20)));
+            }
+            assertEquals("x (100.0 %)", client.classify("m", new byte[1]).summary());
+            assertEquals(2, peer.accepted());
+        }
+    }
+
+    /** Nobody waits for the answer any more: that costs no power. */
+    @Test(timeout = LIMIT)
+    public void noPingIsSentForWhatWasGivenUp() throws Exception {
+        BlockingQueue<Integer> types = new LinkedBlockingQueue<>();
+        try (FakePeer peer = new FakePeer(c -> hanging(c, types));
+                PocketServe client = peer.client().pingIntervalMs(60).build()) {
+            client.classify("m", new byte[1]);
+            Faulty.of(PocketServeException.TIMEOUT,
+                    () -> client.classify("m", new byte[1], new PredictOptions().timeoutMs(20)));
+            assertEquals(FrameType.REQUEST, (int) types.take());
+            assertEquals(FrameType.CANCEL, (int) types.take());
+            assertNull(types.poll(400, TimeUnit.MILLISECONDS));
+        }
+    }
+}
