@@ -16,6 +16,9 @@ from pocketserve.programs import Outcome
 from pocketserve_wire.records import dataclass
 
 LIMIT_S = 10.0
+SLOW = "its import takes longer than"
+"""No fault: a first import compiles the package, and a little or busy core may need minutes for it."""
+
 MARK = "pocketserve-doctor:"
 _PROGRAM = """
 import importlib, json, sys
@@ -38,11 +41,13 @@ class Imported:
     Attributes:
         installed: whether the package is there at all.
         fault: what went wrong, in words; empty if nothing did.
+        unknown: why nothing was found out about it, in words: that accuses nobody, least of all the package.
     """
 
     installed: bool
     fault: str = ""
     version: str = ""
+    unknown: str = ""
 
 
 def try_imports(device: Device, groups: Iterable[Sequence[str]], limit: float = LIMIT_S) -> dict[str, Imported]:
@@ -81,8 +86,8 @@ def _try_group(device: Device, group: Sequence[str], limit: float) -> dict[str, 
         if name in said:
             results[name] = Imported(True, said[name].get("error", ""), said[name].get("version", ""))
         else:
-            results[name] = Imported(True, end)
-            end = "it was not tried, because one before it ended the process"
+            results[name] = end
+            end = Imported(True, unknown="it was not tried, because one before it did not come to its end")
     return results
 
 
@@ -91,15 +96,15 @@ def _answers(output: str) -> list[Mapping[str, str]]:
     return [json.loads(line) for line in lines]
 
 
-def _how_it_ended(outcome: Outcome, limit: float) -> str:
+def _how_it_ended(outcome: Outcome, limit: float) -> Imported:
     if outcome.timed_out:
-        return f"its import did not end within {limit:g} s"
+        return Imported(True, unknown=f"{SLOW} {limit:g} s")
     if outcome.code is None:
-        return "no further process could be started"
+        return Imported(True, unknown="no further process could be started")
     if outcome.code < 0:
         try:
             name = signal.Signals(-outcome.code).name
         except ValueError:
             name = f"signal {-outcome.code}"
-        return f"its import kills the process ({name})"
-    return f"its import ends the process (exit code {outcome.code})"
+        return Imported(True, f"its import kills the process ({name})")
+    return Imported(True, f"its import ends the process (exit code {outcome.code})")

@@ -67,12 +67,21 @@ def check_packages(device: Device, limit: float = LIMIT_S) -> Iterator[Finding]:
     yield from _frameworks(device, results)
 
 
+def _undecided(subject: str, package: Package, result: Imported) -> Finding:
+    """It is there, and that is all that is known: a slow device is no broken package."""
+    name = package.module.partition(".")[0]
+    fix = f"python -c 'import {package.module}' (it may take its time), then pocketserve doctor again"
+    return warning(subject, f"{name} is installed, but whether it works is not known: {result.unknown}", fix)
+
+
 def _core(device: Device, results: dict[str, Imported]) -> Iterator[Finding]:
-    faults = False
+    sound = True
     for package in CORE:
         result = results[package.module]
-        faults |= not result.installed or bool(result.fault)
-        if not result.installed:
+        sound &= result.installed and not result.fault and not result.unknown
+        if result.unknown:
+            yield _undecided("packages", package, result)
+        elif not result.installed:
             yield problem(
                 "packages", f"{package.module} is missing, which {package.use} needs", package.install(device)
             )
@@ -80,13 +89,15 @@ def _core(device: Device, results: dict[str, Imported]) -> Iterator[Finding]:
             yield problem(
                 "packages", f"{package.module} is installed but broken: {result.fault}", package.reinstall(device)
             )
-    if not faults:
+    if sound:
         yield ok("packages", f"all {len(CORE)} packages that the server needs are there")
 
 
 def _pillow(device: Device, result: Imported) -> Iterator[Finding]:
     if not result.installed:
         yield warning("pillow", "Pillow is missing: models cannot take pictures", PILLOW.install(device))
+    elif result.unknown:
+        yield _undecided("pillow", PILLOW, result)
     elif result.fault:
         yield problem("pillow", f"Pillow is installed but broken: {result.fault}", PILLOW.reinstall(device))
     else:
@@ -96,7 +107,9 @@ def _pillow(device: Device, result: Imported) -> Iterator[Finding]:
 def _frameworks(device: Device, results: dict[str, Imported]) -> Iterator[Finding]:
     for package in FRAMEWORKS:
         result, name = results[package.module], package.module.partition(".")[0]
-        if result.fault:
+        if result.unknown:
+            yield _undecided("runtimes", package, result)
+        elif result.fault:
             yield problem("runtimes", f"{name} is installed but broken: {result.fault}", package.reinstall(device))
         elif result.installed:
             yield ok("runtimes", f"{name} {result.version} runs {package.use}".replace("  ", " "))
