@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from pocketserve.cli import serve
 from pocketserve.config import (
+    OTHER_VARIABLES,
     SETTINGS,
     Config,
     ConfigError,
@@ -19,6 +21,7 @@ from pocketserve.config import (
     embedded_models_dir,
     load_config,
     parse_bytes,
+    unknown_variables,
 )
 from pocketserve_wire import limits
 
@@ -193,6 +196,42 @@ def test_precedence() -> None:
     environ = {"POCKETSERVE_HTTP_PORT": "1", "POCKETSERVE_THREADS": "2", "POCKETSERVE_OTHER": "x", "HTTP_PORT": "9"}
     config = load_config({"http_port": "3", "threads": None}, environ)
     assert (config.http_port, config.threads, config.queue_limit) == (3, 2, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("POCKETSERVE_QUEUE_LIMT", ["POCKETSERVE_QUEUE_LIMIT"]),
+        ("POCKETSERVE_PORT", ["POCKETSERVE_HTTP_PORT", "POCKETSERVE_SOCKET_PORT"]),
+        ("POCKETSERVE_MODELS", ["POCKETSERVE_MODELS_DIR"]),
+        ("POCKETSERVE_TOKENFILE", ["POCKETSERVE_TOKEN_FILE"]),
+        ("pocketserve_host", ["POCKETSERVE_HOST"]),
+        ("POCKETSERVE_", []),
+        ("POCKETSERVE_FROBNICATE", []),
+    ],
+)
+def test_a_variable_that_is_no_setting(name: str, meant: list[str]) -> None:
+    """It is told, with what it may have been meant to be; what is of others is not."""
+    assert unknown_variables({name: "x", "PATH": "x", "POCKET_SERVE": "x", "POCKETSERVE_HOST": "x"}) == {name: meant}
+
+
+def test_every_variable_of_ours_is_known() -> None:
+    """Those of the client, of tools and of tests are not taken for misspelt settings."""
+    root = Path(__file__).resolve().parents[1]
+    places = ("server", "client", "tools", "tests", "benchmarks", "android_bridge", "models", "termux")
+    files = [path for place in places for path in (root / place).rglob("*") if path.suffix in (".py", ".sh")]
+    texts = [
+        path.read_text(encoding="utf-8") for path in (*files, root / "install-termux.sh") if path != Path(__file__)
+    ]
+    found = {name for text in texts for name in re.findall(r"\bPOCKETSERVE_[A-Z_0-9]+\b", text)}
+    assert found >= OTHER_VARIABLES
+    assert unknown_variables(dict.fromkeys(found, "x")) == {}
+
+
+def test_a_name_that_is_no_setting_is_refused() -> None:
+    """For programs that embed the server: the command line makes its options from the table."""
+    with pytest.raises(ConfigError, match="'http_prot' is no setting; did you mean 'http_port'"):
+        load_config({"http_prot": 3}, {})
 
 
 def test_a_flag_hides_a_broken_variable() -> None:

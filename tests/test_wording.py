@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pocketserve.wording import counted, listed
+from pocketserve.wording import counted, did_you_mean, listed, near
 
 
 def test_one_is_not_told_as_several() -> None:
@@ -16,3 +16,15 @@ def test_names_are_listed_up_to_a_number() -> None:
     assert listed(["a", "b"], 2) == "'a', 'b'"
     assert listed(iter("abc"), 2) == "'a', 'b' and 1 more"
     assert len(listed(["x" * 1000], 2)) == 130
+
+
+def test_what_a_mistake_may_have_meant() -> None:
+    """Parts of names first, since people leave out the rest; nothing where nothing is alike."""
+    known = ["http_port", "socket_port", "host"]
+    assert near("port", known) == ["http_port", "socket_port"]
+    assert near("socket", known) == ["socket_port"]
+    assert near("hsot", known) == ["host"]
+    assert near("x", known) == near("", known) == near("quake" * 1000, known) == []
+    assert did_you_mean("hsot", iter(known)) == "; did you mean 'host'?"
+    assert did_you_mean("port", known) == "; did you mean 'http_port' or 'socket_port'?"
+    assert did_you_mean("quake", known) == ""

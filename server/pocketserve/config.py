@@ -16,11 +16,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pocketserve.wording import did_you_mean, near
 from pocketserve_wire import limits
 from pocketserve_wire.records import dataclass
 
 APP_NAME: Final = "pocketserve"
+PREFIX: Final = "POCKETSERVE_"
 STATE_VARIABLE: Final = "POCKETSERVE_STATE_DIR"
+OTHER_VARIABLES: Final = frozenset(
+    PREFIX + name
+    for name in (
+        *("URL", "TOKEN"),  # the client's
+        *("SIMULATION", "IN_TRIAL", "TFJS_MODULES"),  # system.py, runtimes
+        *("ALLOW_ROOT", "TEST_ASSETS", "TEST_STATE", "SOAK_REQUESTS"),  # the installer and tests; and tools:
+        *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),
+    )
+)
+"""Variables of ours that are no settings, so that they are not taken for misspelt ones."""
+
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
@@ -70,7 +83,9 @@ class Config:
         0.0, "Time for which a start waits for a taken port; a supervised server is back sooner with it.", "seconds"
     )
     token_file: Path = _setting(None, "File with the access token; made with mode 0600.", factory=default_token_file)
-    state_dir: Path = _setting(None, "Folder for what the server learns, such as verdicts.", factory=default_state_dir)
+    state_dir: Path = _setting(
+        None, "Folder for what the server learns, such as verdicts; not the token.", factory=default_state_dir
+    )
     auth: bool = _setting(True, "Require the token. Without it every app on the device may use the server.")
     allowed_hosts: tuple[str, ...] = _setting((), "Further Host header names to accept, for a reverse proxy.")
     ready_file: Path | None = _setting(None, "JSON file written once requests are accepted, removed at the end.")
@@ -133,11 +148,13 @@ def load_config(given: Mapping[str, Any], environ: Mapping[str, str] = os.enviro
         environ: the environment variables.
 
     Raises:
-        ConfigError: for a value of the wrong type or out of range.
+        ConfigError: for a value of the wrong type or out of range, or a name in ``given`` that is no setting's.
     """
     values: dict[str, Any] = {}
+    for name in given.keys() - SETTINGS.keys():
+        raise ConfigError(f"{name!r} is no setting{did_you_mean(name, SETTINGS)}")
     for name in SETTINGS:
-        variable = f"POCKETSERVE_{name.upper()}"
+        variable = variable_of(name)
         if given.get(name) is not None:
             values[name] = _convert(name, given[name], f"--{name.replace('_', '-')}")
         elif variable in environ:
@@ -145,6 +162,19 @@ def load_config(given: Mapping[str, Any], environ: Mapping[str, str] = os.enviro
     config = Config(**values)
     _check(config)
     return config
+
+
+def variable_of(setting: str) -> str:
+    """The environment variable of a setting."""
+    return f"{PREFIX}{setting.upper()}"
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
+    """Variables that look like settings and are none, each with those that may be meant."""
+    known = OTHER_VARIABLES | {variable_of(name) for name in SETTINGS}
+    short = sorted(name.removeprefix(PREFIX) for name in known)
+    unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name not in known)
+    return {name: [PREFIX + meant for meant in near(name[len(PREFIX) :].upper(), short)] for name in unknown}
 
 
 def parse_bytes(text: str) -> int:

@@ -15,3 +15,23 @@ def listed(names: Iterable[str], most: int) -> str:
     known = list(names)
     shown = ", ".join(repr(name[:128]) for name in known[:most])
     return f"{shown} and {len(known) - most:,} more" if len(known) > most else shown
+
+
+def near(asked: str, known: Iterable[str], cutoff: float = 0.7) -> list[str]:
+    """Which known names are meant by one that is not: those that end with it, else begin with it, else the most alike.
+
+    Args:
+        cutoff: how much alike, 0 to 1.
+    """
+    import difflib  # for a mistake only: a start does without it
+
+    asked, among = asked[:64], list(known)
+    ends = [name for name in among if asked and name.endswith(f"_{asked}")]
+    begins = [name for name in among if asked and name.startswith(f"{asked}_")]
+    return ends or begins or difflib.get_close_matches(asked, among, n=1, cutoff=cutoff)
+
+
+def did_you_mean(asked: str, known: Iterable[str]) -> str:
+    """``; did you mean 'digits'?`` behind an error that names something unknown; empty where nothing is like it."""
+    found = near(asked, known)
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

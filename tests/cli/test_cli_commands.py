@@ -103,6 +103,15 @@ def test_options_have_their_whole_names(words: list[str], said: str, capsys: pyt
     assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("word", "meant"), [("modles", "models"), ("Serve", "serve"), ("quake", None)])
+def test_a_misspelt_command_is_guessed(word: str, meant: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([word, "digits"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and f"invalid choice: {word!r}" in said
+    assert said.endswith(f"; did you mean {meant!r}?\n") if meant else "did you mean" not in said
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(capsys, command):
     with pytest.raises(SystemExit) as ended:

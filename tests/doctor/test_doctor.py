@@ -132,6 +132,12 @@ PROBLEMS = {
     ),
     "setting wrong": (variable("QUEUE_LIMIT", "many"), "problem", "QUEUE_LIMIT", "unset POCKETSERVE_QUEUE_LIMIT"),
     "setting out of range": (variable("QUEUE_LIMIT", "0"), "problem", "queue_limit", "unset POCKETSERVE_QUEUE_LIMIT"),
+    "setting misspelt": (
+        variable("QUEUE_LIMT", "4"),
+        "warning",
+        "QUEUE_LIMT is no setting",
+        "perhaps POCKETSERVE_QUEUE_LIMIT is meant",
+    ),
     "models folder missing": (variable("MODELS_DIR", "/nowhere/at/all"), "problem", "cannot be read", "mkdir -p"),
     "models folder empty": (lambda p: (p.models / "free.tflite").unlink(), "warning", "is empty", "cp MODEL.tflite"),
     "models in shared storage": (plant_shared_models, "warning", "other apps can change the models", "cp -r"),

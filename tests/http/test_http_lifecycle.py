@@ -24,6 +24,7 @@ import pytest
 import requests
 
 from conftest import MODELS
+from pocketserve.config import PREFIX
 
 TIMEOUT_S = 30.0
 ZEROS = json.dumps([0.0] * 64)
@@ -217,12 +218,15 @@ def test_settings_that_cannot_work_are_explained(tmp_path, options, reason):
 
 
 def test_without_a_token_everybody_is_served_and_warned(new_server, models_copy, refused):
-    server = new_server(models_copy, "--no-auth")
+    server = new_server(models_copy, "--no-auth", environment={PREFIX + "QUEUE": "9"})
     assert server.token is None and server.ready["token_file"] is None
     assert server.call("POST", "/predictions/petals", data=NUMBERS).status_code == 200
     refused(server.call("GET", "/v2", headers={"Origin": "http://evil.example"}), 403, "ORIGIN_REFUSED")
     refused(server.call("GET", "/v2", headers={"Host": "evil.example"}), 403, "HOST_REFUSED")
-    assert "every app on this device can use the server" in server.log.read_text()
+    log = server.log.read_text()
+    assert "every app on this device can use the server" in log
+    assert f"{PREFIX}QUEUE is no setting and changes nothing; did you mean {PREFIX}QUEUE_LIMIT?" in log
+    assert log.count("is no setting") == 1
 
 
 def test_further_hosts_may_be_allowed(new_server, models_copy, refused):

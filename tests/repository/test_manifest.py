@@ -343,6 +343,12 @@ def test_unknown_keys(case: str) -> None:
     assert str(caught.value).startswith(f"folder.toml: {text}")
 
 
+def test_a_misspelt_task_is_guessed() -> None:
+    """And so is every other choice of a manifest."""
+    with pytest.raises(ManifestError, match=r"not 'image-clasification'; did you mean 'image-classification'\?"):
+        parse_manifest({"task": "image-clasification"})
+
+
 def test_feedback_names_outputs() -> None:
     """Each input that keeps state names the output that feeds it."""
     with pytest.raises(ManifestError, match=r"state\.feedback\.h must name an output"):

@@ -275,6 +275,8 @@ def test_a_squatter_hears_everything_over_http(serve_on):
     ("event", "expected"),
     [
         (Event("earthquake"), "there is no event 'earthquake'"),
+        (Event("memory-presure"), "squatter; did you mean 'memory_pressure'?"),
+        (Event("battery", options={"percnt": 1}), "it has percent, plugged, answers; did you mean 'percent'?"),
         (Event("freeze", options={"hard": 1}), "has no option 'hard'; it has none"),
         (Event("battery", options={"percent": 101}), "percent must be a number between 0 and 100, not 101"),
         (Event("battery", options={"percent": "8"}), "not '8'"),

@@ -178,6 +178,9 @@ def test_a_server_too_large_for_the_phone(run):
     [
         ([], "name either a command, as in simulate -- serve models, or a scenario"),
         (["--device", "brick", "--", "doctor"], "there is no device 'brick'; there are budget, mid, flagship"),
+        (["--device", "flagshp", "--", "doctor"], "mid, flagship; did you mean 'flagship'?"),
+        (["--events", "frezee@1", "--", "doctor"], "did you mean 'freeze'?"),
+        (["--scenario", "comute"], "worst-day; did you mean 'commute'?"),
         (["--speed", "2", "--", "doctor"], "speed of a phone must lie between 0.02 and 1, not 2.0"),
         (["--memory", "much", "--", "doctor"], "--memory must be a size such as 700M, not 'much'"),
         (["--events", "nap@1", "--", "doctor"], "there is no event 'nap'"),

@@ -9,10 +9,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from pocketserve import __version__
 from pocketserve.cli.ending import tidy_end
+from pocketserve.wording import did_you_mean, near
 
 COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "simulate", "demo")
 EXIT_DONE, EXIT_FAILED = 0, 1  # and 2, by argparse, for wrong usage
@@ -36,6 +37,11 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what was wrong, and what may have been meant where something else was chosen than there is."""
+        wrong = re.match(r"argument \S+: invalid choice: '(.*?)' ", message)
+        super().error(message + (did_you_mean(wrong[1], COMMANDS) if wrong else ""))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,12 +95,10 @@ def _near(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
     """The options whose names end as the first unknown one's does, or else are nearly its name."""
     asked = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
     known = sorted(set(re.findall(r"--[a-z][a-z-]*", parser.format_usage())))
-    near = [name for name in known if asked[2:] and name.endswith(asked[1:])]
-    if not near:
-        import difflib  # for a mistake only: a start does without it
-
-        near = difflib.get_close_matches(asked[:64], known, n=1, cutoff=0.7)
-    return f" (did you mean {' or '.join(near)}?)" if near else ""
+    alike = [name for name in known if asked[2:] and name.endswith(asked[1:])]
+    if not alike:
+        alike = near(asked, known)
+    return f" (did you mean {' or '.join(alike)}?)" if alike else ""
 
 
 def _sentence(error: Exception, token_file: object) -> str:

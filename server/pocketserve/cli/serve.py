@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.config import SETTINGS, STATE_VARIABLE, Config, load_config
+from pocketserve.config import SETTINGS, STATE_VARIABLE, Config, load_config, unknown_variables
 
 if TYPE_CHECKING:
     from pocketserve.serving import Addresses
@@ -49,6 +49,9 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    for name, meant in unknown_variables().items():
+        hint = f"did you mean {' or '.join(meant)}?" if meant else "docs/configuration.md lists them"
+        logging.warning("%s is no setting and changes nothing; %s", name, hint)
     if not config.auth:
         logging.warning("no token is asked for: every app on this device can use the server")
     gc.disable()  # nothing that is made at start is garbage: looking for it costs a twentieth of the time

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import CommandError
+from pocketserve.wording import did_you_mean
 
 if TYPE_CHECKING:
     from pocketserve.simulate.device import PhoneModel
@@ -106,7 +107,8 @@ def _model(options: argparse.Namespace) -> PhoneModel:
     from pocketserve.simulate.device import DEVICES
 
     if options.device not in DEVICES:
-        raise CommandError(f"there is no device {options.device!r}; there are {', '.join(DEVICES)}")
+        known = f"{', '.join(DEVICES)}{did_you_mean(options.device, DEVICES)}"
+        raise CommandError(f"there is no device {options.device!r}; there are {known}")
     memory = None
     if options.memory is not None:
         try:

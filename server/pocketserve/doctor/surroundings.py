@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pocketserve.doctor.device import Device
-from pocketserve.doctor.finding import Finding, ok, problem
+from pocketserve.doctor.finding import Finding, ok, problem, warning
 from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
@@ -34,12 +35,21 @@ def read_settings(device: Device, models_dir: str | None = None) -> Settings:
 def _read(device: Device, models_dir: str | None) -> Settings:
     from pocketserve.config import ConfigError, load_config
 
+    unknown = tuple(_unknown(device))
     try:
         config = load_config({"models_dir": models_dir}, device.environ)
-        return Settings(config, (ok(SUBJECT, f"state is kept in {config.state_dir}"),))
+        return Settings(config, (ok(SUBJECT, f"state is kept in {config.state_dir}"), *unknown))
     except ConfigError as error:
         wrong = problem(SUBJECT, f"a setting is wrong: {error}", f"unset {_variable(str(error))}")
-        return Settings(load_config({"models_dir": models_dir}, {}), (wrong,))
+        return Settings(load_config({"models_dir": models_dir}, {}), (wrong, *unknown))
+
+
+def _unknown(device: Device) -> Iterator[Finding]:
+    from pocketserve.config import unknown_variables
+
+    for name, meant in unknown_variables(device.environ).items():
+        fix = f"unset {name}" + (f"; perhaps {' or '.join(meant)} is meant" if meant else "")
+        yield warning(SUBJECT, f"the variable {name} is no setting and changes nothing", fix)
 
 
 def _variable(text: str) -> str:

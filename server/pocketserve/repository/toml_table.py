@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pocketserve.wording import did_you_mean
+
 
 class ManifestError(Exception):
     """A manifest that cannot be used; the text names the file, the key and the fix."""
@@ -32,17 +34,18 @@ class Table:
         """What is wrong with a key, told with the file and the table that it stands in."""
         return ManifestError(f"{self._file}: {self._prefix}{key} {detail}")
 
-    def take(self, key: str, check: Callable[[Any], bool], expected: str) -> Any:
+    def take(self, key: str, check: Callable[[Any], bool], expected: str, hint: str = "") -> Any:
         """Take a value out; None where the key is missing.
 
         Args:
             check: whether a value will do.
             expected: what would, in words.
+            hint: what else may help, for the error's end.
         """
         self._known.append(key)
         value = self._left.pop(key, None)
         if value is not None and not check(value):
-            raise self.fault(key, f"must be {expected}, not {_show(value)}")
+            raise self.fault(key, f"must be {expected}, not {_show(value)}{hint}")
         return value
 
     def text(self, key: str) -> str:
@@ -56,7 +59,9 @@ class Table:
 
     def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
         """One of several texts."""
-        value: str | None = self.take(key, lambda value: value in choices, f"one of {', '.join(choices)}")
+        asked = self._left.get(key)
+        hint = did_you_mean(asked, choices) if isinstance(asked, str) and asked not in choices else ""
+        value: str | None = self.take(key, lambda value: value in choices, f"one of {', '.join(choices)}", hint)
         return value
 
     def integer(self, key: str, low: int, high: int) -> int | None:

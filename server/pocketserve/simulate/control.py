@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from pocketserve.cli.ending import SAME_WISH_S
 from pocketserve.simulate.events import Event, EventError
 from pocketserve.simulate.phone import Phone, PhoneError
 from pocketserve.simulate.timeline_text import parse_line
 
 LOOK_S = 0.2
 MAX_LINE_BYTES = 4096
-SAME_WISH_S = 2.0
-"""A signal that follows another one sooner says nothing new: it would only break off what ends the command."""
 REVIVING = {"kill": "kill", "squatter": "squatter", "memory_pressure": "memory"}
 """Events whose end starts the command again, and the cause of death that goes with each."""
 MEANING = {"memory": ": it held more memory than the phone has", "kill": "", "squatter": ""}

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from pocketserve.simulate.conditions import Condition
 from pocketserve.simulate.device import PhoneModel
 from pocketserve.simulate.squatter import Squatter
+from pocketserve.wording import did_you_mean
 
 Options = Mapping[str, Any]
 CORES_ABOVE_BATTERY_C = 35.0
@@ -223,7 +224,9 @@ def open_event(event: Event) -> Happening:
         EventError: there is no such kind, or an option is wrong.
     """
     if event.kind not in KINDS:
-        raise EventError(f"there is no event {event.kind!r}; there are {', '.join(KINDS)}")
+        raise EventError(
+            f"there is no event {event.kind!r}; there are {', '.join(KINDS)}{did_you_mean(event.kind, KINDS)}"
+        )
     return KINDS[event.kind](event.options)
 
 
@@ -239,7 +242,7 @@ def _take(options: Options, **known: tuple[Any, float, float]) -> dict[str, Any]
     for name in options:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise EventError(f"the event has no option {name!r}; it has {listed}")
+            raise EventError(f"the event has no option {name!r}; it has {listed}{did_you_mean(name, known)}")
     taken = {}
     for name, (default, low, high) in known.items():
         value = options.get(name, default)

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from pocketserve.repository.toml_table import ManifestError, Table
 from pocketserve.simulate.device import DEVICES
 from pocketserve.simulate.events import KINDS, Event, EventError, open_event
+from pocketserve.wording import did_you_mean
 from pocketserve_wire.errors import code_named
 
 SHIPPED: Final = Path(__file__).with_name("scenarios")
@@ -130,7 +131,9 @@ def read_scenario(name: str) -> Scenario:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError):
-        raise ScenarioError(f"{name!r} is no scenario file and none of {', '.join(shipped())}") from None
+        names = shipped()
+        known = f"{', '.join(names)}{did_you_mean(name, names)}"
+        raise ScenarioError(f"{name!r} is no scenario file and none of {known}") from None
     if len(content) > MAX_FILE_BYTES:
         raise ScenarioError(f"{path.name}: a scenario has {MAX_FILE_BYTES} bytes at most")
     return parse_scenario(content, path.name)
