@@ -144,6 +144,21 @@ def test_the_look(tmp_path):
     assert third == str(QUICK.api)
 
 
+def test_settings_of_the_desktop_stay_there(tmp_path, monkeypatch):
+    """A phone has a state folder and a token of its own; where packages are is the same for both."""
+    for name in ("STATE_DIR", "TOKEN_FILE", "TOKEN", "URL", "HTTP_PORT"):
+        monkeypatch.setenv(f"POCKETSERVE_{name}", str(tmp_path / "desktop"))
+    monkeypatch.setenv("POCKETSERVE_TFJS_MODULES", "/packages")
+    code = "import os; print(sorted(name for name in os.environ if name.startswith('POCKETSERVE')))"
+    seen = run_python(tmp_path / "phone", code)
+    assert seen == "['POCKETSERVE_SIMULATION', 'POCKETSERVE_TFJS_MODULES']\n"
+    code = (
+        "from pocketserve.config import load_config; c = load_config({}); print(c.state_dir, c.token_file, c.http_port)"
+    )
+    home = tmp_path / "phone/data/data/com.termux/files/home/.local/state/pocketserve"
+    assert run_python(tmp_path / "phone", code) == f"{home} {home / 'token'} 8470\n"
+
+
 def test_a_sitecustomize_of_the_desktop_still_runs(tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     (tmp_path / "own/sitecustomize.py").write_text("import os; os.environ['SEEN'] = 'yes'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -136,6 +137,14 @@ def test_typed_events(run):
     assert "was killed, most likely by Android" in one.text and killed(one.state) is not None
 
 
+def found(client: Client) -> bool:
+    """Whether the server is there; a client looks for a lost one, not for one that it has never met."""
+    try:
+        return client.is_ready()
+    except ServerUnreachableError:
+        return False
+
+
 def test_a_timeline_of_events(run):
     one = run("--events", "kill@1+0.1,freeze@1.5+0.2,clock_jump@2+0.1:by=60")
     one.await_ready()
@@ -146,6 +155,7 @@ def test_a_timeline_of_events(run):
         one.says(f"{event} begins, for 0.")
         one.says(f"{event} ends")
     with one.client() as client:
+        eventually(lambda: found(client))  # the new process may take longer to start than all of this
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
     one.process.send_signal(signal.SIGINT)
     assert one.process.wait(60) == 0
@@ -193,7 +203,8 @@ def test_wrong_usage(capsys, words, expected):
 
 def test_nothing_is_left_behind(tmp_path):
     """The phone's folder goes with it unless one is named."""
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "POCKETSERVE_TOKEN_FILE": str(tmp_path / "desktop")}
     command = [*SIMULATE, "--", "token"]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
     assert done.returncode == 0 and list(tmp_path.iterdir()) == []
+    assert re.search(rb"the phone has its own settings: .*POCKETSERVE_TOKEN_FILE.* stay on the desktop", done.stderr)

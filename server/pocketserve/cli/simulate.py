@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -72,12 +73,17 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(model: PhoneModel, folder: Path, command: Sequence[str], events: Sequence[Event]) -> int:
     from pocketserve.simulate.control import Control, say_to_stderr
+    from pocketserve.simulate.look import desktop_settings
     from pocketserve.simulate.phone import Phone, PhoneError, describe
 
     serves = command[0] == "serve"
     typed = _descriptor()
     with Phone(model, folder, stdin=subprocess.DEVNULL if serves or typed is None else typed) as phone:
         say_to_stderr(describe(phone))
+        if left := desktop_settings(os.environ):
+            say_to_stderr(
+                f"the phone has its own settings: {', '.join(left)} stay on the desktop; give options instead"
+            )
         if serves:
             _tell(phone)
         try:

@@ -11,12 +11,16 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pocketserve.config import PREFIX
 from pocketserve.simulate.device import CoreMap, PhoneModel
 from pocketserve.system import VARIABLE
 
 APP = "data/data/com.termux/files"
 TERMUX_VERSION = "0.118.3"
 DESKTOP_ONLY = ("TMP", "TEMP", "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
+PACKAGES = ("POCKETSERVE_TFJS_MODULES",)
+"""Variables of ours that say where packages are, which are the desktop's; all others are about its own server."""
+
 COOL_C = 31.0
 BATTERY = {
     "present": True,
@@ -92,9 +96,11 @@ class Look:
         """The variables of a process on the phone.
 
         Args:
-            desktop: the desktop's own. Those that say where Python and its packages are stay in force.
+            desktop: the desktop's own. Those that say where Python and its packages are stay in force, settings of ours
+                do not: a phone has its own state, token and ports.
         """
-        kept = {name: value for name, value in desktop.items() if name not in DESKTOP_ONLY and name[:4] != "XDG_"}
+        left = {*DESKTOP_ONLY, *desktop_settings(desktop)}
+        kept = {name: value for name, value in desktop.items() if name not in left and name[:4] != "XDG_"}
         path = [str(self._site), *filter(None, [desktop.get("PYTHONPATH")])]
         return {
             **kept,
@@ -192,6 +198,11 @@ class Look:
         hidden = path.with_name(f".{path.name}.new")
         hidden.write_text(content)
         hidden.replace(path)
+
+
+def desktop_settings(desktop: Mapping[str, str]) -> list[str]:
+    """The variables of ours that stay on the desktop."""
+    return sorted(name for name in desktop if name.startswith(PREFIX) and name not in (*PACKAGES, VARIABLE))
 
 
 def _lock(path: Path) -> int | None:
