@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,12 +13,18 @@ import numpy as np
 from benchmarks import calls, peers, reference
 from benchmarks.load import closed_loop
 from benchmarks.overhead import models, values_for
-from benchmarks.processes import CLIENT_CORE, NO_TOKEN, Ours, StartError, our_server, pinned, stopped
+from benchmarks.processes import CLIENT_CORE, NO_TOKEN, Ours, StartError, module, our_server, pinned, stopped
 from benchmarks.samples import Comparison, Curve, Missing, Result, growth
 from benchmarks.timing import QUICK, Effort, interleave
 
 CONNECTIONS = (1, 8, 64)
+CONNECTION_BLOCKS, CONNECTION_BLOCK_S = 3, 0.7
 OURS = ("pocketserve, socket", "pocketserve, HTTP")
+FLOORS = {"floor: bare framed handler": ("bare", "framed"), "floor: plain WSGI on waitress": ("wsgi", "plain")}
+"""In the curves by size only: one of them serves one connection after the other."""
+
+MEGABYTE_MODEL = "echo-1048576"
+AT_CONNECTIONS = {reference.SMALL_MODEL: "64 B", reference.PHOTO_MODEL: "150,528 B", MEGABYTE_MODEL: "1,048,576 B"}
 SMALL_GOAL, PHOTO_GOAL, TUTORIAL_GOAL = 6.0, 45.0, 200.0
 Make = Callable[[str], calls.Call]
 """Opens a connection for requests to the model of that name."""
@@ -42,7 +49,6 @@ class Side:
 
     pid: int
     make: Make
-    is_http: bool = True
 
 
 Sides = dict[str, Side]
@@ -57,7 +63,7 @@ def run(effort: Effort) -> list[Result]:
     with ExitStack() as stack:
         stack.enter_context(pinned(CLIENT_CORE))
         ours = stack.enter_context(our_server(models(), "--threads", "1"))
-        sides = {OURS[0]: Side(ours.pid, _socket(ours), is_http=False), OURS[1]: Side(ours.pid, _http(ours))}
+        sides = {OURS[0]: Side(ours.pid, _socket(ours)), OURS[1]: Side(ours.pid, _http(ours))}
         for peer in peers.PEERS:
             try:
                 peers.ensure(peer, install=effort is not QUICK)
@@ -66,17 +72,39 @@ def run(effort: Effort) -> list[Result]:
             except StartError as error:
                 results.append(Missing("P1", peer.name, str(error)))
         results += _whole_calls(sides, ours, effort)
-        by_size = dict(_by_size(sides, effort, results))
+        by_size = dict(_by_size({**sides, **_floors(stack)}, effort, results))
         for model, what in ((reference.SMALL_MODEL, "64 B"), (reference.PHOTO_MODEL, "150,528 B")):
             results += _comparisons(by_size[model], f"{what}, bytes to bytes", with_goals=True)
-        in_json = {name: side for name, side in sides.items() if not name.endswith(peers.RAW)}
+        in_json = {name: side for name, side in sides.items() if name not in _raw(sides) or name in OURS}
         pixels = _at_size(in_json, PIXELS, effort, {})
         results += _comparisons(pixels, "150,528 pixels, bytes to bytes", with_goals=True)
         results += _http_everywhere(by_size)
         results += _size_curves(by_size)
-        curves = _connection_curves(sides, effort)
-        results += curves + _by_count([item for item in curves if isinstance(item, Curve)])
+        for model, size in AT_CONNECTIONS.items():
+            if effort is not QUICK or model == reference.PHOTO_MODEL:
+                asked = sides if model != MEGABYTE_MODEL else _raw(sides)  # JSON of a megabyte would take minutes
+                results += _at_connections(asked, model, size, effort)
     return results + [_growth(item) for item in results if isinstance(item, Curve) and len(item.points) > 1]
+
+
+def _raw(sides: Sides) -> Sides:
+    """Ours, and those that take bytes as they are."""
+    return {name: side for name, side in sides.items() if name in OURS or name.endswith(peers.RAW)}
+
+
+def _floors(stack: ExitStack) -> Sides:
+    """The least that a frame, and a request of HTTP, can cost in Python."""
+    sides = {}
+    for name, (server, mode) in FLOORS.items():
+        child, port = stack.enter_context(module(server, mode, "numpy"))
+        sides[name] = Side(child.pid, _floor(port, framed=server == "bare"))
+    return sides
+
+
+def _floor(port: int, *, framed: bool) -> Make:
+    if framed:
+        return lambda model: calls.framed(port, model, _values(model), greet=False)
+    return lambda model: calls.http_binary(port, model, _values(model))
 
 
 def _growth(curve: Curve) -> Result:
@@ -173,7 +201,7 @@ def _at_size(sides: Sides, model: str, effort: Effort, given_up: GivenUp) -> Sam
         try:
             call.be_patient(CALL_S)
             began = time.perf_counter()
-            calls.check(call, is_http=side.is_http)
+            calls.check(call)
             first = time.perf_counter() - began
             return [first * 1e6] if first > SLOW_S else _block(call, effort, 0.1)
         finally:
@@ -188,7 +216,7 @@ def _comparisons(samples: Samples, what: str, *, with_goals: bool) -> list[Resul
     results: list[Result] = []
     for transport in OURS:
         for name, theirs in samples.items():
-            if name in OURS:
+            if name in OURS or name in FLOORS:
                 continue
             goal = _goal(transport, name, what) if with_goals else None
             results.append(
@@ -219,26 +247,8 @@ def _goal(transport: str, peer: str, what: str) -> float | None:
 
 def _http_everywhere(by_size: dict[str, Samples]) -> list[Result]:
     """HTTP against the fastest peer at the other sizes."""
-    results: list[Result] = []
-    for model, samples in by_size.items():
-        theirs = {name: kept for name, kept in samples.items() if name not in OURS}
-        if model in (reference.SMALL_MODEL, reference.PHOTO_MODEL) or not theirs:
-            continue
-        best = min(theirs, key=lambda name: float(np.median(theirs[name])))
-        size = f"{4 * reference.SIZES[model]:,} B"
-        results.append(
-            Comparison(
-                "P1",
-                f"HTTP, {size}, fastest peer",
-                "µs",
-                samples[OURS[1]],
-                theirs[best],
-                1.0,
-                "faster",
-                against=best,
-            )
-        )
-    return results
+    others = [model for model in by_size if model not in (reference.SMALL_MODEL, reference.PHOTO_MODEL)]
+    return [row for model in others for row in _fastest(by_size[model], f"HTTP, {4 * reference.SIZES[model]:,} B")]
 
 
 def _whole_calls(sides: Sides, ours: Ours, effort: Effort) -> list[Result]:
@@ -270,15 +280,10 @@ def _whole_calls(sides: Sides, ours: Ours, effort: Effort) -> list[Result]:
 
 
 def _whole(peer: peers.Peer, call: calls.Call, values: np.ndarray) -> Callable[[], object]:
-    head = bytes(call.request).split(b"\r\n\r\n", 1)[0]
-    start, _, rest = head.partition(b"Content-Length: ")
-    rest = rest.partition(b"\r\n")[2]
-
     def turn() -> object:
-        body = peer.encode(values)
-        call.request = bytearray(b"%bContent-Length: %d\r\n%b\r\n\r\n" % (start, len(body), rest) + body)
+        call.replace_body(peer.encode(values))
         call()
-        return peer.decode(call.answer().split(b"\r\n\r\n", 1)[1])
+        return peer.decode(call.body())
 
     return turn
 
@@ -292,51 +297,51 @@ def _size_curves(by_size: dict[str, Samples]) -> list[Result]:
     return curves
 
 
-def _by_count(curves: list[Curve]) -> list[Result]:
-    """HTTP against the fastest peer at each number of connections."""
+def _at_connections(sides: Sides, model: str, size: str, effort: Effort) -> list[Result]:
+    """More and more connections that ask without a pause; at each number the sides take turns."""
     results: list[Result] = []
+    curves: dict[str, tuple[list[float], Samples, list[float]]] = {name: ([], {}, []) for name in sides}
     for count in CONNECTIONS:
-        at = {
-            curve.side: samples
-            for curve in curves
-            for point, samples in zip(curve.points, curve.samples, strict=True)
-            if point == count
-        }
-        theirs = {name: float(np.median(samples)) for name, samples in at.items() if name not in OURS}
-        if theirs and OURS[1] in at:
-            best = min(theirs, key=lambda name: theirs[name])
-            what = f"HTTP, 150,528 B, {count} connections, fastest peer"
-            results.append(Comparison("P1", what, "µs", at[OURS[1]], at[best], 1.0, "faster", against=best))
+        rates: dict[str, list[float]] = {name: [] for name in sides}
+        given_up: GivenUp = {}
+        samples = in_blocks(sides, effort, _load(model, count, rates), given_up, CONNECTION_BLOCKS)
+        results += [Missing("P1", f"{name}, {size}, {count} connections", why) for name, why in given_up.items()]
+        for name, kept in samples.items():
+            points, by_count, at_rate = curves[name]
+            points.append(float(count))
+            by_count[str(count)] = kept
+            at_rate.append(statistics.fmean(rates[name]))
+        results += _fastest(samples, f"HTTP, {size}, {count} connections")
+    axis = "connections" if model == reference.PHOTO_MODEL else f"connections, {size}"
+    results += [
+        Curve("P1", name, axis, "µs", points, list(by_count.values()), at_rate)
+        for name, (points, by_count, at_rate) in curves.items()
+        if points
+    ]
     return results
 
 
-def _connection_curves(sides: Sides, effort: Effort) -> list[Result]:
-    """The photo over more and more connections, each side by itself."""
-    seconds = 2.0 if effort is not QUICK else 0.2
-    curves: list[Result] = []
-    for name in sides:
-        with _alone(sides, name) as side:
-            curves += _by_connections(name, side, seconds)
-    return curves
-
-
-def _by_connections(name: str, side: Side, seconds: float) -> list[Result]:
-    samples, rates, points = [], [], []
-    failed: list[Result] = []
-    for count in CONNECTIONS:
+def _load(model: str, count: int, rates: dict[str, list[float]]) -> Callable[[str, Side, Effort], list[float]]:
+    def measure(name: str, side: Side, effort: Effort) -> list[float]:
         opened: list[calls.Call] = []
         try:
             for _ in range(count):
-                opened.append(side.make(reference.PHOTO_MODEL))
-            load = closed_loop(opened, seconds)
-        except OSError as error:
-            failed.append(Missing("P1", f"{name}, {count} connections", str(error)))
-            continue
+                opened.append(side.make(model))
+            load = closed_loop(opened, CONNECTION_BLOCK_S if effort is not QUICK else 0.2)
         finally:
             for call in opened:
                 call.close()
-        points.append(float(count))
-        samples.append(load.latencies)
-        rates.append(load.rate)
         time.sleep(0.05)  # let the server see that they are closed
-    return [*failed, *([Curve("P1", name, "connections", "µs", points, samples, rates)] if points else [])]
+        rates[name].append(load.rate)
+        return load.latencies
+
+    return measure
+
+
+def _fastest(samples: Samples, what: str) -> list[Result]:
+    """HTTP against the fastest peer."""
+    theirs = {name: float(np.median(kept)) for name, kept in samples.items() if name not in (*OURS, *FLOORS)}
+    if not theirs or OURS[1] not in samples:
+        return []
+    best = min(theirs, key=lambda name: theirs[name])
+    return [Comparison("P1", f"{what}, fastest peer", "µs", samples[OURS[1]], samples[best], 1.0, "faster", best)]

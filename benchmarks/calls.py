@@ -75,7 +75,7 @@ class Call:
         self._have = 0
         if self._used and (self.reconnects or (self._port and self._closed_by_server())):
             self.socket.close()
-            self.socket = _connect(self._port)
+            self.socket = connect(self._port)
             _set_patience(self.socket, self._patience)
         self._used = True
         self.socket.sendall(self.request)
@@ -107,6 +107,22 @@ class Call:
         """The bytes of the last answer."""
         return bytes(self.buffer[: self._have])
 
+    def body(self) -> bytes:
+        """What the last answer of an HTTP server holds below its head."""
+        return self.answer().split(b"\r\n\r\n", 1)[1]
+
+    def replace_body(self, body: bytes) -> None:
+        """Send this body to an HTTP server from now on."""
+        head = bytes(self.request).split(b"\r\n\r\n", 1)[0]
+        start, _, rest = head.partition(b"Content-Length: ")
+        rest = rest.partition(b"\r\n")[2]
+        self.request = bytearray(b"%bContent-Length: %d\r\n%b\r\n\r\n" % (start, len(body), rest) + body)
+
+    def status(self) -> int:
+        """The status of the last answer, of a frame or of HTTP."""
+        answer = self.answer()
+        return int(HEADER.unpack_from(answer)[4]) if self._framed else int(answer.split(b" ", 2)[1])
+
     def close(self) -> None:
         """Close the connection."""
         self.socket.close()
@@ -128,12 +144,12 @@ class Call:
 
 def plain(port: int, request: bytes, answer_bytes: int) -> Call:
     """To a server that answers a fixed number of bytes."""
-    return Call(_connect(port), request, lambda buffer, have: answer_bytes)
+    return Call(connect(port), request, lambda buffer, have: answer_bytes)
 
 
 def framed(port: int, model: str, values: np.ndarray, *, greet: bool, name: str = "x", **parameters: object) -> Call:
     """To a server that speaks our frames, after our handshake or, for the floors, without one."""
-    connected = greeted(port) if greet else _connect(port)
+    connected = greeted(port) if greet else connect(port)
     return Call(connected, request_frame(model, values, name, **parameters), frame_length, framed=True)
 
 
@@ -146,7 +162,7 @@ def http(port: int, path: str, body: bytes, *headers: str, keep_alive: bool = Tr
     """To an HTTP server."""
     lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Content-Length: {len(body)}", *headers]
     return Call(
-        _connect(port), "\r\n".join([*lines, "", ""]).encode() + body, http_length, port=port, reconnects=not keep_alive
+        connect(port), "\r\n".join([*lines, "", ""]).encode() + body, http_length, port=port, reconnects=not keep_alive
     )
 
 
@@ -197,20 +213,19 @@ def http_length(buffer: bytearray, have: int) -> int | None:
     return None
 
 
-def check(call: Call, *, is_http: bool) -> None:
+def check(call: Call) -> None:
     """Make one call and be sure that it is a success: errors would be answered faster.
 
     Raises:
         RuntimeError: it is not; with the start of the answer.
     """
     call()
-    answer = call.answer()
-    status = int(answer.split(b" ", 2)[1]) if is_http else HEADER.unpack_from(answer)[4]
-    if status != OK:
-        raise RuntimeError(f"status {status}: {answer[-600:].decode(errors='replace')}")
+    if (status := call.status()) != OK:
+        raise RuntimeError(f"status {status}: {call.answer()[-600:].decode(errors='replace')}")
 
 
-def _connect(port: int) -> socket.socket:
+def connect(port: int) -> socket.socket:
+    """A connection that sends at once, and gives up after :data:`TIMEOUT_S`."""
     return _prepared(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
 
 

@@ -24,9 +24,9 @@ def run(effort: Effort) -> list[Result]:
         opened = []
         for model in (reference.PHOTO_MODEL, reference.SMALL_MODEL):
             opened.append(calls.framed(ours.socket, model, values_for(model), greet=True))
-            calls.check(opened[-1], is_http=False)
+            calls.check(opened[-1])
         opened.append(calls.http_binary(ours.http, reference.SMALL_MODEL, values_for(reference.SMALL_MODEL)))
-        calls.check(opened[-1], is_http=True)
+        calls.check(opened[-1])
         time.sleep(settle)
         before = _cpu_ms(ours.pid), _switches(ours.pid)
         time.sleep(seconds)

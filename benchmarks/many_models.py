@@ -47,7 +47,7 @@ def run(effort: Effort) -> list[Result]:
             for count in (counts[0], counts[-1])
         }
         for call in opened.values():
-            calls.check(call, is_http=False)
+            calls.check(call)
         samples = interleave(opened, effort)
         for call in opened.values():
             call.close()

@@ -39,7 +39,7 @@ def _run_m1(file: Path | None, effort: Effort) -> list[Result]:
         stack.enter_context(pinned(CLIENT_CORE))
         call = calls.framed(ours.socket, "model", values, greet=True, name=name)
         stack.callback(call.close)
-        calls.check(call, is_http=False)
+        calls.check(call)
         alone: list[float] = []
         sides: dict[str, Callable[[], object]] = {"ours": call, "in process": lambda: alone.append(ask(child, ""))}
         if file is not None and values.dtype == np.float32:
@@ -64,7 +64,7 @@ def run_t1(effort: Effort) -> list[Result]:
     with _sides(find_mobilenet()) as (ours, child, name, values, label), pinned(CLIENT_CORE):
         opened = [calls.framed(ours.socket, "model", values, greet=True, name=name) for _ in range(CONNECTIONS)]
         for call in opened:
-            calls.check(call, is_http=False)
+            calls.check(call)
         for _ in range(rounds):
             began = time.process_time()
             load = closed_loop(opened, seconds)

@@ -98,7 +98,7 @@ def socket_sides(size: str, core: int) -> Iterator[Sides]:
         _, port = stack.enter_context(module("bare", "loop", str(values.nbytes), core=core))
         for call in calls.values():
             stack.callback(call.close)
-            call_to.check(call, is_http=False)
+            call_to.check(call)
         calls["loop"] = call_to.plain(port, values.tobytes(), 4 * reference.CLASSES)
         stack.callback(calls["loop"].close)
         yield calls
@@ -118,5 +118,5 @@ def http_sides(size: str, core: int) -> Iterator[Sides]:
         calls = {name: call_to.http_binary(port, model, values) for name, port in ports.items()}
         for call in calls.values():
             stack.callback(call.close)
-            call_to.check(call, is_http=True)
+            call_to.check(call)
         yield calls

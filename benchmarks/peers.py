@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import calls
+from benchmarks import calls, grpc_call
 from benchmarks.processes import BENCH_FOLDER, ROOT, SERVER_CORE, StartError, module
 
 INSTALL_TIMEOUT_S = 1800
@@ -20,6 +20,7 @@ RAW = ", raw body"
 """How the names of those end that are asked for their fastest way, with the bytes as they are."""
 
 JSON = "Content-Type: application/json"
+GRPC = "/inference.GRPCInferenceService/ModelInfer"
 OCTETS = "Content-Type: application/octet-stream"
 
 
@@ -33,7 +34,7 @@ class Peer:
         path: where it is asked.
         encode: an array to a body, as a client of it has to.
         decode: an answer's body back to an array.
-        header: of the request.
+        header: of the request; empty speaks gRPC.
         keep_alive: whether it keeps a connection for the next request.
     """
 
@@ -52,6 +53,8 @@ class Peer:
 
     def call(self, port: int, body: bytes) -> calls.Call:
         """A request to it over a connection of its own."""
+        if not self.header:
+            return grpc_call.GrpcCall(calls.connect(port), port, self.path, body)
         return calls.http(port, self.path, body, self.header, keep_alive=self.keep_alive)
 
 
@@ -81,8 +84,22 @@ def _floats(body: bytes) -> object:
     return np.frombuffer(body, "<f4")
 
 
+def _grpc(values: np.ndarray) -> bytes:
+    """One element of BYTES: of FP32 or of raw contents MLServer makes a Python number each."""
+    field = grpc_call.field
+    contents = field(8, values.tobytes())
+    tensor = field(1, "x") + field(2, "BYTES") + field(3, b"\1") + field(5, contents)
+    return field(1, "echo") + field(5, tensor)
+
+
+def _grpc_floats(message: bytes) -> object:
+    tensor = grpc_call.fields(grpc_call.fields(message)[5])
+    return np.frombuffer(grpc_call.fields(tensor[5])[8], "<f4")
+
+
 PEERS = (
-    Peer("MLServer, JSON", "mlserver", ("peer_mlserver",), "/v2/models/echo/infer", _oip, _oip_list),
+    Peer("MLServer, JSON", "mlserver", ("peer_mlserver", "rest"), "/v2/models/echo/infer", _oip, _oip_list),
+    Peer(f"MLServer, gRPC{RAW}", "mlserver", ("peer_mlserver", "grpc"), GRPC, _grpc, _grpc_floats, ""),
     Peer("LitServe, JSON", "litserve", ("peer_litserve", "json"), "/predict", _json("input"), _list("output")),
     Peer(f"LitServe{RAW}", "litserve", ("peer_litserve", "raw"), "/predict", _bytes, _floats, OCTETS),
     Peer(f"TorchServe{RAW}", "torchserve", ("peer_torchserve",), "/predictions/echo", _bytes, _floats, OCTETS),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,21 @@ from conftest import ROOT
 
 sys.path.append(str(ROOT))
 
-from benchmarks import imports, report
+from benchmarks import calls, imports, report
 from benchmarks.against_peers import Side, in_blocks
+from benchmarks.grpc_call import (
+    DATA,
+    HEADERS,
+    MAX_FRAME_SIZE,
+    PING,
+    PREFACE,
+    SETTINGS,
+    WINDOW_UPDATE,
+    GrpcCall,
+    field,
+    fields,
+    frame,
+)
 from benchmarks.samples import Comparison, growth, summary
 from benchmarks.timing import FULL, Effort
 
@@ -113,3 +129,58 @@ def test_who_does_not_answer_is_given_up_and_nobody_else():
     assert [asked.count(name) for name in sides] == [3, 1, 2, 0]
     assert set(given_up) == {"gone", "silent", "tired"}
     assert "no answer within" in given_up["silent"]
+
+
+def test_protobuf_fields_come_back():
+    tensor = field(1, "x") + field(3, 300) + field(5, field(8, bytes(200)))
+    message = field(1, "echo") + field(5, tensor)
+    assert fields(message)[1] == b"echo"
+    assert fields(fields(fields(message)[5])[5])[8] == bytes(200)
+
+
+class Http2Server(threading.Thread):
+    """Answers each request with the length of its message, grants windows sparingly and asks for a PING between."""
+
+    def __init__(self, listening: socket.socket, grant: int) -> None:
+        super().__init__(daemon=True)
+        self._listening, self._grant = listening, grant
+        self.acknowledged = 0
+
+    def run(self) -> None:
+        connected, _ = self._listening.accept()
+        connected.settimeout(20)
+        with connected, connected.makefile("rb") as incoming:
+            assert incoming.read(len(PREFACE)) == PREFACE
+            connected.sendall(frame(SETTINGS, 0, 0, struct.pack(">HI", MAX_FRAME_SIZE, 1 << 24)))
+            message = bytearray()
+            while head := incoming.read(9):
+                content = incoming.read(int.from_bytes(head[:3], "big"))
+                kind, flags, stream = head[3], head[4], head[5:9]
+                self.acknowledged += kind in (PING, SETTINGS) and flags == 1
+                if kind != DATA:
+                    continue
+                message += content
+                for number in (0, int.from_bytes(stream, "big")):
+                    connected.sendall(frame(WINDOW_UPDATE, 0, number, self._grant.to_bytes(4, "big")))
+                connected.sendall(frame(PING, 0, 0, bytes(8)))
+                if flags:
+                    answer = len(message).to_bytes(4, "big")
+                    block = frame(DATA, 0, int.from_bytes(stream, "big"), b"\0\0\0\0\4" + answer)
+                    connected.sendall(block + frame(HEADERS, 5, int.from_bytes(stream, "big")))
+                    message.clear()
+
+
+@pytest.mark.parametrize("size", [0, 40, 65_530, 65_531, 700_000])
+def test_grpc_messages_pass_narrow_windows(size: int):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        server = Http2Server(listening, max(1, size))
+        server.start()
+        call = GrpcCall(calls.connect(port), port, "/a/b", bytes(size))
+        call.be_patient(20)
+        for _ in range(3):
+            calls.check(call)
+            assert int.from_bytes(call.body(), "big") == size + 5
+        call.close()
+        server.join(20)
+    assert not server.is_alive() and server.acknowledged >= 3
