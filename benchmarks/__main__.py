@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import (
@@ -23,10 +23,14 @@ from benchmarks import (
     pictures,
     report,
 )
+from benchmarks.processes import NotHere
 from benchmarks.samples import Missing, Result
 from benchmarks.timing import FULL, QUICK, Effort
 
-BENCHMARKS: dict[str, Callable[[Effort], list[Result]]] = {
+Benchmark = Callable[[Effort], list[Result]]
+Benchmarks = Mapping[str, Benchmark]
+
+BENCHMARKS: Benchmarks = {
     "S1": overhead.run_s1,
     "S2": overhead.run_s2,
     "H1": overhead.run_h1,
@@ -43,29 +47,62 @@ BENCHMARKS: dict[str, Callable[[Effort], list[Result]]] = {
 }
 
 
-def main() -> int:
-    """Run, print, write the raw samples."""
+def main(arguments: Sequence[str] | None = None, benchmarks: Benchmarks = BENCHMARKS) -> int:
+    """Run, print, write the raw samples; returns the exit code: 1 if a benchmark failed, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("--only", default=os.environ.get("ONLY", ""), help="benchmarks to run, such as H1,R1")
     parser.add_argument("--output", type=Path, default=Path("build/benchmarks.json"), help="where raw samples go")
     parser.add_argument("--quick", action="store_true", help="a few rounds: to see that it works, not to measure")
-    options = parser.parse_args()
-    chosen = [name for name in options.only.split(",") if name] or list(BENCHMARKS)
-    unknown = set(chosen) - set(BENCHMARKS)
-    if unknown:
-        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; known: {', '.join(BENCHMARKS)}")
+    options = parser.parse_args(arguments)
+    try:
+        chosen = choose(options.only, benchmarks)
+    except ValueError as error:
+        print(f"{error}", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are ended too
+    report.machine()  # the load before ours
     results: list[Result] = []
-    for name in chosen:
-        print(f"{name} …", file=sys.stderr, flush=True)
-        try:
-            results += BENCHMARKS[name](QUICK if options.quick else FULL)
-        except Exception as error:  # the other benchmarks are worth their while all the same
-            traceback.print_exc()
-            results.append(Missing(name, "the benchmark failed", f"{type(error).__name__}: {error}"))
-        report.write(options.output, results)  # after each: what was measured is not lost with what follows
+    code = 0
+    try:
+        for number, name in enumerate(chosen, 1):
+            print(f"{name} ({number} of {len(chosen)}) …", file=sys.stderr, flush=True)
+            code = max(code, _run(name, benchmarks[name], QUICK if options.quick else FULL, results))
+            report.write(options.output, results)  # after each: what was measured is not lost with what follows
+    except KeyboardInterrupt:
+        print(f"\nstopped during {name}; what was measured before:", file=sys.stderr)
+        code = 130
     report.show(results)
-    print(f"\nraw samples: {options.output}")
+    if results:
+        print(f"raw samples: {options.output}")
+    return code
+
+
+def choose(only: str, benchmarks: Benchmarks = BENCHMARKS) -> list[str]:
+    """The benchmarks that are named, in whatever letters, with commas or spaces between; all if none is.
+
+    Raises:
+        ValueError: a name is unknown; in a sentence with the names that there are.
+    """
+    named = list(dict.fromkeys(only.upper().replace(",", " ").split()))
+    unknown = [name for name in named if name not in benchmarks]
+    if unknown:
+        raise ValueError(
+            f"there is no benchmark {', '.join(unknown)}; there are {', '.join(benchmarks)} "
+            "(benchmarks/README.md tells what each measures): make bench ONLY=S1,H1"
+        )
+    return named or list(benchmarks)
+
+
+def _run(name: str, benchmark: Benchmark, effort: Effort, results: list[Result]) -> int:
+    """One benchmark; 1 if it failed."""
+    try:
+        results += benchmark(effort)
+    except NotHere as error:
+        results.append(Missing(name, "all of it", str(error)))
+    except Exception as error:  # the other benchmarks are worth their while all the same
+        traceback.print_exc()
+        results.append(Missing(name, "the benchmark failed", f"{type(error).__name__}: {error}"))
+        return 1
     return 0
 
 

@@ -15,7 +15,7 @@ from benchmarks.load import closed_loop
 from benchmarks.overhead import models, values_for
 from benchmarks.processes import CLIENT_CORE, NO_TOKEN, Ours, StartError, module, our_server, pinned, stopped
 from benchmarks.samples import Comparison, Curve, Missing, Result, growth
-from benchmarks.timing import QUICK, Effort, interleave
+from benchmarks.timing import QUICK, Effort, interleave, say
 
 CONNECTIONS = (1, 8, 64)
 CONNECTION_BLOCKS, CONNECTION_BLOCK_S = 3, 0.7
@@ -153,6 +153,7 @@ def _values(model: str) -> np.ndarray:
 def _alone(sides: Sides, name: str) -> Iterator[Side]:
     """One side while all other servers are held still."""
     side = sides[name]
+    say(f"asking {name}")
     with stopped(list({other.pid for other in sides.values()} - {side.pid})):
         yield side
 

@@ -47,7 +47,8 @@ def run(effort: Effort) -> list[Result]:
             floor.append((time.perf_counter() - started) * 1e3)
             if not answer:
                 sys.exit("the floor's script failed; is ai-edge-litert installed?")
-    return [Comparison("C1", "process start to first answer, digits", "ms", ours[1:], floor[1:], GOAL), _imports()]
+    what, against = "process start to first answer, digits", "a script: import, load, predict"
+    return [Comparison("C1", what, "ms", ours[1:], floor[1:], GOAL, against=against), _imports()]
 
 
 def _ask(port: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import calls, reference
 from benchmarks.overhead import models, values_for
-from benchmarks.processes import our_server
+from benchmarks.processes import NotHere, our_server
 from benchmarks.samples import Comparison, Result
 from benchmarks.timing import QUICK, Effort
 
@@ -19,6 +19,8 @@ CPUCLOCK_SCHED = 2  # the clock of a whole process, by its id
 
 def run(effort: Effort) -> list[Result]:
     """Load models over both transports, keep the connections open, wait, and look again."""
+    if not Path("/proc/self/task").exists():
+        raise NotHere("this system does not tell how often a thread was woken (/proc)")
     settle, seconds = (0.2, 0.5) if effort is QUICK else (SETTLE_S, MINUTE_S)
     with our_server(models(), "--threads", "1") as ours:
         opened = []

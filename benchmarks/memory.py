@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from benchmarks import reference
 from benchmarks.overhead import models
-from benchmarks.processes import NO_TOKEN, ROOT, our_server, pocketserve, script
+from benchmarks.processes import NO_TOKEN, ROOT, NotHere, our_server, pocketserve, script
 from benchmarks.samples import Comparison
 from benchmarks.timing import Effort
 from pocketserve_client import Client
@@ -56,8 +57,17 @@ def _use_and_unload(client: Client, pid: int, model: str, shape: list[int]) -> f
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process in MB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"no VmRSS for process {pid}")
+    """Resident memory of a process in MB; by ``ps`` where there is no /proc.
+
+    Raises:
+        NotHere: neither tells.
+    """
+    status = Path(f"/proc/{pid}/status")
+    if status.exists():
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        return int(lines["VmRSS"].split()[0]) * 1024 / 1e6
+    try:
+        told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, timeout=10)
+        return int(told.stdout) * 1024 / 1e6
+    except (OSError, ValueError):
+        raise NotHere("this system does not tell a process's memory (neither /proc nor ps)") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import json
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -122,16 +125,42 @@ def ensure(peer: Peer, *, install: bool) -> None:
         return
     if not install:
         if not Path(peer.python()).exists():
-            raise StartError(f"its environment is not there: python tools/environment.py {peer.environment}")
+            raise StartError(f"left out: its environment is not there: python tools/environment.py {peer.environment}")
         return
-    command = [sys.executable, str(ROOT / "tools" / "environment.py"), peer.environment]
+    if reason := _install(peer.environment):
+        raise StartError(f"left out: its environment cannot be made: {reason}")
+
+
+@functools.cache
+def _install(environment: str) -> str:
+    """Make an environment; empty, or why it cannot be made. Two peers that share one ask once."""
+    if not environments().is_current(environment):
+        print(f"installing into .bench/{environment}, once; this may take minutes …", file=sys.stderr, flush=True)
+    command = [sys.executable, str(ROOT / "tools" / "environment.py"), environment]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise StartError(f"its environment was not made within {INSTALL_TIMEOUT_S} s") from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise StartError(f"its environment cannot be made: {last}")
+        return f"not within {INSTALL_TIMEOUT_S} s"
+    return reason_of(done.stderr) if done.returncode else ""
+
+
+def reason_of(errors: str) -> str:
+    """pip's last word on why it failed; else the last line."""
+    lines = errors.strip().splitlines() or ["no reason given"]
+    told = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    return (told or lines)[-1]
+
+
+@functools.cache
+def environments() -> Any:
+    """The module ``tools/environment.py``."""
+    path = ROOT / "tools" / "environment.py"
+    spec = importlib.util.spec_from_file_location("benchmarks_environment", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @contextmanager

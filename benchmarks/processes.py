@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from pocketserve.engine.cores import top_speed_khz
 
 START_TIMEOUT_S = 60.0
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +27,10 @@ NO_TOKEN = Path(os.devnull)
 """The servers here ask for none, and a client that has one would not talk to them."""
 
 CLIENT_CORE, SERVER_CORE = 0, 1
+
+
+class NotHere(RuntimeError):
+    """Something that this system does not tell, so that a benchmark cannot be made here."""
 
 
 class StartError(RuntimeError):
@@ -45,7 +51,47 @@ def cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
-ALL_CORES = cores()
+def arrange(cores: Sequence[int], speed: Callable[[int], int | None], twins: Callable[[int], set[int]]) -> list[int]:
+    """The cores with the two that are measured on in front: both of the fastest kind, and not halves of one core.
+
+    Args:
+        speed: a core's top speed in kHz; None where it is not known.
+        twins: the cores that share one with this one (hyper-threads), itself among them.
+    """
+    ordered = sorted(cores, key=lambda core: -(speed(core) or 0))
+    top = [core for core in ordered if speed(core) == speed(ordered[0])]
+    others = [core for core in (top if len(top) > 1 else ordered)[1:] if core not in twins(ordered[0])]
+    if not others:
+        return ordered
+    return [ordered[0], others[0], *(core for core in ordered[1:] if core != others[0])]
+
+
+def twins_of(core: int) -> set[int]:
+    """The cores that share one with this one, itself among them."""
+    try:
+        listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return {core}
+    found: set[int] = set()
+    for part in listed.strip().split(","):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+ALL_CORES = arrange(cores(), top_speed_khz, twins_of)
+"""The first is the client's, the second the servers'."""
+
+
+def pinning() -> str:
+    """In words, which cores are measured on."""
+    if not ALL_CORES:
+        return "not pinned: this system does not let a process choose its core"
+    if len(ALL_CORES) == 1:
+        return f"client and servers share core {ALL_CORES[0]}: there is no other"
+    client, server = ALL_CORES[:2]
+    halves = ", which is a half of the same one (hyper-threading)" if server in twins_of(client) else ""
+    return f"client on core {client}, servers on core {server}{halves}"
 
 
 def pin(pid: int, core: int) -> None:
@@ -56,7 +102,10 @@ def pin(pid: int, core: int) -> None:
 
 def cpu_seconds(pid: int) -> float:
     """What a process has had of all cores so far, in the system's ticks of some milliseconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        raise NotHere("this system does not tell what a process has had of the cores (/proc)") from None
     return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
 
 
@@ -116,9 +165,11 @@ def process(
 def _end(child: subprocess.Popen[bytes]) -> None:
     """End it with all processes that it has started: some peers leave theirs behind."""
     _signal_group(child.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(10)
-    _signal_group(child.pid, signal.SIGKILL)
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(10)
+    finally:  # after a second Ctrl-C too
+        _signal_group(child.pid, signal.SIGKILL)
     child.wait()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:

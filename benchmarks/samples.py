@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -57,8 +59,9 @@ class Comparison:
         return "met" if met else "MISSED"
 
     def to_json(self) -> dict[str, Any]:
-        """The result with its raw samples."""
-        return {"kind": "comparison", **vars(self), "ratio": self.ratio, "verdict": self.verdict}
+        """The result with its raw samples, and their percentiles."""
+        found = {"kind": "comparison", **vars(self), "ratio": self.ratio, "verdict": self.verdict}
+        return {**found, "percentiles": {"ours": percentiles(self.ours), "floor": percentiles(self.floor)}}
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,8 @@ class Curve:
         return [statistics.median(kept) for kept in self.samples]
 
     def to_json(self) -> dict[str, Any]:
-        """The curve with its raw samples."""
-        return {"kind": "curve", **vars(self)}
+        """The curve with its raw samples, and their percentiles at each point."""
+        return {"kind": "curve", **vars(self), "percentiles": [percentiles(kept) for kept in self.samples]}
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,24 @@ class Growth:
 
     def to_json(self) -> dict[str, Any]:
         """The line and what it was drawn through."""
-        return {"kind": "growth", **vars(self)}
+        return {"kind": "growth", **vars(self), "steepest": self.steepest}
+
+    @property
+    def steepest(self) -> tuple[float, float, float] | None:
+        """The step with the fastest growth: from, to, and the power of the axis by which the values grow there.
+
+        1 is in proportion to the axis, and less where a fixed cost is part of it; None where values are not above 0.
+        """
+        if min(self.points) <= 0 or min(self.values) <= 0 or len(self.points) < 2:
+            return None
+        pairs = sorted(zip(self.points, self.values, strict=True))
+        return max(
+            (
+                (one, other, math.log(higher / lower) / math.log(other / one))
+                for (one, lower), (other, higher) in itertools.pairwise(pairs)
+            ),
+            key=lambda step: step[2],
+        )
 
 
 @dataclass(frozen=True)
@@ -154,6 +174,11 @@ def summary(samples: Sequence[float], statistic: str) -> float:
     ordered = sorted(samples)
     share = float(statistic.removeprefix("p")) / 100
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def percentiles(samples: Sequence[float]) -> dict[str, float]:
+    """What a reader of the file wants first."""
+    return {name: summary(samples, name) for name in ("p50", "p90", "p99")} | {"samples": len(samples)}
 
 
 def growth(name: str, what: str, unit: str, per: str, points: Sequence[float], values: Sequence[float]) -> Growth:

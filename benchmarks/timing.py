@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -52,3 +53,9 @@ def interleave(calls: Mapping[str, Callable[[], object]], effort: Effort) -> dic
         turns = turns[1:] + turns[:1]  # nobody always comes after the same side
         done += 1
     return samples
+
+
+def say(what: str) -> None:
+    """Show on a terminal what is being done, in a line that the next one replaces. Between measurements only."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K    {what} …\r", end="", file=sys.stderr, flush=True)

@@ -18,6 +18,7 @@ from conftest import ROOT
 sys.path.append(str(ROOT))
 
 from benchmarks import calls, imports, report
+from benchmarks.__main__ import BENCHMARKS, choose, main
 from benchmarks.against_peers import Side, in_blocks
 from benchmarks.grpc_call import (
     DATA,
@@ -32,7 +33,9 @@ from benchmarks.grpc_call import (
     fields,
     frame,
 )
-from benchmarks.samples import Comparison, growth, summary
+from benchmarks.peers import reason_of
+from benchmarks.processes import NotHere, arrange
+from benchmarks.samples import Comparison, Result, growth, summary
 from benchmarks.timing import FULL, Effort
 
 
@@ -62,6 +65,89 @@ def test_a_straight_line_is_found():
 
 def test_the_99th_percentile_is_near_the_end():
     assert summary([float(number) for number in range(1000)], "p99") == 990.0
+
+
+def test_percentiles_stand_beside_the_raw_samples():
+    found = Comparison("X1", "work", "µs", [float(number) for number in range(100)], [2.0], None).to_json()
+    assert found["percentiles"]["ours"] == {"p50": 50.0, "p90": 90.0, "p99": 99.0, "samples": 100}
+    assert found["percentiles"]["floor"]["samples"] == 1
+
+
+def test_the_steepest_step_is_named():
+    found = growth("X1", "latency", "µs", "MB", [1, 2, 8, 4], [3.0, 3.0, 24.0, 6.0])
+    assert found.steepest == (4, 8, pytest.approx(2))
+    assert growth("X1", "latency", "µs", "MB", [0, 2], [3.0, 3.0]).steepest is None
+
+
+@pytest.mark.parametrize(
+    ("only", "chosen"), [("", list(BENCHMARKS)), ("s1, h1,S1", ["S1", "H1"]), (" g1 ", ["G1"]), ("R1 C1", ["R1", "C1"])]
+)
+def test_which_benchmarks_are_named(only: str, chosen: list[str]):
+    assert choose(only) == chosen
+
+
+def test_an_unknown_benchmark_is_told_with_those_that_there_are(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert main(["--only", "S1,S9", "--output", str(tmp_path / "none.json")]) == 2
+    assert "there is no benchmark S9; there are S1, S2," in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def _stop(effort: Effort) -> list[Result]:
+    raise KeyboardInterrupt
+
+
+def _absent(effort: Effort) -> list[Result]:
+    raise NotHere("this system does not tell")
+
+
+def _broken(effort: Effort) -> list[Result]:
+    raise ValueError("a fault")
+
+
+def test_what_was_measured_before_ctrl_c_is_shown_and_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    one = Comparison("A1", "work", "µs", [2.0], [4.0], 1.0, against="limit")
+    output = tmp_path / "found.json"
+    assert main(["--output", str(output)], {"A1": lambda effort: [one], "B1": _stop, "C1": _broken}) == 130
+    told = capsys.readouterr()
+    assert "stopped during B1" in told.err and "0.50" in told.out and "goals: 1 met, 0 missed" in told.out
+    assert [item["name"] for item in json.loads(output.read_text(encoding="utf-8"))["results"]] == ["A1"]
+
+
+def test_what_cannot_be_measured_is_no_failure_and_what_fails_is(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert main(["--output", str(tmp_path / "found.json")], {"A1": _absent}) == 0
+    assert "not measured: this system does not tell" in capsys.readouterr().out
+    assert main(["--output", str(tmp_path / "found.json")], {"A1": _broken, "B1": lambda effort: []}) == 1
+    told = capsys.readouterr()
+    assert "not measured: ValueError: a fault" in told.out and "B1 (2 of 2)" in told.err
+
+
+PHONE = {0: 1800, 1: 1800, 2: 1800, 3: 1800, 4: 2400, 5: 2400, 6: 2400, 7: 3000}
+HALVES = {core: {core, core ^ 1} for core in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("cores", "speeds", "twins", "first"),
+    [
+        ([], {}, {}, []),
+        ([3], {}, {}, [3]),
+        ([0, 1], {}, {}, [0, 1]),
+        (range(8), PHONE, {}, [7, 4]),  # the only fastest one, then the next
+        (range(7), PHONE, {}, [4, 5]),
+        (range(8), {}, HALVES, [0, 2]),
+        ([0, 1], {}, HALVES, [0, 1]),  # there is no other
+    ],
+)
+def test_two_equal_cores_are_measured_on(cores, speeds, twins, first):
+    arranged = arrange(cores, speeds.get, lambda core: twins.get(core, {core}))
+    assert arranged[:2] == first
+    assert sorted(arranged) == sorted(cores)
+
+
+def test_why_an_environment_cannot_be_made():
+    told = "WARNING: retrying\nERROR: No matching distribution found for mlserver==1.7.1\n.bench/mlserver could not"
+    assert reason_of(told) == "No matching distribution found for mlserver==1.7.1"
+    assert reason_of("a\nOSError: no space left\n") == "OSError: no space left"
+    assert reason_of("") == "no reason given"
 
 
 LOG = """import time: self [us] | cumulative | imported package

@@ -83,7 +83,11 @@ def main(names: list[str]) -> int:
         if name not in ENVIRONMENTS:
             print(f"unknown environment {name!r}; known: {', '.join(ENVIRONMENTS)}", file=sys.stderr)
             return 2
-        ensure(name)
+        try:
+            ensure(name)
+        except subprocess.CalledProcessError as error:
+            print(f"{ENVIRONMENTS[name].folder} could not be made: {error.cmd[0]} said why above", file=sys.stderr)
+            return 1
     return 0
 
 
