@@ -185,23 +185,22 @@ class TfliteSession:
             RuntimeError: the run itself failed. The session works on.
         """
         entry = self._default if signature is None else self._entry(signature)
-        arrays, looks = [], []
+        looks = []
         for port in entry.inputs:
             array = inputs[port.spec.name]
-            arrays.append(array)
             looks.append((array.shape, array.dtype, array.flags.c_contiguous))
         asked = entry, looks
         fits = asked == self._fitted
         if not fits:
-            arrays = [port.prepare(array) for port, array in zip(entry.inputs, arrays, strict=True)]
-            check_shapes(entry, arrays)
+            inputs = {port.spec.name: port.prepare(inputs[port.spec.name]) for port in entry.inputs}
+            check_shapes(entry, inputs)
         try:
             if entry.runner is not None:
-                return self._run_other(entry, arrays)
+                return self._run_other(entry, inputs)
             if not fits:
-                self._fit(entry, arrays)
+                self._fit(entry, inputs)
                 self._fitted = asked if are_ready(entry, looks) else None
-            return self._run_main(entry, arrays)
+            return self._run_main(entry, inputs)
         except Exception as error:
             let_go(error)
             self._discard()
@@ -261,23 +260,23 @@ class TfliteSession:
         self._interpreter = None
         self._bypassing = False
 
-    def _run_main(self, entry: Entry, arrays: Sequence[Array]) -> dict[str, Array]:
+    def _run_main(self, entry: Entry, arrays: Mapping[str, Array]) -> dict[str, Array]:
         interpreter = self._interpreter if self._interpreter is not None else self._ready()
-        for port, array in zip(entry.inputs, arrays, strict=True):
-            interpreter.set_tensor(port.index, array)
+        for port in entry.inputs:
+            interpreter.set_tensor(port.index, arrays[port.spec.name])
         interpreter.invoke()
         outputs = {}
         for port in entry.outputs:
             outputs[port.spec.name] = copy_out(interpreter, port)
         return outputs
 
-    def _fit(self, entry: Entry, arrays: Sequence[Array]) -> None:
+    def _fit(self, entry: Entry, arrays: Mapping[str, Array]) -> None:
         """Give the inputs the arrays' shapes, if they have others now.
 
         Raises:
             ValueError: the model cannot take them.
         """
-        wanted = {port.index: array.shape for port, array in zip(entry.inputs, arrays, strict=True)}
+        wanted = {port.index: arrays[port.spec.name].shape for port in entry.inputs}
         shapes = [wanted[port.index] for port in self._main.inputs]
         if shapes == self._shapes:
             return
@@ -288,9 +287,8 @@ class TfliteSession:
         try:
             self._resize_or_bypass(shapes)
         except Exception as error:
-            sizes = ", ".join(
-                f"{port.spec.name!r}: {list(a.shape)}" for port, a in zip(entry.inputs, arrays, strict=True)
-            )
+            names = [port.spec.name for port in entry.inputs]
+            sizes = ", ".join(f"{name!r}: {list(arrays[name].shape)}" for name in names)
             raise ValueError(f"the model cannot take inputs of these shapes{self._with_delegate()}: {sizes}") from error
         self._shapes = shapes
 
@@ -327,11 +325,10 @@ class TfliteSession:
             self._discard()
             self._resize(shapes)
 
-    def _run_other(self, entry: Entry, arrays: Sequence[Array]) -> dict[str, Array]:
+    def _run_other(self, entry: Entry, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Run a signature of another graph of the file; its runner resizes and allocates by itself."""
         runner = self._ready().get_signature_runner(entry.runner)
-        feeds = {port.spec.name: array for port, array in zip(entry.inputs, arrays, strict=True)}
-        results = runner(**feeds)
+        results = runner(**arrays)
         return {port.spec.name: np.asarray(results[port.spec.name]) for port in entry.outputs}
 
     def _read_signatures(self) -> dict[str, Entry]:
@@ -349,7 +346,7 @@ class TfliteSession:
 
         What cannot be learned stays as declared: real scalars, and all of a model that cannot take zeros.
         """
-        zeros = [zeros_for(port.spec) for port in self._main.inputs]
+        zeros = {port.spec.name: zeros_for(port.spec) for port in self._main.inputs}
         free = any(-1 in port.spec.shape for port in self._main.inputs)
         try:
             self._fit(self._main, zeros)

@@ -183,17 +183,16 @@ def are_ready(entry: Entry, looks: Sequence[Looks]) -> bool:
     )
 
 
-def check_shapes(entry: Entry, arrays: Sequence[Array]) -> None:
+def check_shapes(entry: Entry, arrays: Mapping[str, Array]) -> None:
     """Refuse what would spoil the interpreter; its own checks differ between packages.
 
     Raises:
         ValueError: a shape does not fit its spec.
     """
-    for port, array in zip(entry.inputs, arrays, strict=True):
-        if not port.spec.accepts(array.shape):
-            raise ValueError(
-                f"input {port.spec.name!r} has shape {list(array.shape)}, expected {list(port.spec.shape)}"
-            )
+    for spec in (port.spec for port in entry.inputs):
+        shape = arrays[spec.name].shape
+        if not spec.accepts(shape):
+            raise ValueError(f"input {spec.name!r} has shape {list(shape)}, expected {list(spec.shape)}")
 
 
 def copy_out(interpreter: Any, port: Port) -> Array:
