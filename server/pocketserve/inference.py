@@ -107,13 +107,17 @@ def run_tensors(
     return InferResponse(model.entry.name, model.version.name, outputs, id=request.id), timing
 
 
-def run_planned(running: Running, plan: Plan, body: memoryview, terms: Terms) -> tuple[EncodedBody, Timing]:
+def run_planned(running: Running, asked: tuple[Plan, memoryview], terms: Terms) -> tuple[EncodedBody, Timing]:
     """Answer a tensor request whose JSON part is known, with raw tensors only.
+
+    Args:
+        asked: the plan of the body, and the body.
 
     Raises:
         ApiError: as :func:`run_tensors`.
     """
     began = time.perf_counter_ns()
+    plan, body = asked
     prepared: Prepared | None = running.prepared.get(plan)
     if prepared is None:
         response, timing = run_tensors(running, plan.read(body), terms)

@@ -37,6 +37,7 @@ from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, Plan
 from pocketserve_wire.records import dataclass
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 _Known = tuple[ModelEntry, VersionEntry, VersionStatistics]
@@ -326,7 +327,11 @@ class Service:
             ApiError: for every fault of the request, the model or the server.
         """
         terms = terms or self.terms(request.parameters)
-        return self._count(name, version, terms, lambda running: run_tensors(running, request, terms, row_by_row))
+
+        def run(running: Running, asked: InferRequest, terms: Terms) -> tuple[InferResponse, Timing]:
+            return run_tensors(running, asked, terms, row_by_row)
+
+        return self._count(name, version, terms, run, request)
 
     def refusal(
         self, name: str, version: str | None, head: memoryview, follower: memoryview | None = None
@@ -396,7 +401,7 @@ class Service:
         Raises:
             ApiError: for every fault of the request, the model or the server.
         """
-        return self._count(name, version, terms, lambda running: run_planned(running, plan, body, terms))
+        return self._count(name, version, terms, run_planned, (plan, body))
 
     def predict(
         self,
@@ -417,11 +422,11 @@ class Service:
         """
         terms = terms or self.terms({})
 
-        def run(running: Running) -> tuple[Prediction, Timing]:
-            prediction = run_raw_input(running, body, options, terms, hints)
+        def run(running: Running, asked: memoryview, terms: Terms) -> tuple[Prediction, Timing]:
+            prediction = run_raw_input(running, asked, options, terms, hints)
             return prediction, prediction.timing
 
-        return self._count(name, version, terms, run)
+        return self._count(name, version, terms, run, body)
 
     def terms(
         self,
@@ -442,13 +447,20 @@ class Service:
         """
         return read_terms(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation, received)
 
-    def _count(self, name: str, version: str | None, terms: Terms, run: Callable[[Running], tuple[T, Timing]]) -> T:
+    def _count(
+        self,
+        name: str,
+        version: str | None,
+        terms: Terms,
+        run: Callable[[Running, A, Terms], tuple[T, Timing]],
+        asked: A,
+    ) -> T:
         """Run one request on a version that is held meanwhile, and count how it ended.
 
-        Every request goes through here: nested context managers would cost it more than all that they do.
+        Every request goes through here: nested context managers would cost it more than all that they do, and so
+        would a closure, for which ``asked`` is handed through.
         """
         entry, found, statistics = self._find(name, version)
-        started = time.perf_counter_ns()
         engine = self.engine
         try:
             if terms.rank > DEFAULT_RANK and self.power.low:
@@ -458,14 +470,14 @@ class Service:
             try:
                 running = engine.acquire(entry, found, terms.deadline, terms.cancellation)
                 try:
-                    result, timing = run(running)
+                    result, timing = run(running, asked, terms)
                 finally:
                     engine.release(running)
             finally:
                 self._end()
         except BaseException as error:
             code = error.code if isinstance(error, ApiError) else None
-            statistics.record_failure(time.perf_counter_ns() - started, code)
+            statistics.record_failure(int(1e9 * (time.monotonic() - terms.arrived)), code)
             raise
         statistics.record_success(timing)
         return result

@@ -60,8 +60,8 @@ class ApiResponse:
     content_type: str = JSON
     chunks: list[bytes | memoryview] = field(default_factory=list)
     json_length: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
     compressible: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
     retry_after_s: float | None = None
 
 

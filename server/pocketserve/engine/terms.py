@@ -34,7 +34,6 @@ class Terms:
     def __init__(
         self,
         deadline: float,
-        *,
         arrived: float = 0.0,
         rank: int = DEFAULT_RANK,
         stream: str = "",
@@ -109,14 +108,12 @@ def read_terms(
     if deadline is not None and deadline < ends:
         ends = deadline
     if not parameters:
-        return Terms(ends, arrived=arrived, cancellation=cancellation)
+        return Terms(ends, arrived, DEFAULT_RANK, "", cancellation)
     timeout = _whole(parameters, "timeout", MAX_TIMEOUT_US, "microseconds")
     if timeout:
         ends = min(ends, now + timeout / 1e6)
     priority = _whole(parameters, "priority", MAX_PRIORITY, "a whole number")
-    return Terms(
-        ends, arrived=arrived, rank=priority or DEFAULT_RANK, stream=_stream(parameters), cancellation=cancellation
-    )
+    return Terms(ends, arrived, priority or DEFAULT_RANK, _stream(parameters), cancellation)
 
 
 def _whole(parameters: Mapping[str, Any], name: str, most: int, what: str) -> int:
