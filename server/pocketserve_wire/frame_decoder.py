@@ -90,6 +90,7 @@ class FrameDecoder:
         self._header: Header | None = None
         self._payload = _NOTHING
         self._last: bytearray | None = None
+        self._target = b""
         self._wanted = self._filled = 0
         self._padding = 0
         self._discarding = 0
@@ -199,7 +200,8 @@ class FrameDecoder:
         """Read a header, if it is whole, and take what is there of the payload."""
         have = self._end - self._start
         if have < HEADER_BYTES:
-            self._check_first_bytes(have)
+            if have:
+                self._check_first_bytes(have)
             return False
         try:
             header = parse_header(self._buffer, self._start)
@@ -253,8 +255,6 @@ class FrameDecoder:
 
     def _check_first_bytes(self, have: int) -> None:
         """Tell a peer of another protocol from one whose first bytes are still on their way."""
-        if not have:
-            return
         first = bytes(self._view[self._start : self._start + min(have, 8)])
         if MARK.startswith(first[:2]):
             return
@@ -328,10 +328,14 @@ class FrameDecoder:
             return Frame(kind, request_id, arg, json_length=json_length, discarded=True)
         if self.reuse and BUFFER_BYTES < self._wanted <= FIRST_BODY_BYTES:
             self._last = self._payload
-        payload, self._payload = memoryview(self._payload), _NOTHING
+        memory, self._payload = self._payload, _NOTHING
         ext_start = self._padding + target_length
         body_start = ext_start + ext_length
-        target = bytes(payload[self._padding : ext_start]) if target_length else b""
+        target = self._target
+        if len(target) != target_length or not memory.startswith(target, self._padding):
+            # Peers ask for the same again and again: the same object is made once, and hashed once.
+            target = self._target = bytes(memory[self._padding : ext_start])
+        payload = memoryview(memory)
         ext = parse_ext(payload[ext_start:body_start]) if ext_length else {}
         return Frame(kind, request_id, arg, target, ext, json_length, payload[body_start:])
 

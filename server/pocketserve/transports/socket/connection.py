@@ -83,7 +83,7 @@ class Connection(StreamReader):
         self._watched = self._closed = self._half_closed = self._going_away = self._ending = False
         self._frame_begun: float | None = None
         self._incoming = 0  # bytes of the body that is on its way, if it is counted
-        self._frames = 0  # that were whole when we looked last
+        self._frames = 0  # that were whole when this one was begun
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, server.patience.receive_timeout)
 
@@ -130,13 +130,12 @@ class Connection(StreamReader):
     def _receive(self, *, waits: bool = True) -> bool | None:
         """Wait for bytes; whether to go on reading. Without waiting None says that nothing came."""
         decoder = self._decoder
-        if decoder.frames != self._frames:  # one that was passed over is whole too
-            self._frames = decoder.frames
+        if not decoder.mid_frame:
             self._frame_begun = None
-        if decoder.mid_frame:
+        else:
             now = time.monotonic()
-            if self._frame_begun is None:
-                self._frame_begun = now
+            if self._frame_begun is None or decoder.frames != self._frames:  # one that was passed over is whole too
+                self._frame_begun, self._frames = now, decoder.frames
             elif now - self._frame_begun > self._server.patience.frame:
                 raise self._unfinished()
         try:
