@@ -333,7 +333,7 @@ class _Work:
 
 
 class _PlainWork:
-    """A prepared request's run on whichever session it gets, as :class:`_Work`."""
+    """A prepared request's run on whichever session it gets, as :class:`_Work`; there is nothing to forget."""
 
     __slots__ = ("arrays", "signature")
 
@@ -342,7 +342,6 @@ class _PlainWork:
         self.signature = signature
 
     def __call__(self, session: Session) -> dict[str, Array]:
-        _forget(session)
         return _run(session, self.arrays, self.signature)
 
 

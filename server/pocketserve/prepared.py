@@ -18,6 +18,7 @@ from pocketserve.engine.running import Running
 from pocketserve.tensors import Array, TensorSpec, plain_memory, to_tensor
 from pocketserve_wire import DATATYPES
 from pocketserve_wire.oip import EncodedBody, InferResponse, Plan, RequestedOutput, encode_infer_response
+from pocketserve_wire.tensor import element_count
 
 MOST: Final = 64
 """Kept for one loaded version; then all are forgotten, which costs a check each."""
@@ -27,10 +28,10 @@ Looks = list[tuple[np.dtype[Any], tuple[int, ...]]]
 
 
 class Prepared:
-    """One kind of request on one loaded version: plain runs only, without sequences, rows to split or quantising.
+    """One kind of request on one loaded version: plain runs only, without state, rows to split or quantising.
 
     Args:
-        inputs: the session's name, dtype, shape, and first byte in the body of each.
+        inputs: the session's name, dtype, shape, elements, and first byte in the body of each.
         outputs: the caller's and the session's name of each that is asked for, and its datatype where the dtype does
             not tell it.
         response: the answer without its tensors.
@@ -46,7 +47,7 @@ class Prepared:
         self,
         signature: str | None,
         rows: int,
-        inputs: Sequence[tuple[str, np.dtype[Any], tuple[int, ...], int]],
+        inputs: Sequence[tuple[str, np.dtype[Any], tuple[int, ...], int, int]],
         outputs: Sequence[tuple[str, str, str | None]],
         response: InferResponse,
     ) -> None:
@@ -60,10 +61,10 @@ class Prepared:
     def arrays(self, body: memoryview) -> dict[str, Array]:
         """The inputs by the session's names; they share the body's memory."""
         found = {}
-        # Of a memoryview, ndarray would keep the object below only: nobody would see that its memory is looked at.
-        memory = np.frombuffer(body, np.uint8)
-        for own, dtype, shape, start in self._inputs:
-            found[own] = np.ndarray(shape, dtype, memory, start)
+        for own, dtype, shape, count, start in self._inputs:
+            # Not np.ndarray(): it would keep the object below the memoryview only, and nobody would see that its
+            # memory is looked at.
+            found[own] = np.frombuffer(body, dtype, count, start).reshape(shape)
         return found
 
     def encode(self, results: Mapping[str, Array]) -> EncodedBody:
@@ -103,10 +104,11 @@ def remember(
         bound: the entry point's inputs.
         wanted: the outputs that it was answered with, and the session's names of them.
     """
-    if not plan.all_raw:
+    # Not model.resettable: asking a protocol costs a third of a whole request.
+    if not plan.all_raw or hasattr(running.model.sessions[0], "reset"):
         return
     inputs = [
-        (bound.by_name[name][1], np.dtype(DATATYPES[datatype].typestr), shape, start)
+        (bound.by_name[name][1], np.dtype(DATATYPES[datatype].typestr), shape, element_count(shape), start)
         for name, datatype, shape, start, _, _ in plan.inputs
     ]
     outputs = [(asked.name, own, "BF16" if spec.datatype == "BF16" else None) for asked, (spec, own) in wanted]

@@ -7,7 +7,7 @@ in `budget.py`, and what happens while nobody asks in `janitor.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,9 @@ class Engine:
         available_memory: bytes that can be had now, asked at each load; half of them are the budget where the settings
             name none.
         tuning: what was measured on this device; None knows nothing.
+
+    Attributes:
+        crowded: true as long as a request waits for any model; asked without a lock, once for each request.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Engine:
         self._power = power or PowerWatch()
         self._watch = cores.CoreWatch(usable_cores, self._power)
         self._scheduler = Scheduler(self._watch.runs_at_a_time, clock)
+        self.crowded: Collection[object] = self._scheduler.sharing.contenders
         self._clock = clock
         self._slots = SlotTable(clock)
         self._by_key, self._lock = self._slots.by_key, self._slots.lock  # at hand for every request
@@ -160,11 +164,6 @@ class Engine:
     def memory_budget(self) -> int:
         """Bytes that all loaded versions may hold."""
         return self._budget.size
-
-    @property
-    def crowded(self) -> bool:
-        """Whether a request waits for any model; asked without a lock, once for each request."""
-        return bool(self._scheduler.sharing.contenders)
 
     def memory_held(self) -> int:
         """Bytes that all loaded versions are thought to hold."""
