@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hostile_frames import Hostile
 from pocketserve_wire.faults import ConnectionFaultError
@@ -20,6 +22,7 @@ from pocketserve_wire.frames import (
     HEADER_BYTES,
     MAX_EXT_BYTES,
     MAX_TARGET_BYTES,
+    Extension,
     Frame,
     FrameType,
     encode_frame,
@@ -114,6 +117,15 @@ def test_only_a_whole_request_is_looked_at():
         decoder.buffer()[: len(other)] = other
         decoder.received(len(other))
         assert decoder.peek() is None
+
+
+@given(st.lists(st.sampled_from([b"GET /", b"GET /a", b"GET /b", b"GET /ab", b"POST /a"]), max_size=8), st.booleans())
+def test_a_target_is_its_own_frame_s(targets, with_ext):
+    ext = {Extension.CONTENT_TYPE: b"a/b"} if with_ext else {}
+    frames = [Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/") for number, target in enumerate(targets, 1)]
+    decoder = FrameDecoder(FROM_CLIENT, MOST_BODY)
+    taken = decoder.feed(b"".join(map(encode_frame, frames)))
+    assert [(one.target, one.ext, bytes(one.body)) for one in taken] == [(target, ext, b"/") for target in targets]
 
 
 def long_request(number: int, fill: int, size: int = 100_000) -> bytes:
