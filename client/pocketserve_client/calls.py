@@ -26,11 +26,13 @@ class Sender:
     Args:
         transport: what carries them.
         reconnect: seconds for which a lost server is looked for.
+        token_advice: what to do about a token that the server does not accept.
     """
 
-    def __init__(self, transport: Transport, reconnect: float) -> None:
+    def __init__(self, transport: Transport, reconnect: float, token_advice: str = "") -> None:
         self.transport = transport
         self._reconnect = reconnect
+        self._token_advice = token_advice
 
     def send(self, request: Request) -> Answer:
         """Send a request and wait for its answer.
@@ -43,6 +45,14 @@ class Sender:
             return checked(self.transport.send(request))
         except ConnectionLostError as lost:
             return self.send_again(request, lost)
+        except ServerError as error:
+            raise self.advised(error) from None
+
+    def advised(self, error: PocketserveError) -> PocketserveError:
+        """The error, with what to do about it where it is about the token."""
+        if not isinstance(error, ServerError) or error.code != "UNAUTHORIZED" or error.advice:
+            return error
+        return ServerError(error.status, error.code, error.message, self._token_advice)
 
     def send_again(self, request: Request, lost: ConnectionLostError) -> Answer:
         """Repeat a request whose connection was lost, until the server is back or the time is over.
@@ -62,6 +72,8 @@ class Sender:
                 return checked(self.transport.send(request))
             except ConnectionLostError as error:
                 lost = error
+            except ServerError as error:
+                raise self.advised(error) from None
         raise lost
 
 
@@ -93,6 +105,8 @@ class Call(Generic[T]):
             self._pending = sender.transport.start(request)
         except ConnectionLostError as lost:
             self._lost = lost
+        except ServerError as error:
+            raise sender.advised(error) from None
 
     def done(self) -> bool:
         """Whether the answer, or a failure, is there.
@@ -120,7 +134,7 @@ class Call(Generic[T]):
             try:
                 self._outcome = self._answer(timeout)
             except PocketserveError as error:
-                self._outcome = error
+                self._outcome = self._sender.advised(error)
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._decode(self._outcome)

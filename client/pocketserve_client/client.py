@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import numpy.typing as npt
@@ -14,17 +14,16 @@ import numpy.typing as npt
 from pocketserve_client.arrays import Array, as_array, as_tensor
 from pocketserve_client.automatic import AutomaticTransport
 from pocketserve_client.calls import Call, Sender
-from pocketserve_client.credentials import find_token
+from pocketserve_client.credentials import find_credentials
 from pocketserve_client.errors import AddressError, ServerError
 from pocketserve_client.http import DEFAULT_URL, HttpTransport
+from pocketserve_client.inputs import RawInput, raw_body, with_hint
 from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import OCTETS, Answer, Request, Transport
 from pocketserve_wire import oip, strict_json
 
 DEFAULT_HOST = "127.0.0.1"
-
-RawInput = bytes | bytearray | memoryview | str | Path | BinaryIO | Sequence[Any] | Mapping[str, Any]
 
 
 class Client:
@@ -33,8 +32,9 @@ class Client:
     Args:
         url: ``socket://HOST:PORT`` or ``http://HOST:PORT``. By default ``POCKETSERVE_URL``, else this machine's
             default ports, the socket where it can be reached and HTTP where not.
-        token: the access token; by default ``POCKETSERVE_TOKEN``, else what is in the token file.
-        token_file: where to read the token, if it is not where the server keeps it by default.
+        token: the access token; by default what is in ``token_file``, else ``POCKETSERVE_TOKEN``, else what is in the
+            file that ``POCKETSERVE_TOKEN_FILE`` names, or where a server of the same user keeps it.
+        token_file: a file that holds it.
         timeout: seconds for connecting, and for each answer (over HTTP: for each wait for bytes).
         reconnect: seconds for which a call looks for a server that was lost, before it fails. Only calls that may be
             repeated without harm do: all but :meth:`load`, :meth:`unload` and steps of a sequence.
@@ -54,8 +54,9 @@ class Client:
     ) -> None:
         self.url = url or os.environ.get("POCKETSERVE_URL") or DEFAULT_URL
         chosen = None if self.url == DEFAULT_URL and url is None else self.url
-        self._transport = _open(chosen, token or find_token(token_file), timeout)
-        self._sender = Sender(self._transport, reconnect)
+        credentials = find_credentials(token, token_file)
+        self._transport = _open(chosen, credentials.token, timeout)
+        self._sender = Sender(self._transport, reconnect, credentials.advice)
 
     def __enter__(self) -> Client:
         return self
@@ -195,8 +196,9 @@ class Client:
         """Send raw input, get a labelled answer.
 
         Args:
-            data: a picture or ``.npy`` file, as its bytes, its ``Path`` or opened in binary mode; or a JSON-like value
-                (numbers, features). A ``str`` is a text.
+            data: a picture, sound or ``.npy`` file, as its bytes, its ``Path`` or opened in binary mode; a NumPy array,
+                which is sent as such a file and is the input tensor's values; or a JSON-like value (numbers,
+                features). A ``str`` is a text.
             top_k: entries of the answer at most.
             threshold: lowest score that is answered.
             annotate: ``png`` asks for the picture with the answer drawn on it instead of the answer, ``both`` for the
@@ -216,7 +218,10 @@ class Client:
             TypeError: the data is nothing of these.
         """
         query = {"top_k": top_k, "threshold": threshold, "version": version, "annotate": annotate, **(parameters or {})}
-        return _prediction(self._sender.send(_predict_request(model, data, query, wait, content_type)))
+        try:
+            return _prediction(self._sender.send(_predict_request(model, data, query, wait, content_type)))
+        except ServerError as error:
+            raise with_hint(error, data) from None
 
     def async_predict(
         self,
@@ -298,27 +303,12 @@ def _tensors(answer: Answer) -> dict[str, Array]:
 def _predict_request(
     model: str, data: RawInput, query: Mapping[str, Any], wait: float | None, content_type: str
 ) -> Request:
-    body = _raw_body(data)
+    body = raw_body(data)
     given = {name: str(value) for name, value in query.items() if value is not None}
     if wait is not None:
         given.setdefault("timeout_ms", str(1000 * wait))
     path = f"/predictions/{_segment(model)}" + (f"?{urlencode(given, quote_via=quote)}" if given else "")
     return Request("POST", path, [body] if len(body) else [], 0, content_type, wait)
-
-
-def _raw_body(data: RawInput) -> bytes | memoryview:
-    if isinstance(data, Path):
-        return data.read_bytes()
-    if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, bytes | bytearray | memoryview):
-        return memoryview(data).cast("B")
-    if hasattr(data, "read"):
-        content = data.read()
-        if not isinstance(content, bytes | bytearray | memoryview):
-            raise TypeError("the file is open for text: open it with 'rb', or give its Path")
-        return memoryview(content).cast("B")
-    return strict_json.dumps(data)
 
 
 def _prediction(answer: Answer) -> Any:

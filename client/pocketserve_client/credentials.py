@@ -4,24 +4,69 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
 APP_NAME = "pocketserve"
+MAX_TOKEN_FILE = 1024
+"""Characters that are looked at; the server's own reading stops there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A token, or why there is none.
+
+    Attributes:
+        source: where it comes from, in words, or where it was looked for.
+    """
+
+    token: str | None
+    source: str
+
+    @property
+    def advice(self) -> str:
+        """What helps where the server does not accept it."""
+        return (
+            f"{self.source}. Client(token=…), Client(token_file=…), POCKETSERVE_TOKEN or POCKETSERVE_TOKEN_FILE give "
+            "the right one; a program that cannot read the server's file gets it with pocketserve_client.pair() and "
+            "the code that `pocketserve pair` shows"
+        )
+
+
+def find_credentials(
+    token: str | None = None, token_file: Path | None = None, environ: Mapping[str, str] = os.environ
+) -> Credentials:
+    """The token: the caller's own, else from the caller's file, else ``POCKETSERVE_TOKEN``, else from the file that
+    ``POCKETSERVE_TOKEN_FILE`` names, else from where a server of the same user keeps it.
+
+    A file that was named is the only one that is read: no other server's token takes the place of one that is missing.
+    """
+    if token:
+        return Credentials(token, "the token is the one that this client was given")
+    if token_file is not None:
+        return _of_file(token_file, "token_file")
+    if environ.get("POCKETSERVE_TOKEN"):
+        return Credentials(environ["POCKETSERVE_TOKEN"], "the token comes from the variable POCKETSERVE_TOKEN")
+    if environ.get("POCKETSERVE_TOKEN_FILE"):
+        return _of_file(Path(environ["POCKETSERVE_TOKEN_FILE"]), "POCKETSERVE_TOKEN_FILE")
+    return _of_file(platformdirs.user_state_path(APP_NAME) / "token", "the usual place")
 
 
 def find_token(token_file: Path | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The token from ``POCKETSERVE_TOKEN``, else from a file; None where there is none.
+    """The token as :func:`find_credentials` finds it; None where there is none."""
+    return find_credentials(None, token_file, environ).token
 
-    Args:
-        token_file: the file; by default ``POCKETSERVE_TOKEN_FILE``, else where a server of the same user keeps it.
-    """
-    if environ.get("POCKETSERVE_TOKEN"):
-        return environ["POCKETSERVE_TOKEN"]
-    named = environ.get("POCKETSERVE_TOKEN_FILE")
-    path = token_file or (Path(named) if named else platformdirs.user_state_path(APP_NAME) / "token")
+
+def _of_file(path: Path, named_by: str) -> Credentials:
     try:
-        return path.read_text(encoding="ascii").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
+        with Path(path).open(encoding="ascii") as file:
+            text = file.read(MAX_TOKEN_FILE).strip()
+    except OSError as error:
+        return Credentials(None, f"there is no token: {path} ({named_by}) cannot be read ({error.strerror})")
+    except UnicodeDecodeError:
+        text = ""
+    if not text:
+        return Credentials(None, f"there is no token: {path} ({named_by}) holds none")
+    return Credentials(text, f"the token comes from {path} ({named_by})")

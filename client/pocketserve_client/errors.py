@@ -35,12 +35,19 @@ class ServerError(PocketserveError):
     Attributes:
         status: the HTTP status, over either transport.
         code: the stable code, such as ``MODEL_NOT_FOUND``; empty when something else than this server answered.
+        message: what the server said.
+        advice: what this client knows besides; the error's text is both.
     """
 
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, status: int, code: str, message: str, advice: str = "") -> None:
+        super().__init__(status, code, message, advice)  # all of them, so that it can be pickled
         self.status = status
         self.code = code
+        self.message = message
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.advice}" if self.advice else self.message
 
     @property
     def is_retryable(self) -> bool:

@@ -352,6 +352,7 @@ def test_a_missing_token_is_one_sentence(run, server, tmp_path):
     (tmp_path / "other").write_text("x" * 43)
     line = run("models", "--url", server.url, "--token-file", tmp_path / "other", code=1)
     assert "a valid token is required" in line and "pocketserve token" in line and "--token-file" in line
+    assert f"the token comes from {tmp_path / 'other'} (token_file)" in line and "Client(" not in line
 
 
 @pytest.mark.parametrize("protocol", ["http", "socket"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import socket
 import threading
 from collections.abc import Iterator
@@ -210,6 +211,84 @@ def test_a_wrong_token_is_said(server, token):
         assert (caught.value.status, caught.value.code) == (401, "UNAUTHORIZED")
 
 
+@pytest.mark.parametrize("transport", ["http", "socket"])
+def test_a_refused_token_is_told_with_where_it_came_from(server, tmp_path, monkeypatch, transport):
+    """And with the ways to the right one, whichever call meets it, and also once the error was on another process."""
+    url = server.url if transport == "http" else f"socket://127.0.0.1:{server.ready['socket']['port']}"
+    missing = tmp_path / "none"
+    monkeypatch.setenv("POCKETSERVE_TOKEN", "x" * 43)
+    for options, source in [
+        ({"token": "y" * 43}, "the token is the one that this client was given"),
+        ({}, "the token comes from the variable POCKETSERVE_TOKEN"),
+        (
+            {"token_file": missing},
+            f"there is no token: {missing} (token_file) cannot be read (No such file or directory)",
+        ),
+    ]:
+        with Client(url, **options) as client:
+            calls = (client.index, lambda c=client: c.async_infer("digits", {}).result())
+            for call in calls:
+                with pytest.raises(ServerError) as caught:
+                    call()
+                assert source in str(caught.value) and "pocketserve_client.pair()" in caught.value.advice
+                again = pickle.loads(pickle.dumps(caught.value))
+                assert (again.status, again.code, str(again)) == (401, "UNAUTHORIZED", str(caught.value))
+
+
+PETALS = [5.1, 3.5, 1.4]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        np.array(PETALS),
+        np.array(PETALS, np.float32),
+        np.array([PETALS], ">f4"),
+        np.array([PETALS] * 2, np.float32)[::2],
+        [np.float32(value) for value in PETALS],
+        tuple(PETALS),
+        dict(zip(("sepal_length", "sepal_width", "petal_length"), np.array(PETALS), strict=True)),
+        [np.array(PETALS)],
+    ],
+)
+def test_numbers_may_be_numpys(client, data):
+    (answer,) = client.predict("petals", data)["predictions"]
+    assert answer["value"] == pytest.approx(0.2266, abs=1e-3)
+    assert client.async_predict("petals", data).result()["predictions"] == [answer]
+
+
+def test_an_array_is_the_input_tensor(client):
+    """Of any task that takes ``.npy`` files."""
+    (spec,) = client.model_metadata("digits")["inputs"]
+    answer = client.predict("digits", np.zeros([max(1, size) for size in spec["shape"]], np.float32), top_k=1)
+    assert answer["task"] == "image-classification" and len(answer["predictions"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (np.array(["a"]), "arrays of numbers, not of <U1: give a list, or send tensors with infer()"),
+        (np.array([object()]), "not of object"),
+        (object(), "this is a object; tensors by name go to infer()"),
+        ([{1, 2}], "this is a set"),
+        ({"a": b"x"}, "this is a bytes"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_before_it_is(data, said):
+    with Client("http://127.0.0.1:1", "x") as client, pytest.raises(TypeError) as caught:
+        client.predict("petals", data)
+    assert said in str(caught.value)
+
+
+def test_the_name_of_a_file_is_no_file(client, monkeypatch):
+    monkeypatch.chdir(MODELS / "digits" / "samples")
+    with pytest.raises(ServerError, match=r"a str is a text: give Path\('7.png'\) to send that file"):
+        client.predict("digits", "7.png")
+    with pytest.raises(ServerError) as caught:
+        client.predict("digits", "no-such.png")
+    assert "Path" not in str(caught.value)
+
+
 def test_nobody_there(server):
     with socket.socket() as bound:  # bound but not listening: nobody else gets the port
         bound.bind(("127.0.0.1", 0))
@@ -309,8 +388,9 @@ def test_the_token_is_looked_for_in_order(tmp_path, monkeypatch):
         (tmp_path / name).write_text(f"{name}\n")
     both = {"POCKETSERVE_TOKEN": "variable", "POCKETSERVE_TOKEN_FILE": str(tmp_path / "named")}
     named = {"POCKETSERVE_TOKEN_FILE": str(tmp_path / "named")}
-    assert find_token(tmp_path / "given", both) == "variable"
-    assert find_token(tmp_path / "given", named) == "given"
+    assert find_token(None, both) == "variable"
+    assert find_token(tmp_path / "given", both) == "given"
+    assert find_token(tmp_path / "missing", both) is None  # another server's token does not take its place
     assert find_token(None, named) == "named"
     assert find_token(None, {}) is None
     monkeypatch.setattr("platformdirs.user_state_path", lambda name: tmp_path / "state" / name)

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pocketserve import __version__
@@ -101,7 +102,7 @@ def _near(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
     return f" (did you mean {' or '.join(alike)}?)" if alike else ""
 
 
-def _sentence(error: Exception, token_file: object) -> str:
+def _sentence(error: Exception, token_file: Path | None) -> str:
     text, code = str(error).strip(), getattr(error, "code", None)
     asked = type(error).__name__ == "ServerError"
     text = text.replace(READ_AGAIN, " (`pocketserve models` lists all and reads the folder again)" if asked else "")
@@ -111,6 +112,9 @@ def _sentence(error: Exception, token_file: object) -> str:
         fault = token_variable_fault() if token_file is None else None
         if fault is not None:
             return fault
+        from pocketserve_client.credentials import find_credentials
+
+        text = f"{getattr(error, 'message', text)}; {find_credentials(None, token_file).source}"
         return f"{text}; --token-file names the file of the server's token, POCKETSERVE_TOKEN holds the token itself"
     designed = (CommandError,)
     if isinstance(error, designed) or type(error).__module__.startswith("pocketserve"):

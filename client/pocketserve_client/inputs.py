@@ -1,0 +1,87 @@
+"""What ``predict`` takes, as the bytes of a request."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from pocketserve_client.arrays import Array
+from pocketserve_client.errors import ServerError
+from pocketserve_wire import strict_json
+
+RawInput = bytes | bytearray | memoryview | str | Path | BinaryIO | Sequence[Any] | Mapping[str, Any] | Array
+
+MAX_FILE_NAME: Final = 4096
+
+
+def raw_body(data: RawInput) -> bytes | memoryview:
+    """The body of a request for raw input.
+
+    Raises:
+        OSError: the file cannot be read.
+        TypeError: the data is nothing that can be sent.
+    """
+    if isinstance(data, Path):
+        return data.read_bytes()
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytes | bytearray | memoryview):
+        return memoryview(data).cast("B")
+    if isinstance(data, np.ndarray):
+        return _npy(data)
+    if hasattr(data, "read"):
+        content = data.read()
+        if not isinstance(content, bytes | bytearray | memoryview):
+            raise TypeError("the file is open for text: open it with 'rb', or give its Path")
+        return memoryview(content).cast("B")
+    try:
+        return strict_json.dumps(data)
+    except TypeError:
+        return strict_json.dumps(_plain(data))
+
+
+def with_hint(error: ServerError, data: RawInput) -> ServerError:
+    """The error; where a text was sent that is the name of a file, the error with that hint."""
+    if error.status == 400 and isinstance(data, str) and len(data) < MAX_FILE_NAME and _is_file(data):
+        hint = f"a str is a text: give Path({data!r}) to send that file"
+        return ServerError(error.status, error.code, error.message, hint)
+    return error
+
+
+def _npy(array: Array) -> memoryview:
+    """The array as a ``.npy`` file, with this machine's byte order."""
+    if array.dtype.kind not in "biuf":
+        raise TypeError(
+            f"predict() takes arrays of numbers, not of {array.dtype}: give a list, or send tensors with infer()"
+        )
+    file = io.BytesIO()
+    np.save(file, array.astype(array.dtype.newbyteorder("="), copy=False), allow_pickle=False)
+    return file.getbuffer()
+
+
+def _plain(value: Any) -> Any:
+    """A JSON-like value whose numbers may be NumPy's."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise TypeError(
+        f"predict() takes bytes, a Path, a file, an array, or JSON-like values, and this is a {type(value).__name__}; "
+        "tensors by name go to infer()"
+    )
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return os.path.isfile(text)
+    except ValueError:
+        return False
