@@ -257,6 +257,11 @@ def test_without_a_server(run, tmp_path):
     [
         (["petals", "abc"], "'abc' is neither a file nor a number"),
         (["petals", "1", "2", "x"], "is neither a file nor a number"),
+        (
+            ["petals", "5,1", "3,5", "1,4"],
+            "'5,1' is a decimal comma or two numbers: write 5.1 for the one, and 5 1 for",
+        ),
+        (["petals", "5,1 -3,5"], "'5,1' is a decimal comma or two numbers"),
         (["petals", "1", "2"], "2 values are no whole row; the model takes 3: sepal_length"),
         (["petals", "[1, 2"], "failed to parse the request JSON"),
         (["petals", SEVEN], "this model takes numbers"),
@@ -319,6 +324,13 @@ def test_a_name_like_no_other_is_told_where_names_are(run, connection):
 
 def test_a_path_needs_local(run, connection):
     assert "--local loads" in run("predict", MODELS / "digits", SEVEN, *connection, code=1)
+
+
+def test_labels_that_are_too_few_are_told(run, tmp_path):
+    shutil.copytree(MODELS / "digits", tmp_path / "digits")
+    (tmp_path / "digits/labels.txt").write_text("zero\none\n")
+    told = "the model has 2 labels for 10 classes, so that names are missing or stand for other classes"
+    assert told in run("inspect", tmp_path / "digits")
 
 
 def test_entries_without_a_label_show_their_number(run):

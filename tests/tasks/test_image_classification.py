@@ -13,7 +13,7 @@ import pytest
 from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.image_classification import ImageClassification
-from pocketserve.tasks.labels import Labels
+from pocketserve.tasks.labels import Labels, mismatch
 from pocketserve.tasks.picture_input import PictureInput, picture_shape
 from pocketserve.tensors import Array, Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
@@ -71,6 +71,27 @@ def test_floats_from_0_to_1() -> None:
     array = prepared()
     assert array.dtype == np.float32
     np.testing.assert_allclose(array[0], PIXELS / 255.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("names", "classes", "offset", "told"),
+    [
+        (["a", "b", "c"], 3, 0, ""),
+        (["a", "b", "c", "", " "], 3, 0, ""),
+        (["a", "b"], 3, -1, ""),
+        (["none", "a", "b", "c"], 3, 1, ""),
+        ([], 3, 0, ""),
+        (["no", "yes"], 1, 0, ""),
+        (["a", "b"], -1, 0, ""),
+        (["a", "b"], 3, 0, "the model has 2 labels for 3 classes, so that"),
+        (["a"], 3, 0, "the model has 1 label for 3 classes"),
+        (["none", "a", "b", "c"], 3, 0, "the model has 4 labels for 3 classes"),
+        (["a", "b", "c"], 3, 1, "the model has 3 labels for 3 classes with label_offset = 1"),
+    ],
+)
+def test_labels_that_are_not_as_many_as_the_classes(names: list[str], classes: int, offset: int, told: str) -> None:
+    said = mismatch(Labels(names), classes, offset)
+    assert said.startswith(told) and bool(said) is bool(told)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table, printable
 
 MAX_ROWS = 50
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+"""Several such words are nearly always meant as fractions; as twice as many numbers they would be wrong rows."""
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -95,6 +98,12 @@ def read_input(words: Sequence[str]) -> bytes:
         if os.path.lexists(word):
             what = "is a folder; name a file" if os.path.isdir(word) else "is a file, but one is asked at a time"
             raise CommandError(f"{word!r} {what}")
+    parts = " ".join(words).split()
+    if len(parts) > 1 and all(DECIMAL_COMMA.fullmatch(part) for part in parts):
+        raise CommandError(
+            f"{parts[0]!r} is a decimal comma or two numbers: write {parts[0].replace(',', '.')} for the one, and "
+            f"{parts[0].replace(',', ' ')} for the other"
+        )
     numbers = [_number(word) for word in text.replace(",", " ").split()]
     return json.dumps(numbers).encode()
 

@@ -51,6 +51,7 @@ class AudioClassification:
 
     def __init__(self, entrance: SoundInput, rate: TensorSpec | None, ranking: Ranking, pool: str) -> None:
         self.labels = ranking.labels.names
+        self.problem = ranking.problem
         self._entrance = entrance
         self._rate = rate
         self._ranking = ranking

@@ -12,7 +12,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import drawing
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, single_run
 from pocketserve.tasks.facts import ModelFacts
-from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
 from pocketserve.tasks.picture_input import PictureInput, picture_input, takes_picture
 from pocketserve.tasks.preprocessing import CONFIG
 from pocketserve.tasks.scores import Calibration, activate, calibration_of, real_values, threshold_of
@@ -76,7 +76,7 @@ class ImageClassification:
     Args:
         picture: the only input.
         output: the scores, one per class.
-        labels: class names; empty where none are known.
+        labels: class names; empty where none are known. Too few or too many are told as the task's ``problem``.
         options: how scores are read.
         calibration: of the scores, applied last.
     """
@@ -92,6 +92,7 @@ class ImageClassification:
         calibration: Calibration | None = None,
     ) -> None:
         self.labels = labels.names
+        self.problem = mismatch(labels, output.shape[-1] if output.shape else 1, options.label_offset)
         self._labels = labels
         self._picture = picture
         self._output = output

@@ -13,6 +13,7 @@ from pocketserve.runtimes.tflite_archive import labels_of, strangeness
 from pocketserve.runtimes.tflite_metadata import FileType, TensorMetadata
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.preprocessing import CONFIG, literal
+from pocketserve.wording import counted
 from pocketserve_wire.records import dataclass
 
 MAX_LABELS_BYTES = 8 * 2**20
@@ -85,6 +86,25 @@ def read_labels(folder: Path, name: str) -> list[str]:
 def label_of(labels: Sequence[str], index: int) -> str:
     """The class's name, or its number where no name is known."""
     return (labels[index].strip() if 0 <= index < len(labels) else "") or str(index)
+
+
+def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
+    """What to say of labels that are not as many as the classes; empty where they are, or nothing is known.
+
+    Args:
+        classes: how many the model has; what is not above 1 tells nothing, since one score may stand for two classes.
+        offset: what is added to a class's number to find its label.
+    """
+    names = len(labels.names)
+    while names and not labels.names[names - 1].strip():
+        names -= 1
+    if not names or classes <= 1 or names == classes + offset:
+        return ""
+    shifted = f" with label_offset = {offset}" if offset else ""
+    return (
+        f"the model has {counted(names, 'label')} for {classes:,} classes{shifted}, so that names are missing or stand "
+        "for other classes: complete the labels, or set [classification] label_offset in model.toml"
+    )
 
 
 def _of_tflite(facts: ModelFacts, output: int | None) -> Labels:

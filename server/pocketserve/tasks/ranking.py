@@ -11,7 +11,7 @@ from pocketserve.repository.sections.vision import ClassificationOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.facts import ModelFacts
-from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
 from pocketserve.tasks.preprocessing import CONFIG
 from pocketserve.tasks.scores import Calibration, activate, calibration_of, real_values, threshold_of
 from pocketserve.tensors import Array, TensorSpec
@@ -34,6 +34,11 @@ class Ranking:
     labels: Labels
     options: ClassificationOptions
     calibration: Calibration | None = None
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the labels; empty if nothing is."""
+        return mismatch(self.labels, self.spec.shape[-1] if self.spec.shape else 1, self.options.label_offset)
 
     def rows(self, array: Array) -> Array:
         """An output as scores, float64 [rows, classes]; one number for two labels is the second one's probability."""

@@ -26,11 +26,14 @@ def select_task(facts: ModelFacts) -> Task:
         name = next((name for name in MODULES if task_module(name).fits(facts)), "tensors")
     if name == "tensors":
         return Tensors(facts.inputs, facts.manifest.state.feedback)
+    where = (facts.entry.name, facts.version.name)
     try:
-        return task_module(name).create(facts)
+        task: Task = task_module(name).create(facts)
     except MetadataError as error:
         if facts.manifest.task is not None:
             raise
-        where = (facts.entry.name, facts.version.name)
         log.warning("%s, version %r, is served as tensors, not as %s: %s", *where, name, error)
         return Tensors(facts.inputs, facts.manifest.state.feedback, problem=str(error))
+    if problem := getattr(task, "problem", ""):
+        log.warning("%s, version %r: %s", *where, problem)
+    return task

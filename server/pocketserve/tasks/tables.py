@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from itertools import islice, zip_longest
 from typing import Any
@@ -20,6 +21,12 @@ from pocketserve_wire.limits import MAX_JSON_CONTAINERS
 
 MAX_ROWS = 100_000
 MAX_SHOWN = 50
+MAX_LOOKED_AT = 65_536
+POINT = "; numbers have a decimal point, 5.1 and not 5,1"
+_COMMA = re.compile(r"[+-]?\d+,\d+")
+_COMMA_IN_LINE = re.compile(r"(?:^|[;\t \"])[+-]?\d{1,20},\d{1,20}(?:$|[;\t \"\r])", re.MULTILINE)
+"""Such a number, where something else than a comma separates it from the next."""
+
 MAX_CELLS = MAX_JSON_CONTAINERS
 """Cells of one CSV document: each costs dozens of bytes once split, for two on the wire."""
 
@@ -66,6 +73,7 @@ class Rows:
         if rows is None:
             raise invalid_input(
                 "this model takes numbers: send a JSON array of features, an object by feature name, or lines of CSV"
+                f"{_foreign_spelling(body)}"
             )
         self._check_widths(rows)
         return arrays.fit_values(rows, self.spec)
@@ -103,7 +111,8 @@ class Rows:
         found = {name: _number(cell) for name, cell in zip(head, line, strict=True)}
         unread = next((name for name, value in found.items() if value is None), None)
         if unread is not None:
-            raise invalid_input(f"row {index}: feature {unread!r:.80} is no number")
+            hint = POINT if any(_COMMA.fullmatch(cell.strip()) for cell in line) else ""
+            raise invalid_input(f"row {index}: feature {unread!r:.80} is no number{hint}")
         return self._row(found, index)
 
     def _check_widths(self, rows: Sequence[Any]) -> None:
@@ -114,7 +123,8 @@ class Rows:
             raise invalid_input(f"{counted(len(rows), 'value is', 'values are')} no whole row; {takes}")
         for index, row in enumerate(rows):
             if isinstance(row, list) and len(row) != width >= 0:
-                raise invalid_input(f"row {index} has {counted(len(row), 'value')}; {takes}")
+                hint = POINT if len(row) == 2 * width else ""  # as if each number were two
+                raise invalid_input(f"row {index} has {counted(len(row), 'value')}; {takes}{hint}")
 
     def _row(self, row: Any, index: int) -> list[Any]:
         if not isinstance(row, dict):
@@ -126,6 +136,9 @@ class Rows:
         if unknown or missing:
             fault = f"unknown feature {unknown[0]!r}" if unknown else f"feature {missing[0]!r} is missing"
             raise invalid_input(f"row {index}: {fault}; the model takes {', '.join(self._features)}")
+        comma = next((name for name in row if isinstance(row[name], str) and _COMMA.fullmatch(row[name].strip())), None)
+        if comma is not None:
+            raise invalid_input(f"row {index}: feature {comma!r} is a text, {row[comma]!r:.40}{POINT}")
         return [row[name] for name in self._features]
 
 
@@ -152,6 +165,15 @@ def _check_cells(text: str) -> None:
     cells = text.count(",") + max(text.count("\n"), text.count("\r"))
     if cells > MAX_CELLS:
         raise invalid_input(f"the CSV has {cells} cells, the limit is {MAX_CELLS}; send it in parts")
+
+
+def _foreign_spelling(body: memoryview) -> str:
+    """What a table that cannot be read may have been meant to be, for the error's end: spreadsheets write what is usual
+    in a country."""
+    text = bytes(body[:MAX_LOOKED_AT]).decode("utf-8", errors="replace")
+    if _COMMA_IN_LINE.search(text):
+        return POINT
+    return "; separate the numbers by commas, not by semicolons" if ";" in text.partition("\n")[0] else ""
 
 
 def _number(cell: str) -> int | float | None:

@@ -34,6 +34,7 @@ class TabularClassification:
 
     def __init__(self, rows: Rows, ranking: Ranking) -> None:
         self.labels = ranking.labels.names
+        self.problem = ranking.problem
         self._rows = rows
         self._ranking = ranking
 

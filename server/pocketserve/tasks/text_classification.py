@@ -81,6 +81,7 @@ class TextClassification:
 
     def __init__(self, encoder: TextEncoder, ranking: Ranking, max_chars: int) -> None:
         self.labels = ranking.labels.names
+        self.problem = ranking.problem
         self._encoder = encoder
         self._ranking = ranking
         self._max_chars = max_chars
