@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from conftest import MODELS, ROOT, START_TIMEOUT_S
+from ports import free_port
 
 DOCUMENT = ROOT / "docs" / "termux.md"
 SCRIPTS = [ROOT / "install-termux.sh", *sorted(p for p in (ROOT / "termux").rglob("*") if p.is_file())]
@@ -232,20 +232,14 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 @pytest.fixture
 def termux(tmp_path) -> Termux:
     port = free_port()
     return Termux(
         tmp_path,
         {
-            "POCKETSERVE_HTTP_PORT": port,
-            "POCKETSERVE_SOCKET_PORT": free_port(),
+            "POCKETSERVE_HTTP_PORT": str(port),
+            "POCKETSERVE_SOCKET_PORT": str(free_port()),
             "POCKETSERVE_URL": f"http://127.0.0.1:{port}",
         },
     )

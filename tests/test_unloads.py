@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from pocketserve.config import load_config
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.service import Service
 from pocketserve.unloads import FOLDER, Unloads
+from ports import free_port
 
 
 def test_what_was_unloaded_is_on_file_until_a_clean_end(tmp_path: Path) -> None:
@@ -90,12 +90,6 @@ def test_a_start_that_fails_does_not_forget(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "--load no-such-model" in done.stderr
     assert Unloads(tmp_path, MODELS, port).names == {"petals"}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def is_served(server: Server, model: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ import pytest
 
 from conftest import MODELS, ROOT, Server, StartServer
 from pocketserve_client import Client, ServerError
+from ports import free_port
 
 from .conftest import load_script
 
@@ -199,8 +199,7 @@ def test_a_killed_server_that_comes_back_loses_no_call_of_java(
     new_server: StartServer, probe: Callable[..., list[object]], transport: str
 ) -> None:
     """The library finds the successor by itself, for the call under way and for the next one."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        ports = {"http": one.getsockname()[1], "socket": two.getsockname()[1]}
+    ports = {"http": free_port(), "socket": free_port()}
     options = [part for name, port in ports.items() for part in (f"--{name}-port", str(port))]
     first = new_server(MODELS, *options)
     token = Path(first.ready["token_file"])

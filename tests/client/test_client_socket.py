@@ -23,6 +23,7 @@ from pocketserve_client import (
     ServerUnreachableError,
 )
 from pocketserve_client import connection as connection_module
+from ports import free_port
 
 TIMEOUT_S = 30.0
 pytestmark = pytest.mark.live
@@ -125,8 +126,7 @@ def test_a_body_that_is_too_large_is_not_sent(new_server):
 @pytest.fixture
 def start(new_server: StartServer) -> Callable[[], Server]:
     """Starts a server without a token, again and again on the same ports."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        ports = ("--http-port", str(one.getsockname()[1]), "--socket-port", str(two.getsockname()[1]))
+    ports = ("--http-port", str(free_port()), "--socket-port", str(free_port()))
     return lambda: new_server(MODELS, *ports, "--no-auth")
 
 
@@ -226,9 +226,7 @@ def test_automatic_choice(server, monkeypatch):
     with Client(token=server.token) as client:
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
         assert client._transport._chosen is client._transport._socket
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        free = closed.getsockname()[1]
-    monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", free)
+    monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", free_port())
     with Client(token=server.token) as client:
         assert [client.predict("petals", [1, 2, 3])["model"] for _ in range(2)] == ["petals"] * 2
         assert client._transport._chosen is client._transport._http
@@ -300,9 +298,7 @@ def test_bad_addresses(url):
 
 
 def test_nobody_listens():
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        free = closed.getsockname()[1]
-    with Client(f"socket://127.0.0.1:{free}", "x") as client:
+    with Client(f"socket://127.0.0.1:{free_port()}", "x") as client:
         with pytest.raises(ServerUnreachableError, match="is the server running"):
             client.is_ready()
         with pytest.raises(ServerUnreachableError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import socket
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pocketserve.doctor.checkup import examine
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, Level
 from pocketserve.doctor.surroundings import Settings, read_settings
+from ports import free_port
 
 SHELL = "/bin/sh"
 BATTERY = '{"percentage": 80, "temperature": 31.5, "plugged": "UNPLUGGED"}'
@@ -146,11 +146,3 @@ class Phone:
     def complaints(self, limit: float = 10.0) -> list[Finding]:
         """What is not OK."""
         return [finding for finding in self.examine(limit) if finding.level is not Level.OK]
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

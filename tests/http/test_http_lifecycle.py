@@ -25,8 +25,11 @@ import requests
 
 from conftest import MODELS
 from pocketserve.config import PREFIX
+from ports import free_port
 
 TIMEOUT_S = 30.0
+ENDS_S = 20.0
+"""For a server to end, however busy the machine; requests under way would be waited for for longer."""
 ZEROS = json.dumps([0.0] * 64)
 NUMBERS = "[5.1,3.5,1.4]"
 LABELS = "".join(f"{digit}\n" for digit in range(10))
@@ -45,13 +48,6 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert monotonic() < ends
         pause.wait(0.005)
-
-
-def free_port() -> int:
-    """A port that nobody has now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def post(server, path: str, body: Any) -> requests.Response:
@@ -385,7 +381,7 @@ def test_open_connections_do_not_hold_the_server_up(new_server, models_copy):
 
 
 def test_a_port_is_free_again_after_the_end(new_server, models_copy):
-    first = new_server(models_copy)
+    first = new_server(models_copy, "--http-port", str(free_port()))
     assert first.call("GET", "/v2").status_code == 200
     assert first.stop() == 0
     second = new_server(models_copy, "--http-port", str(first.port))

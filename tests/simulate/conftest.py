@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from conftest import MODELS
 from pocketserve.simulate.device import DEVICES, PhoneModel
 from pocketserve.simulate.phone import Phone
 from pocketserve_client import Client
+from ports import free_port
 
 LIMIT_S = 60.0
 FLOWER, WIDTH = [5.1, 3.5, 1.4], 0.2266
@@ -35,10 +35,7 @@ def eventually(what: Callable[[], Any], limit: float = LIMIT_S) -> Any:
 
 def free_ports() -> tuple[int, int]:
     """Two ports that nobody has, for a server that has the same ones after it was killed."""
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
-            each.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+    return free_port(), free_port()
 
 
 @dataclasses.dataclass

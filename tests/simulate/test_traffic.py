@@ -11,11 +11,11 @@ import pytest
 
 from conftest import MODELS, Server, StartServer
 from pocketserve.simulate.questions import Question, prepare
-from pocketserve.simulate.run import free_ports
 from pocketserve.simulate.scenario import NEVER_READS, VANISHING, ScenarioError, Stream, parse_scenario
 from pocketserve.simulate.strangers import Stranger
 from pocketserve.simulate.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Addresses, App
 from pocketserve_client import Client
+from ports import free_port
 
 pytestmark = [pytest.mark.live, pytest.mark.simulated]
 
@@ -170,7 +170,7 @@ def test_strangers_harm_nobody_else(server: Server, questions: dict[str, list[Qu
 
 def test_a_stranger_without_a_server_goes_on_trying(tmp_path: Path, questions: dict[str, list[Question]]) -> None:
     (tmp_path / "token").write_text("a" * 64)
-    port = free_ports()[1]
+    port = free_port()
     where = Addresses("", f"socket://127.0.0.1:{port}", tmp_path / "token")
     for kind in (VANISHING, NEVER_READS):
         stranger = Stranger(kind, where, "petals", questions["pictures"][0])
