@@ -38,6 +38,11 @@ class Running:
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.server.port), WAIT_S)
 
+    def hurry(self, patience: Patience) -> None:
+        """Have another patience from now on: what must come before it ends is there by then, on a slow machine too."""
+        self.server._server.patience = patience
+        self.connect().close()  # it looks through its connections when one comes
+
     @property
     def channels(self) -> list:
         return list(self.server._server.active_channels.values())
@@ -143,20 +148,23 @@ def test_bytes_alone_win_a_stranger_no_time(start):
 
 
 def test_a_stranger_is_closed_after_its_answer_and_others_stay(start):
-    running = start(Patience(SHORT, LONG, LONG))
+    running = start(Patience(LONG, LONG, LONG))
     with running.connect() as friend, running.connect() as stranger, running.connect() as guesser:
         assert ask(friend).endswith(b"hello")
         assert ask(stranger, token=None).endswith(b"hello")
         assert ask(guesser, token="wrong").endswith(b"hello")
+        running.hurry(Patience(SHORT, LONG, LONG))
         assert is_closed(stranger) and is_closed(guesser)
         assert ask(friend).endswith(b"hello")
 
 
 def test_an_upload_with_the_token_is_no_stranger(start):
-    running = start(Patience(SHORT, LONG, LONG))
+    running = start(Patience(LONG, LONG, LONG))
     with running.connect() as connection, running.connect() as stranger:
         head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 2\r\n\r\n"
         connection.sendall(head.encode() + b"x")
+        until(lambda: any(channel.proven for channel in running.channels))
+        running.hurry(Patience(SHORT, LONG, LONG))
         assert is_closed(stranger)
         connection.sendall(b"y")
         assert connection.recv(65536).endswith(b"hello")
@@ -170,10 +178,11 @@ def test_who_has_the_token_is_closed_when_idle(start):
 
 
 def test_a_request_under_way_outlives_every_patience(start):
-    running = start(Patience(SHORT, SHORT, SHORT))
+    running = start(Patience(LONG, LONG, LONG))
     with running.connect() as connection:
         send(connection, "/wait")
         until(lambda: running.asked == ["/wait"])
+        running.hurry(Patience(SHORT, SHORT, SHORT))
         with running.connect() as stranger:
             assert is_closed(stranger)
         running.release.set()
@@ -258,10 +267,11 @@ def test_a_client_that_never_reads_holds_no_thread_and_little_memory(start):
 
 
 def test_a_client_that_never_reads_is_reset(start):
-    running = start(Patience(LONG, LONG, SHORT))
+    running = start(Patience(LONG, LONG, LONG))
     with running.connect() as connection:
         for _ in range(60):
             send(connection, "/large")
+        running.hurry(Patience(LONG, LONG, SHORT))
         until(lambda: running.channels == [])
         assert running.server.pending_output() == 0
         with running.connect() as honest:
@@ -269,10 +279,11 @@ def test_a_client_that_never_reads_is_reset(start):
 
 
 def test_without_connections_the_loop_sleeps_for_good(start):
-    running = start(Patience(SHORT, SHORT, SHORT))
+    running = start(Patience(LONG, LONG, LONG))
     rest, rests = running.server._server.rest, []
     running.server._server.rest = lambda: rests.append(rest()) or rests[-1]
     with running.connect() as connection:
         assert ask(connection).endswith(b"hello")
+        running.hurry(Patience(SHORT, SHORT, SHORT))
         assert is_closed(connection)
     until(lambda: bool(rests) and rests[-1] is None)

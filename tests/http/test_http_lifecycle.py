@@ -341,7 +341,7 @@ def test_a_signal_lets_requests_finish_and_refuses_new_ones(new_server, models_c
     assert server.process.poll() is None and not under_way.done()
     slow.finish()
     assert under_way.result(TIMEOUT_S).status_code == 200
-    assert server.process.wait(5) == 0
+    assert server.process.wait(ENDS_S) == 0
     assert not ready_file(server).exists()
     with pytest.raises(requests.ConnectionError):
         has_begun_to_drain(server)
@@ -355,7 +355,7 @@ def test_a_second_signal_ends_at_once(new_server, models_copy, slow, number):
     server.process.send_signal(number)
     until(lambda: has_begun_to_drain(server))
     server.process.send_signal(number)
-    assert server.process.wait(5) == 1
+    assert server.process.wait(ENDS_S) == 1
     with pytest.raises(requests.ConnectionError):
         under_way.result(TIMEOUT_S)
 
@@ -364,7 +364,7 @@ def test_a_request_that_does_not_finish_is_not_waited_for_longer_than_set(new_se
     server = new_server(models_copy, "--drain-timeout", "0.6")
     under_way = slow.begin(server)
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(5) == 0
+    assert server.process.wait(ENDS_S) == 0
     with pytest.raises(requests.ConnectionError):
         under_way.result(TIMEOUT_S)
     assert "requests were still running" in server.log.read_text()
@@ -376,7 +376,7 @@ def test_open_connections_do_not_hold_the_server_up(new_server, models_copy):
     with socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as half:
         half.sendall(b"POST /predictions/petals HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(5) == 0
+        assert server.process.wait(ENDS_S) == 0
         assert half.recv(1) == b""
 
 

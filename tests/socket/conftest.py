@@ -1,10 +1,10 @@
-"""Connections to a shared server, a request as slow as a test wants, and a server with little patience."""
+"""Connections to a shared server, a request as slow as a test wants, and servers in this process."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
@@ -21,7 +21,9 @@ from pocketserve.transports.socket.server import SocketServer
 from pocketserve.transports.socket.watcher import Watcher
 
 TOKEN = "t" * 43
-HURRIED = Patience(handshake=0.3, frame=0.3, stall=0.3, quiet=0.1, lingering=0.3, wrong_proof=0.01)
+RESTLESS: dict[str, float] = {"quiet": 0.1, "lingering": 0.3, "wrong_proof": 0.01}
+"""What ends no connection that a slow machine holds up; the protocol's own times are as long as always."""
+
 LABELS = "".join(f"{digit}\n" for digit in range(10))
 
 
@@ -101,12 +103,18 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
 
 class Local:
-    """A socket server in this process, with little patience unless told otherwise."""
+    """A socket server in this process.
 
-    def __init__(self, patience: Patience = HURRIED, watcher: Watcher | None = None, **settings: Any) -> None:
+    Args:
+        patience: those of its times that the test waits for, such as ``{"frame": 0.3}``.
+    """
+
+    def __init__(
+        self, patience: Mapping[str, float] | None = None, watcher: Watcher | None = None, **settings: Any
+    ) -> None:
         options = {"models_dir": MODELS, "state_dir": STATE, "socket_port": 0, "quarantine": False} | settings
         self.service = Service(Config(**options))
-        self.server = SocketServer(self.service, TOKEN, patience, watcher)
+        self.server = SocketServer(self.service, TOKEN, Patience(**RESTLESS | (patience or {})), watcher)
         self.server.start()
 
     def connect(self, **options: Any) -> Framed:
@@ -121,7 +129,7 @@ class Local:
 
 @pytest.fixture
 def local() -> Iterator[Callable[..., Local]]:
-    """Starts servers in this process: ``local(socket_idle=0.5)``."""
+    """Starts servers in this process: ``local({"frame": 0.3}, socket_idle=1)``."""
     started: list[Local] = []
 
     def start(*arguments: Any, **settings: Any) -> Local:

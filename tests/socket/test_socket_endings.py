@@ -18,6 +18,8 @@ from pocketserve_wire.frames import Frame, FrameType, encode_frame
 
 NUMBERS = b"[5.1, 3.5, 1.4]"
 PETALS = "POST /predictions/petals"
+ENDS_S = 20.0
+"""For a server to end, however busy the machine; requests under way would be waited for for longer."""
 
 
 def goaway(peer: Framed) -> Frame:
@@ -87,19 +89,19 @@ def test_a_quiet_connection_costs_no_thread(local, until):
 
 
 def test_a_connection_without_any_frame_is_closed(local):
-    server = local(socket_idle=0.3)
+    server = local(socket_idle=1.0)
     with server.connect() as peer:
-        assert peer.limits.idle_ms == 300
+        assert peer.limits.idle_ms == 1000
         assert peer.call("GET /v2").status == 200
         assert goaway(peer).arg == GoAwayReason.IDLE
         assert peer.ends().frame is None
 
 
 def test_one_that_waits_for_an_answer_is_not_idle(new_server, models_copy, slow, local):
-    with local(socket_idle=0.2, models_dir=models_copy).connect() as peer:
+    with local(socket_idle=1.0, models_dir=models_copy).connect() as peer:
         asked = peer.ask(slow.target, slow.body)
         slow.begun()
-        peer.socket.settimeout(0.6)
+        peer.socket.settimeout(1.5)
         with pytest.raises(TimeoutError):
             peer.next()
         peer.socket.settimeout(30)
@@ -117,7 +119,7 @@ def big(peer: Framed) -> tuple[str, bytes]:
 
 
 def test_who_does_not_read_is_given_up(local, until):
-    server = local()
+    server = local({"stall": 0.3})
     with server.connect(receive_buffer=4096) as peer:
         peer.ask(*big(peer))
         until(lambda: not server.server.connections)
@@ -128,7 +130,7 @@ def test_who_does_not_read_is_given_up(local, until):
 
 
 def test_who_only_asks_is_given_up(local, until):
-    server = local()
+    server = local({"stall": 0.3})
     with server.connect(receive_buffer=4096) as peer:
         ping = encode_frame(Frame(FrameType.PING)) * 1000
         with suppress(OSError):  # it is reset, or nobody takes more
@@ -177,7 +179,7 @@ def test_a_signal_lets_requests_finish(new_server, models_copy, slow, number):
         slow.finish()
         assert sorted(busy.answers(3)) == asked
         assert busy.ends().frame is None
-    assert server.process.wait(5) == 0
+    assert server.process.wait(ENDS_S) == 0
     assert "Traceback" not in server.log.read_text()
 
 
@@ -189,7 +191,7 @@ def test_a_second_signal_ends_at_once(new_server, models_copy, slow):
         server.process.send_signal(signal.SIGTERM)
         goaway(peer)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(5) == 1
+        assert server.process.wait(ENDS_S) == 1
         assert peer.ends().frame is None
 
 
@@ -201,7 +203,7 @@ def test_peers_that_hang_do_not_hold_the_server_up(new_server, models_copy):
     deaf.ask(*big(deaf))
     stranger = Framed(server.socket_port, None, greet=False)
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(5) == 0
+    assert server.process.wait(ENDS_S) == 0
     for connection in (half, deaf, stranger):
         connection.close()
 

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from pocketserve.transports.socket.patience import Patience
 from pocketserve_wire.faults import ConnectionFault
 from pocketserve_wire.frames import HEADER, Frame, FrameType, encode_frame, json_frame
 
@@ -174,7 +173,7 @@ def test_an_end_within_a_frame_is_no_fault(server, cut):
 
 
 def test_a_frame_that_is_begun_must_be_finished(local):
-    server = local()
+    server = local({"frame": 0.3})
     for cut in (1, 24, 40):
         with server.connect() as peer:
             peer.send(peer.write("POST /predictions/petals", b"[1,2,3]")[:cut])
@@ -184,21 +183,21 @@ def test_a_frame_that_is_begun_must_be_finished(local):
 
 def test_optional_frames_that_are_whole_are_not_taken_for_one_that_is_not(local):
     """Each ends within the next piece that is sent, so that there is never a moment without a frame begun."""
-    patience = Patience(frame=1.0, quiet=0.1)
-    with local(patience).connect() as peer:
+    patience, quiet = 2.0, 0.1
+    with local({"frame": patience, "quiet": quiet}).connect() as peer:
         frame = header(0x80, body=8) + bytes(8)
-        ends, pause = time.monotonic() + 1.5 * patience.frame, threading.Event()
+        ends, pause = time.monotonic() + 1.25 * patience, threading.Event()
         peer.send(frame[:10])
         while time.monotonic() < ends:
-            pause.wait(patience.quiet / 2)
+            pause.wait(quiet / 2)
             peer.send(frame[10:] + frame[:10])
         peer.send(frame[10:])
-        pause.wait(1.5 * patience.frame)  # and the last leaves no clock behind
+        pause.wait(1.25 * patience)  # and the last leaves no clock behind
         assert peer.call("GET /v2").status == 200
 
 
 def test_drops_of_bytes_do_not_finish_it(local):
-    with local().connect() as peer:
+    with local({"frame": 0.3}).connect() as peer:
         peer.socket.settimeout(0.02)
         frame = iter(peer.write("POST /predictions/petals", bytes(1000)))
         while not peer.waiting:

@@ -221,7 +221,7 @@ def test_http_on_the_wrong_port_is_told_so(server, method):
 
 
 def test_a_stranger_who_takes_too_long_is_shut_out(local):
-    server = local()
+    server = local({"handshake": 0.3})
     for said in (b"", b"OI", hello()[:-1]):
         with Framed(server.server.port, None, greet=False) as stranger:
             stranger.send(said)
@@ -229,7 +229,7 @@ def test_a_stranger_who_takes_too_long_is_shut_out(local):
 
 
 def test_drops_of_bytes_do_not_buy_time(local, until):
-    server = local()
+    server = local({"handshake": 0.3})
     with Framed(server.server.port, None, greet=False) as stranger:
         stranger.socket.settimeout(0.02)
         left = iter(hello())
