@@ -21,6 +21,8 @@ from framed import Framed
 from places import MODELS, ROOT, STATE, find_assets, find_hostile
 
 START_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 300.0
+"""A model's first request imports its framework, and so did its trial: minutes where the disk is slow and cold."""
 os.environ.setdefault("POCKETSERVE_TFJS_MODULES", str(Path(sys.prefix) / "tfjs"))
 
 pytest_plugins = ("suite",)
@@ -63,7 +65,7 @@ class Server:
         """Send one request with the token."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         headers |= options.pop("headers", {})
-        return self.session.request(method, self.url + path, headers=headers, timeout=60, **options)
+        return self.session.request(method, self.url + path, headers=headers, timeout=CALL_TIMEOUT_S, **options)
 
     def stop(self) -> int:
         """End it with SIGTERM; returns the exit code."""

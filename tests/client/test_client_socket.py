@@ -169,10 +169,12 @@ def test_calls_that_change_something_are_not_repeated(start):
 
 def test_a_frozen_server_is_noticed(new_server, monkeypatch):
     """It takes connections and bytes and says nothing: Android freezes apps like that."""
-    monkeypatch.setattr(connection_module, "PING_AFTER_S", 0.2)
     server = new_server(MODELS)
-    with Client(address(server), server.token, timeout=2.0, reconnect=0.0) as client:
-        client.predict("petals", [1, 2, 3])
+    with Client(address(server), server.token, reconnect=0.0) as first:
+        first.predict("petals", [1, 2, 3])  # loads it, which is no sign of life for as long as it takes
+    monkeypatch.setattr(connection_module, "PING_AFTER_S", 0.2)
+    with Client(address(server), server.token, timeout=TIMEOUT_S, reconnect=0.0) as client:
+        client.is_ready()
         os.kill(server.process.pid, signal.SIGSTOP)
         os.waitpid(server.process.pid, os.WUNTRACED)  # until all of its threads stand still
         try:
@@ -180,6 +182,7 @@ def test_a_frozen_server_is_noticed(new_server, monkeypatch):
                 client.predict("petals", [1, 2, 3])
         finally:
             os.kill(server.process.pid, signal.SIGCONT)
+        monkeypatch.undo()
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
 
 

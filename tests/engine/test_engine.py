@@ -435,7 +435,8 @@ def test_what_is_idle_for_its_keep_alive_time_is_unloaded(bench, caplog):
     held = one.running("petals")
     one.clock.now += 1
     assert one.engine.sweep() is None
-    assert is_closed(held) and one.state("petals") is State.ON_DEMAND
+    until(lambda: is_closed(held))  # by the janitor, where it was at it already
+    assert one.state("petals") is State.ON_DEMAND
     one.ask("petals")
     assert counted(caplog, "loaded petals/tflite") == 2
 
@@ -681,8 +682,8 @@ def test_a_model_without_room_for_two_of_it_is_not_opened_beside_itself(bench):
         one.engine.sweep()
         assert one.running("petals") is held and held.model.threads == 2
     one.engine.sweep()
-    until(lambda: one.loaded() == [])
-    assert one.state("petals") is State.ON_DEMAND and is_closed(held)
+    until(lambda: one.loaded() == [] and is_closed(held))
+    assert one.state("petals") is State.ON_DEMAND
     one.ask("petals")
     assert one.running("petals").model.threads == 1
 
@@ -777,7 +778,7 @@ def test_a_model_with_open_sequences_is_not_opened_again(bench, adding):
         assert one.engine.running("adding", version) is running
         running.sequences.leave(step, sequence, failed=True)
         one.engine.sweep()
-        assert one.engine.running("adding", version) is not running
+        until(lambda: one.engine.running("adding", version) is not running)
 
 
 def test_a_sequence_that_begins_while_its_model_is_opened_again_goes_on(bench, adding):
@@ -793,7 +794,7 @@ def test_a_sequence_that_begins_while_its_model_is_opened_again_goes_on(bench, a
         assert one.engine.running("adding", version) is running and not is_closed(running)
         running.sequences.leave(step, begun[0][0], failed=True)
         one.engine.sweep()
-        assert one.engine.running("adding", version) is not running
+        until(lambda: one.engine.running("adding", version) is not running)
 
 
 # --- The end
