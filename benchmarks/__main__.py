@@ -12,7 +12,9 @@ from pathlib import Path
 
 from benchmarks import (
     against_peers,
+    batching,
     cold_start,
+    fairness,
     idle,
     java,
     many_models,
@@ -39,6 +41,8 @@ BENCHMARKS: Benchmarks = {
     "C1": cold_start.run,
     "M1": model_work.run_m1,
     "T1": model_work.run_t1,
+    "B1": batching.run,
+    "F1": fairness.run,
     "G1": many_models.run,
     "O1": overload.run,
     "L1": idle.run,

@@ -16,10 +16,12 @@ class Load:
 
     Attributes:
         latencies: microseconds of each call.
+        by_call: the same for each of the calls.
         seconds: how long it lasted.
     """
 
     latencies: list[float] = field(default_factory=list)
+    by_call: list[list[float]] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -35,7 +37,8 @@ def closed_loop(calls: Sequence[Call], seconds: float, *, spins: bool = False) -
         spins: never sleep, as the open load does. A core that sleeps leaves the others more speed, so a rate that was
             reached beside it is not one that can be held beside a busy one.
     """
-    load = Load()
+    load = Load(by_call=[[] for _ in calls])
+    places = {id(call): kept for call, kept in zip(calls, load.by_call, strict=True)}
     poller = select.poll()
     under_way: dict[int, tuple[Call, float]] = {}
 
@@ -60,6 +63,7 @@ def closed_loop(calls: Sequence[Call], seconds: float, *, spins: bool = False) -
                 continue
             now = time.perf_counter()
             load.latencies.append((now - left) * 1e6)
+            places[id(call)].append(load.latencies[-1])
             del under_way[fd]
             if now >= began + seconds:
                 poller.unregister(fd)

@@ -10,12 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import calls, grpc_call
+from benchmarks import calls, grpc_call, protobuf
 from benchmarks.processes import BENCH_FOLDER, ROOT, SERVER_CORE, StartError, module
 
 INSTALL_TIMEOUT_S = 1800
@@ -89,15 +88,15 @@ def _floats(body: bytes) -> object:
 
 def _grpc(values: np.ndarray) -> bytes:
     """One element of BYTES: of FP32 or of raw contents MLServer makes a Python number each."""
-    field = grpc_call.field
+    field = protobuf.field
     contents = field(8, values.tobytes())
     tensor = field(1, "x") + field(2, "BYTES") + field(3, b"\1") + field(5, contents)
     return field(1, "echo") + field(5, tensor)
 
 
 def _grpc_floats(message: bytes) -> object:
-    tensor = grpc_call.fields(grpc_call.fields(message)[5])
-    return np.frombuffer(grpc_call.fields(tensor[5])[8], "<f4")
+    tensor = protobuf.fields(protobuf.fields(message)[5])
+    return np.frombuffer(protobuf.fields(tensor[5])[8], "<f4")
 
 
 PEERS = (
@@ -121,14 +120,22 @@ def ensure(peer: Peer, *, install: bool) -> None:
     Raises:
         StartError: it is not there and cannot be made.
     """
-    if not peer.environment:
-        return
-    if not install:
-        if not Path(peer.python()).exists():
-            raise StartError(f"left out: its environment is not there: python tools/environment.py {peer.environment}")
-        return
-    if reason := _install(peer.environment):
+    if peer.environment:
+        ensure_environment(peer.environment, install=install)
+
+
+def ensure_environment(name: str, *, install: bool) -> str:
+    """Make an environment under ``.bench``, unless it is there; gives its interpreter.
+
+    Raises:
+        StartError: it is not there and cannot be made.
+    """
+    python = BENCH_FOLDER / name / "bin" / "python"
+    if not install and not python.exists():
+        raise StartError(f"left out: its environment is not there: python tools/environment.py {name}")
+    if install and (reason := _install(name)):
         raise StartError(f"left out: its environment cannot be made: {reason}")
+    return str(python)
 
 
 @functools.cache

@@ -188,6 +188,7 @@ def our_server(
     core: int = SERVER_CORE,
     environment: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
+    python: str = sys.executable,
 ) -> Iterator[Ours]:
     """A server of ours on free ports, without a token.
 
@@ -196,7 +197,7 @@ def our_server(
     """
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder, "ready.json")
-        command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--no-auth", "--log-level", "error"]
+        command = [python, "-m", "pocketserve", "serve", str(models), "--no-auth", "--log-level", "error"]
         command += ["--http-port", "0", "--socket-port", "0", "--ready-file", str(ready)]
         with process([*command, *options], core, environment, log) as child:
             ends = time.monotonic() + START_TIMEOUT_S

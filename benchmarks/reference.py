@@ -63,11 +63,17 @@ class Graph:
         self.graph.tensors, self.graph.operators = [], []
         self.tree.subgraphs = [self.graph]
 
-    def tensor(self, name: str, shape: Sequence[int], values: Any = None) -> int:
-        """Add a tensor, constant when it has values; returns its index."""
+    def tensor(self, name: str, shape: Sequence[int], values: Any = None, *, free: bool = False) -> int:
+        """Add a tensor, constant when it has values; returns its index.
+
+        Args:
+            free: its first dimension may be any.
+        """
         item = self.schema.TensorT()
         item.name, item.shape, item.buffer = name.encode(), list(shape), 0
         item.type = self.schema.TensorType.FLOAT32
+        if free:
+            item.shapeSignature = [-1, *shape[1:]]
         if values is not None:
             if values.dtype == np.int32:
                 item.type = self.schema.TensorType.INT32
@@ -121,13 +127,22 @@ def echo_model(count: int) -> bytes:
     return graph.finish(image, scores)
 
 
-def work_model(layers: int) -> bytes:
-    """A chain of fully connected layers that share one matrix, which is orthogonal, so that nothing overflows."""
+def work_matrix() -> np.ndarray:
+    """Orthogonal, so that a long chain of it overflows nowhere."""
+    drawn = np.random.default_rng(1).normal(size=(WORK_WIDTH, WORK_WIDTH))
+    return np.linalg.qr(drawn)[0].astype(np.float32)
+
+
+def work_model(layers: int, *, free: bool = False) -> bytes:
+    """A chain of fully connected layers that share one matrix.
+
+    Args:
+        free: it takes any number of rows.
+    """
     graph = Graph()
-    matrix = np.linalg.qr(np.random.default_rng(1).normal(size=(WORK_WIDTH, WORK_WIDTH)))[0].astype(np.float32)
-    weights = graph.tensor("weights", [WORK_WIDTH, WORK_WIDTH], matrix)
-    taken = given = graph.tensor("x", [1, WORK_WIDTH])
+    weights = graph.tensor("weights", [WORK_WIDTH, WORK_WIDTH], work_matrix())
+    taken = given = graph.tensor("x", [1, WORK_WIDTH], free=free)
     for layer in range(layers):
-        before, given = given, graph.tensor(f"y{layer}", [1, WORK_WIDTH])
+        before, given = given, graph.tensor(f"y{layer}", [1, WORK_WIDTH], free=free)
         graph.operator("FULLY_CONNECTED", [before, weights, -1], given, "FullyConnectedOptions")
     return graph.finish(taken, given)

@@ -29,12 +29,11 @@ from benchmarks.grpc_call import (
     SETTINGS,
     WINDOW_UPDATE,
     GrpcCall,
-    field,
-    fields,
     frame,
 )
 from benchmarks.peers import reason_of
 from benchmarks.processes import NotHere, arrange
+from benchmarks.protobuf import field, fields
 from benchmarks.samples import Comparison, Result, growth, summary
 from benchmarks.timing import FULL, Effort
 

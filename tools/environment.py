@@ -59,6 +59,8 @@ ENVIRONMENTS = {
         also=("tflite-runtime==2.14.0", "numpy<2"),
     ),
     "bench": Environment(".bench/own", ("tflite", "image", "qr", "bench")),
+    # Every framework that batches, for one row of the benchmarks.
+    "frameworks": Environment(".bench/frameworks", ("tflite", "torch", "onnx"), also=("torch==2.13.0",)),
     # Other servers, to measure against. torch is named where it is needed, or a build with gigabytes of CUDA comes.
     # httptools is not among what MLServer requires; its HTTP server is faster with it.
     "mlserver": Environment(".bench/mlserver", (), also=("mlserver==1.7.1", "httptools==0.9.0"), project=False),
