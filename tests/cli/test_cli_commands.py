@@ -18,6 +18,7 @@ import pytest
 from conftest import MODELS
 from pocketserve import __version__
 from pocketserve.cli import COMMANDS, main
+from pocketserve.cli.bench import busy
 from pocketserve.cli.models import _print_models
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"
@@ -525,12 +526,25 @@ def test_bench_measures_every_way(run):
     assert set(found["latency_ms"]) == {"in_process", "socket", "http"}
     assert all(len(way["samples"]) == 3 and way["p50"] <= way["p99"] for way in found["latency_ms"].values())
     assert found["inputs"] == [{"name": "features", "shape": [1, 3]}]
+    assert found["version"] == "tflite" and "litert" in found["runtime"] and found["threads"] >= 1
+    assert found["first_answer_ms"] > 0 and found["warm_up"] == 3
 
 
 @pytest.mark.live
 def test_bench_prints_a_table(run):
     printed = run("bench", MODELS / "digits" / "digits.tflite", "--rounds", "1")
     assert "over the socket" in printed and "over HTTP" in printed
+
+
+def test_bench_warns_beside_other_work():
+    cores = os.cpu_count() or 1
+    assert busy(None) == "" and busy(0.4 * cores) == ""
+    assert f"load was {2.0 * cores:.1f} on {cores} core" in busy(2.0 * cores)
+
+
+@pytest.mark.parametrize("words", [["--tune", "--reset"], ["--force"]])
+def test_bench_takes_no_option_for_nothing(run, words):
+    assert "--tune" in run("bench", "digits", *words, code=1)
 
 
 def test_bench_names_an_unknown_model(run):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pocketserve.cli import CommandError
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_json, print_table
 from pocketserve.cli.own_server import OwnServer, own_server
 from pocketserve.cli.progress import Progress
+from pocketserve.wording import counted
 
 if TYPE_CHECKING:
     from pocketserve.tensors import Array
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T", int, float)
 
 WARM_UP = 10
+BUSY_SHARE = 1.0
+"""From this load for each core on, somebody else is likely measured too. Android counts waiting drivers as well."""
+
 MAX_ROUNDS = 1_000_000
 MAX_SECONDS = 86_400
 MEMORY_KEYS = {"Rss": "resident", "Pss": "proportional", "Private_Clean": "private", "Private_Dirty": "private"}
@@ -51,6 +57,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
+    if options.tune and options.reset:
+        raise CommandError("--tune finds settings and --reset forgets them; ask for one of the two")
+    if options.force and not options.tune:
+        raise CommandError("--force belongs to --tune")
     if options.tune or options.reset:
         from pocketserve.cli import tune
 
@@ -59,15 +69,19 @@ def run(options: argparse.Namespace) -> int:
     from pocketserve_client.arrays import as_tensor
     from pocketserve_wire.oip import InferRequest
 
+    load = load_now()  # before our own work is part of it
     service, name = open_local(options.model, options.models_dir, threads=options.threads)
     version = options.model_version
     try:
         with service.running(name, version) as (_, running):
-            inputs = random_inputs(running.model.inputs.specs)
+            model = running.model
+            inputs = random_inputs(model.inputs.specs)
         request = InferRequest(inputs=[as_tensor(key, value) for key, value in inputs.items()], binary_output=True)
         settings = ("--threads", str(options.threads), "--low-power", "off")
+        found = {"model": name, "version": model.version.name, "runtime": model.runtime, "threads": model.threads}
         with own_server(service.config.models_dir, *settings) as server:
-            result = _measure(options, name, inputs, lambda: service.infer(name, version, request), server)
+            measured = _measure(options, name, inputs, lambda: service.infer(name, version, request), server)
+        result = {**found, **measured, "load": load}
     finally:
         service.close()
     if options.json:
@@ -90,28 +104,28 @@ def _measure(
         Client(server.socket, token_file=server.token_file) as framed,
         Client(server.http, token_file=server.token_file) as http,
     ):
-        before = memory_of(server.pid)
         version = options.model_version
         ways: dict[str, Callable[[], object]] = {
             "in_process": in_process,
             "socket": lambda: framed.infer(name, inputs, version=version),
             "http": lambda: http.infer(name, inputs, version=version),
         }
+        before, began = memory_of(server.pid), time.perf_counter()
+        ways["socket"]()
+        first = (time.perf_counter() - began) * 1e3
         samples = _samples(ways, options.rounds, options.seconds)
         after = memory_of(server.pid)
     return {
-        "model": name,
-        "version": version,
         "inputs": [{"name": key, "shape": list(value.shape)} for key, value in inputs.items()],
+        "first_answer_ms": first,
+        "warm_up": min(WARM_UP, options.rounds),
         "latency_ms": {way: {**summary(kept), "samples": kept} for way, kept in samples.items()},
         "server_memory_bytes": {"before_loading": before, "after": after},
     }
 
 
 def _samples(ways: Mapping[str, Callable[[], object]], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of each way, taken in turn."""
-    for call in ways.values():
-        call()  # loads the model
+    """Milliseconds of each way, taken in turn; the first turns do not count."""
     samples: dict[str, list[float]] = {way: [] for way in ways}
     ends, progress = time.monotonic() + seconds, Progress()
     for turn in range(-min(WARM_UP, rounds), rounds):
@@ -128,10 +142,29 @@ def _samples(ways: Mapping[str, Callable[[], object]], rounds: int, seconds: flo
 
 
 def summary(samples: list[float]) -> dict[str, float]:
-    """Median, 99th percentile and mean."""
+    """Median, 90th and 99th percentile, and mean."""
     ordered = sorted(samples)
-    p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    return {"p50": statistics.median(ordered), "p99": p99, "mean": statistics.fmean(ordered)}
+    p90, p99 = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.9, 0.99))
+    return {"p50": statistics.median(ordered), "p90": p90, "p99": p99, "mean": statistics.fmean(ordered)}
+
+
+def load_now() -> float | None:
+    """How many processes wanted a core in the last minute, on average; None where the system does not tell."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
+def busy(load: float | None) -> str:
+    """A warning where something else wants the cores that are measured on; empty otherwise."""
+    cores = os.cpu_count() or 1
+    if load is None or load < BUSY_SHARE * cores:
+        return ""
+    return (
+        f"The load was {load:.1f} on {counted(cores, 'core')}: what is measured beside other work holds beside it "
+        "only. If something else runs, stop it and measure again.\n\n"
+    )
 
 
 def memory_of(pid: int) -> dict[str, int] | None:
@@ -151,14 +184,18 @@ def memory_of(pid: int) -> dict[str, int] | None:
 
 def _print_result(result: Mapping[str, Any]) -> None:
     shapes = ", ".join(f"{item['name']} {item['shape']}" for item in result["inputs"])
-    print(f"{result['model']}, random input: {shapes}\n")
+    threads = counted(result["threads"], "thread")
+    print(f"{result['model']}, version {result['version']}, {result['runtime']}, {threads}; random input: {shapes}\n")
+    print(busy(result["load"]), end="")
     rows = []
     base = result["latency_ms"]["in_process"]["p50"]
     for way, said in WAYS.items():
         found = result["latency_ms"][way]
         added = "" if way == "in_process" else f"{found['p50'] - base:+.3f}"
-        rows.append([said, f"{found['p50']:.3f}", f"{found['p99']:.3f}", added])
-    print_table(["WHOLE CALL", "p50 ms", "p99 ms", "ADDED ms"], rows)
+        rows.append([said, *(f"{found[key]:.3f}" for key in ("p50", "p90", "p99")), added])
+    print_table(["WHOLE CALL", "p50 ms", "p90 ms", "p99 ms", "ADDED ms"], rows)
+    counts = f"{len(result['latency_ms']['socket']['samples'])} of each, after {result['warm_up']} that do not count"
+    print(f"{counts}. The server's first answer, which loads the model, took {result['first_answer_ms']:.0f} ms.")
     memory = result["server_memory_bytes"]
     if memory["before_loading"] and memory["after"]:
         print()

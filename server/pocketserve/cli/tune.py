@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.bench import busy, load_now
 from pocketserve.cli.choice import Choice, choose
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table
@@ -76,6 +77,7 @@ def tune(options: argparse.Namespace) -> int:
     """
     if options.threads:
         raise CommandError("--tune looks for the number of threads; leave --threads out")
+    load = load_now()  # before our own work is part of it
     with (
         _service(options) as (service, name),
         service.running(name, options.model_version) as (entry, running),
@@ -91,7 +93,7 @@ def tune(options: argparse.Namespace) -> int:
             progress.end()
         outcomes = {"threads": threads, "max_batch": rows}
         written = _keep(service, model, outcomes, options.force)
-        result = _result(entry, model, outcomes, service.tuning.path if written else None)
+        result = {**_result(entry, model, outcomes, service.tuning.path if written else None), "load": load}
     if options.json:
         print_json(result)
     else:
@@ -313,6 +315,7 @@ def _result(
 
 def _print(result: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> None:
     print(f"{result['model']}, version {result['version']}, {result['runtime']}, random input\n")
+    print(busy(result["load"]), end="")
     for key, outcome in outcomes.items():
         choice = outcome.choice
         if choice is None:
