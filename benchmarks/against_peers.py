@@ -16,9 +16,13 @@ from benchmarks.overhead import models, values_for
 from benchmarks.processes import CLIENT_CORE, NO_TOKEN, Ours, StartError, module, our_server, pinned, stopped
 from benchmarks.samples import Comparison, Curve, Missing, Result, growth
 from benchmarks.timing import QUICK, Effort, interleave, say
+from pocketserve.wording import counted
 
 CONNECTIONS = (1, 8, 64)
-CONNECTION_BLOCKS, CONNECTION_BLOCK_S = 3, 0.7
+MORE_CONNECTIONS = (1, 2, 4, 8, 16, 32, 64)
+"""For the picture, with the photo."""
+
+CONNECTION_BLOCKS, CONNECTION_BLOCK_S = 3, 0.5
 OURS = ("pocketserve, socket", "pocketserve, HTTP")
 FLOORS = {"floor: bare framed handler": ("bare", "framed"), "floor: plain WSGI on waitress": ("wsgi", "plain")}
 """In the curves by size only: one of them serves one connection after the other."""
@@ -302,17 +306,20 @@ def _at_connections(sides: Sides, model: str, size: str, effort: Effort) -> list
     """More and more connections that ask without a pause; at each number the sides take turns."""
     results: list[Result] = []
     curves: dict[str, tuple[list[float], Samples, list[float]]] = {name: ([], {}, []) for name in sides}
-    for count in CONNECTIONS:
+    more = model == reference.PHOTO_MODEL and effort is not QUICK
+    for count in MORE_CONNECTIONS if more else CONNECTIONS:
         rates: dict[str, list[float]] = {name: [] for name in sides}
         given_up: GivenUp = {}
         samples = in_blocks(sides, effort, _load(model, count, rates), given_up, CONNECTION_BLOCKS)
-        results += [Missing("P1", f"{name}, {size}, {count} connections", why) for name, why in given_up.items()]
+        asked = f"{size}, {counted(count, 'connection')}"
+        results += [Missing("P1", f"{name}, {asked}", why) for name, why in given_up.items()]
         for name, kept in samples.items():
             points, by_count, at_rate = curves[name]
             points.append(float(count))
             by_count[str(count)] = kept
             at_rate.append(statistics.fmean(rates[name]))
-        results += _fastest(samples, f"HTTP, {size}, {count} connections")
+        if count in CONNECTIONS:
+            results += _fastest(samples, f"HTTP, {asked}")
     axis = "connections" if model == reference.PHOTO_MODEL else f"connections, {size}"
     results += [
         Curve("P1", name, axis, "µs", points, list(by_count.values()), at_rate)

@@ -24,13 +24,13 @@ S1_GOAL, S1_LOOP_GOAL, S2_GOAL, H1_GOAL, H1_WSGI_GOAL = 1.3, 2.0, 1.5, 1.0, 1.3
 
 def run_s1(effort: Effort) -> list[Result]:
     """The socket, with the photo."""
-    goals = {"framed": S1_GOAL, "framed+model": S1_GOAL, "loop": S1_LOOP_GOAL, "threads": None}
+    goals = {"framed": S1_GOAL, "framed+model": S1_GOAL, "loop": S1_LOOP_GOAL, "threads": None, "kept": None}
     return list(_compare("S1", socket_sides, "photo", goals, effort))
 
 
 def run_s2(effort: Effort) -> list[Result]:
     """The socket, with 64 B."""
-    goals = {"framed": S2_GOAL, "framed+model": S2_GOAL, "loop": None, "threads": None}
+    goals = {"framed": S2_GOAL, "framed+model": S2_GOAL, "loop": None, "threads": None, "kept": None}
     return list(_compare("S2", socket_sides, "small", goals, effort))
 
 
@@ -45,6 +45,7 @@ NAMES = {
     "framed+model": "bare framed handler, TFLite",
     "loop": "bare socket loop, NumPy",
     "threads": "framed, second reading thread",
+    "kept": "framed, TFLite, JSON part kept",
     "flask": "bare Flask on waitress, NumPy",
     "flask+model": "bare Flask on waitress, TFLite",
     "plain": "plain WSGI on waitress, NumPy",
@@ -92,6 +93,7 @@ def socket_sides(size: str, core: int) -> Iterator[Sides]:
             ("framed", "framed", "numpy"),
             ("framed+model", "framed", file),
             ("threads", "threads", "numpy"),
+            ("kept", "kept", file),
         ):
             _, port = stack.enter_context(module("bare", mode, work, core=core))
             calls[name] = call_to.framed(port, model, values, greet=False)

@@ -5,6 +5,7 @@ Needs matplotlib, which only the environment of the benchmarks has.
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
@@ -12,11 +13,24 @@ from pathlib import Path
 from typing import Any
 
 AXES = {
-    "payload": ("bytes of the request's tensor", "latency-by-payload.png", "One connection"),
-    "connections": ("connections", "latency-by-connections.png", "150,528 B in, 4,004 B out"),
+    "payload": ("the request's tensor", "latency-by-payload.png", "4,004 B out, one connection"),
+    "connections": ("connections that ask without a pause", "latency-by-connections.png", "150,528 B in, 4,004 B out"),
 }
-COLOURS = ("#0b6e4f", "#3aa17e", "#c44536", "#7a5195", "#b78ed6", "#f2a541", "#555555")
-MARKERS = "os^DvPX"
+STYLES = {
+    "pocketserve, socket": ("#0b6e4f", "o"),
+    "pocketserve, HTTP": ("#3aa17e", "s"),
+    "MLServer, JSON": ("#c44536", "^"),
+    "MLServer, gRPC, raw body": ("#e88873", "v"),
+    "LitServe, JSON": ("#7a5195", "D"),
+    "LitServe, raw body": ("#b78ed6", "d"),
+    "TorchServe, raw body": ("#f2a541", "P"),
+    "tutorial, JSON lists": ("#555555", "X"),
+}
+OTHER = ("#222222", "")
+"""Floors: dashed."""
+
+CLOSE = 2.5
+"""Payloads nearer to each other by this factor have their labels one below the other."""
 
 
 def main(source: Path, folder: Path) -> int:
@@ -42,27 +56,42 @@ def draw(curves: list[dict[str, Any]], label: str, title: str, path: Path) -> No
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for number, curve in enumerate(curves):
-        colour = COLOURS[number % len(COLOURS)]
+    figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
+    # In the legend they stand as they do at the right end.
+    for number, curve in enumerate(sorted(curves, key=lambda curve: -statistics.median(curve["samples"][-1]))):
+        colour, marker = STYLES.get(curve["side"], OTHER)
         medians = [statistics.median(kept) / 1e3 for kept in curve["samples"]]
-        quarters = [_quarters(kept) for kept in curve["samples"]]
-        axes.fill_between(
-            curve["points"],
-            [low for low, _ in quarters],
-            [high for _, high in quarters],
-            color=colour,
-            alpha=0.15,
-            lw=0,
-        )
+        low, high = zip(*(_quarters(kept) for kept in curve["samples"]), strict=True)
+        axes.fill_between(curve["points"], low, high, color=colour, alpha=0.15, lw=0)
         width = 2.5 if curve["side"].startswith("pocketserve") else 1.2
-        axes.plot(curve["points"], medians, MARKERS[number % 7] + "-", color=colour, lw=width, label=curve["side"])
+        line = "-" if marker else ("--", ":")[number % 2]
+        axes.plot(curve["points"], medians, marker + line, color=colour, lw=width, label=curve["side"])
     axes.set(xscale="log", yscale="log", xlabel=label, ylabel="milliseconds (median, middle half)")
+    points = sorted({point for curve in curves for point in curve["points"]})
+    axes.set_xticks(points, _sizes(points) if curves[0]["axis"] == "payload" else [f"{point:g}" for point in points])
+    axes.xaxis.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_title(title, fontsize=10)
     axes.grid(which="major", alpha=0.3)
-    axes.legend(fontsize=9)
+    axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     figure.savefig(path, dpi=120, metadata={"Software": None})
     pyplot.close(figure)
+
+
+def _sizes(points: list[float]) -> list[str]:
+    """Of two that are close the second stands a line lower: side by side they would touch."""
+    said = [_size(point) for point in points]
+    for number, (one, other) in enumerate(itertools.pairwise(points), 1):
+        if other < CLOSE * one:
+            said[number] = f"\n{said[number]}"
+    return said
+
+
+def _size(count: float) -> str:
+    for unit, many in (("MB", 1 << 20), ("kB", 1 << 10)):
+        if count >= many:
+            return f"{count / many:.0f} {unit}"
+    return f"{count:.0f} B"
 
 
 def _quarters(samples: list[float]) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.processes import cores, pinning
 from benchmarks.samples import Comparison, Curve, Growth, Imports, Missing, Result, summary
+from pocketserve.wording import counted
 
 SLOWEST = 10
 """Modules whose import is printed."""
@@ -28,7 +29,7 @@ VERSIONS = ("numpy", "flask", "waitress", "ai-edge-litert")
 def show(results: Sequence[Result]) -> None:
     """The machine, one line a comparison, what is missing, what grows with what, and how many goals are met."""
     here = machine()
-    print(f"\n{here['processor'] or here['platform']}, {counted(here['cores'])}; {here['pinning']}")
+    print(f"\n{here['processor'] or here['platform']}, {counted(here['cores'], 'core')}; {here['pinning']}")
     print(f"Python {platform.python_version()}, {here['platform']}; load before the first benchmark {here['load']:.2f}")
     heads = f"{'':4}{'what':48}{'ours':>9}{'p99':>9}{'':4}  {'against':34}{'median':>9}{'p99':>9}{'':4}"
     print(f"\n{heads}{'ratio':>7}{'goal':>8}")
@@ -51,11 +52,6 @@ def show(results: Sequence[Result]) -> None:
     verdicts = [item.verdict for item in results if isinstance(item, Comparison) and item.verdict]
     missing = sum(isinstance(item, Missing) for item in results)
     print(f"\ngoals: {verdicts.count('met')} met, {verdicts.count('MISSED')} missed; not measured: {missing}")
-
-
-def counted(cores: int) -> str:
-    """Cores in words."""
-    return "1 core" if cores == 1 else f"{cores} cores"
 
 
 def _steepest(item: Growth) -> str:
