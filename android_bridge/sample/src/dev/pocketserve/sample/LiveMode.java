@@ -6,6 +6,7 @@ import android.graphics.YuvImage;
 import android.media.Image;
 import android.os.SystemClock;
 import dev.pocketserve.bridge.FrameStream;
+import dev.pocketserve.bridge.Nv21;
 import dev.pocketserve.bridge.PocketServe;
 import dev.pocketserve.bridge.PocketServeException;
 import dev.pocketserve.bridge.PredictOptions;

@@ -1,11 +1,9 @@
 package dev.pocketserve.sample;
 
-import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertNotNull;
 import static org.junit.Assert.assertNull;
 
-import java.nio.ByteBuffer;
 import org.junit.Test;
 
 /** What of the app needs no Android. */
@@ -35,21 +33,6 @@ public class PureTest {
         for (String text : texts) {
             assertNull(text, TokenText.read(text));
         }
-    }
-
-    @Test
-    public void framesArePackedWhateverTheirStrides() {
-        byte[] packed = {1, 2, 3, 4, 5, 6, 7, 8, 30, 20, 31, 21};
-        byte[] wideRows = {1, 2, 3, 4, 0, 5, 6, 7, 8};
-        ByteBuffer u = ByteBuffer.wrap(new byte[] {20, 21});
-        ByteBuffer v = ByteBuffer.wrap(new byte[] {30, 31});
-        assertArrayEquals(packed, Nv21.pack(ByteBuffer.wrap(wideRows), 5, u, v, 2, 1, 4, 2));
-        byte[] inTurns = {30, 20, 31, 21};
-        ByteBuffer uInTurns = ByteBuffer.wrap(inTurns, 1, 3).slice();
-        ByteBuffer vInTurns = ByteBuffer.wrap(inTurns, 0, 3).slice();
-        assertArrayEquals(packed, Nv21.pack(ByteBuffer.wrap(wideRows), 5, uInTurns, vInTurns, 4, 2, 4, 2));
-        assertEquals(12, Nv21.size(4, 2));
-        assertEquals(3 * 3 + 2 * 2 * 2, Nv21.size(3, 3));
     }
 
     @Test
