@@ -121,6 +121,8 @@ FORBIDDEN = {
     "pocketserve.file_lock": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.run_marker": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
+    "pocketserve.model_runs": [*HTTP, *API, "pocketserve.inference", "pocketserve_client"],
+    "pocketserve.request_inputs": [*HTTP, *API, "pocketserve.inference", "pocketserve_client"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.preload": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.api": [*HTTP, "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],

@@ -1,4 +1,7 @@
-"""One request on one loaded model: check the tensors, take a turn, run, translate back."""
+"""One request on one loaded model: check the tensors, take a turn, run, translate back.
+
+What goes in is checked in `request_inputs.py`, and run in `model_runs.py`; what comes out is translated here.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,16 @@ import numpy as np
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.lane import Turn
 from pocketserve.engine.running import Running
-from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
+from pocketserve.engine.sequences import read_step
 from pocketserve.engine.statistics import Timing
 from pocketserve.engine.terms import Terms
+from pocketserve.model_runs import PlainWork, take_runs, take_turn
 from pocketserve.prepared import Prepared, remember
-from pocketserve.runtimes.base import Session
+from pocketserve.request_inputs import Inputs, collect, raw_tensor, signature_of, wanted_outputs
 from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Detailed, Hints, OwnTensors, Task
 from pocketserve.tasks.labels import label_of
 from pocketserve.tasks.wanted import while_wanted
-from pocketserve.tensors import Array, TensorSpec, check_against, dequantize, quantize, to_array, to_tensor, zeros
+from pocketserve.tensors import Array, TensorSpec, dequantize, to_tensor
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import (
     EncodedBody,
@@ -30,13 +34,9 @@ from pocketserve_wire.oip import (
     Plan,
     RequestedOutput,
     encode_infer_response,
-    raw_input,
 )
 from pocketserve_wire.records import dataclass
 from pocketserve_wire.tensor import invalid
-
-Bound = tuple[TensorSpec, str]
-"""A tensor as callers see it, and the session's own name for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +57,6 @@ class Prediction:
     picture: bytes | None = None
 
 
-@dataclass(slots=True)
-class _Inputs:
-    """What a request sends to the model.
-
-    Attributes:
-        arrays: what the caller gave, by the session's names.
-        rows: batch rows in it.
-        row_by_row: the model takes them one at a time.
-        reals: real numbers were sent to a quantised model.
-        state: inputs that a stateful model takes from its last step, as they are at the first.
-    """
-
-    arrays: dict[str, Array]
-    rows: int
-    row_by_row: bool
-    reals: bool
-    state: dict[str, Array]
-
-
 def run_tensors(
     running: Running, request: InferRequest, terms: Terms, row_by_row: bool = False
 ) -> tuple[InferResponse, Timing]:
@@ -89,14 +70,14 @@ def run_tensors(
     """
     began = time.perf_counter_ns()
     model = running.model
-    signature = _signature(request, running)
+    signature = signature_of(request, running)
     bound_in, bound_out = model.entry_points[signature]
-    tensors = request.inputs if request.raw is None else [_raw_tensor(request.raw, bound_in)]
-    wanted = _wanted(request.outputs, bound_out)
-    inputs = _collect(tensors, bound_in, row_by_row, model.feedback if signature is None else {})
+    tensors = request.inputs if request.raw is None else [raw_tensor(request.raw, bound_in)]
+    wanted = wanted_outputs(request.outputs, bound_out)
+    inputs = collect(tensors, bound_in, row_by_row, model.feedback if signature is None else {})
     step = read_step(request.parameters)
     ready = time.perf_counter_ns()
-    turn = _take_turn(running, signature, inputs, terms, step)
+    turn = take_turn(running, signature, inputs, terms, step)
     infer_end = time.perf_counter_ns()
     labels = getattr(model.task, "labels", ())
     batched = bool(bound_in.specs) and bound_in.specs[0].shape[:1] == (-1,)
@@ -122,7 +103,7 @@ def run_planned(running: Running, asked: tuple[Plan, memoryview], terms: Terms) 
     if prepared is None:
         response, timing = run_tensors(running, plan.read(body), terms)
         return encode_infer_response(response, True), timing
-    work = _PlainWork(prepared.arrays(body), prepared.signature)
+    work = PlainWork(prepared.arrays(body), prepared.signature)
     ready = time.perf_counter_ns()
     turn = running.lane.run(work, terms)
     infer_end = time.perf_counter_ns()
@@ -152,7 +133,7 @@ def run_raw_input(
     try:
         steps = [_collect_run(running, arrays) for arrays in prepared.runs]
         ready = time.perf_counter_ns()
-        turn = _take_runs(running, steps, prepared.chained, terms)
+        turn = take_runs(running, steps, prepared.chained, terms)
     except ApiError as error:
         _blame(model.task, error)
         raise
@@ -184,35 +165,10 @@ def _blame(task: Task, error: ApiError) -> None:
         raise ApiError(ErrorCode.INFERENCE_FAILED, reason) from error
 
 
-def _collect_run(running: Running, arrays: Arrays) -> _Inputs:
+def _collect_run(running: Running, arrays: Arrays) -> Inputs:
     model = running.model
     tensors = [to_tensor(name, array, _kept_datatype(model.inputs, name, array)) for name, array in arrays.items()]
-    return _collect(tensors, model.inputs, row_by_row=True, feedback=model.feedback)
-
-
-def _take_runs(running: Running, steps: Sequence[_Inputs], chained: bool, terms: Terms) -> Turn[list[dict[str, Array]]]:
-    """All runs of one raw input in one turn; chained ones hand the model's state on."""
-    if len(steps) == 1:
-        one = running.lane.run(_Work(steps[0], None, terms), terms)
-        return Turn([one.result], one.queue_ns, one.run_ns, one.executions, one.batch_rows)
-    feedback = running.model.feedback
-
-    def work(session: Session) -> list[dict[str, Array]]:
-        results: list[dict[str, Array]] = []
-        state: dict[str, Array] = {}
-        for index, step in enumerate(steps):
-            if step.row_by_row:
-                results.append(_run_rows(session, step, None, terms))
-                continue
-            _check_wanted(terms)
-            if index == 0 or not chained:
-                _forget(session)
-            results.append(_run(session, {**step.state, **state, **step.arrays}, None))
-            if chained:
-                state = {taken: results[-1][given] for taken, given in feedback.items()}
-        return results
-
-    return running.lane.run(work, terms)
+    return collect(tensors, model.inputs, row_by_row=True, feedback=model.feedback)
 
 
 def _task_outputs(running: Running, result: Mapping[str, Array], reals: bool) -> dict[str, Array]:
@@ -222,195 +178,6 @@ def _task_outputs(running: Running, result: Mapping[str, Array], reals: bool) ->
         array = result[running.model.outputs.by_name[spec.name][1]]
         outputs[spec.name] = dequantize(array, spec) if reals and spec.quantization else array
     return outputs
-
-
-def _signature(request: InferRequest, running: Running) -> str | None:
-    name = request.parameters.get("signature_name")
-    if name is None or name == "":
-        return None
-    if name not in running.model.entry_points:
-        known = ", ".join(repr(known) for known in running.model.entry_points if known is not None) or "none"
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"unknown signature_name {name!r:.80}; the model has {known}")
-    return str(name)
-
-
-def _raw_tensor(body: memoryview, bound: Bindings) -> Tensor:
-    if len(bound.specs) != 1:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"a body without JSON works for models with one input; this one has {len(bound.specs)}: {bound.names()}",
-        )
-    spec = bound.specs[0]
-    return raw_input(body, spec.name, spec.datatype, spec.shape)
-
-
-def _wanted(asked: Sequence[RequestedOutput], bound: Bindings) -> list[tuple[RequestedOutput, Bound]]:
-    """The outputs to answer, in the model's order or in the order asked for."""
-    if not asked:
-        return [(RequestedOutput(spec.name), bound.by_name[spec.name]) for spec in bound.specs]
-    wanted = []
-    for output in asked:
-        if output.name not in bound.by_name:
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"unexpected inference output {output.name!r}; the model has {bound.names()}",
-            )
-        wanted.append((output, bound.by_name[output.name]))
-    return wanted
-
-
-def _collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, feedback: Mapping[str, str]) -> _Inputs:
-    """Check the tensors against the model and give them the session's names.
-
-    Raises:
-        ApiError: INVALID_REQUEST for wrong names; INVALID_TENSOR for wrong datatypes or shapes.
-    """
-    arrays: dict[str, Array] = {}
-    reals = splits = False
-    rows = 1
-    for tensor in tensors:
-        if tensor.name not in bound.by_name:
-            raise _bad_inputs(f"unexpected inference input {tensor.name!r}", bound)
-        spec, own = bound.by_name[tensor.name]
-        if own in arrays:
-            raise _bad_inputs(f"input {spec.name!r} is given twice under different names", bound)
-        split = row_by_row and _is_rows_for_one(spec, tensor.shape)
-        check_against(spec, tensor, rows_free=split)
-        array = to_array(tensor)
-        if spec.quantization is not None and tensor.datatype == "FP32":
-            array, reals = quantize(array, spec), True
-        arrays[own] = array
-        splits = splits or split
-        if split or (tensor.shape and spec.shape[:1] == (-1,)):
-            rows = max(rows, tensor.shape[0])
-    state: dict[str, Array] = {}
-    for spec in bound.specs:
-        own = bound.by_name[spec.name][1]
-        if own in arrays:
-            continue
-        if own not in feedback:
-            raise _bad_inputs(f"input {spec.name!r} is missing", bound)
-        state[own] = zeros(spec)
-    if splits and len({array.shape[0] for array in arrays.values()}) != 1:
-        raise _bad_inputs("the inputs have different numbers of rows", bound)
-    return _Inputs(arrays, rows, splits, reals, state)
-
-
-def _is_rows_for_one(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
-    return len(shape) > 0 and spec.shape[:1] == (1,) and shape[0] > 1
-
-
-def _bad_inputs(fault: str, bound: Bindings) -> ApiError:
-    return ApiError(ErrorCode.INVALID_REQUEST, f"{fault}; the model takes {bound.names()}")
-
-
-def _take_turn(
-    running: Running, signature: str | None, inputs: _Inputs, terms: Terms, step: SequenceStep | None
-) -> Turn[dict[str, Array]]:
-    if running.sequences is not None and step is not None:
-        return _take_step(running, running.sequences, signature, inputs, terms, step)
-
-    return running.lane.run(_Work(inputs, signature, terms), terms)
-
-
-class _Work:
-    """One request's run on whichever session it gets, see :class:`~pocketserve.engine.batching.BatchWork`."""
-
-    __slots__ = ("arrays", "inputs", "signature", "terms")
-
-    def __init__(self, inputs: _Inputs, signature: str | None, terms: Terms) -> None:
-        self.inputs = inputs
-        self.signature = signature
-        self.terms = terms
-        self.arrays = None if inputs.row_by_row or inputs.state else inputs.arrays
-
-    def __call__(self, session: Session) -> dict[str, Array]:
-        inputs = self.inputs
-        if inputs.row_by_row:
-            return _run_rows(session, inputs, self.signature, self.terms)
-        _forget(session)
-        return _run(session, {**inputs.state, **inputs.arrays} if inputs.state else inputs.arrays, self.signature)
-
-
-class _PlainWork:
-    """A prepared request's run on whichever session it gets, as :class:`_Work`; there is nothing to forget."""
-
-    __slots__ = ("arrays", "signature")
-
-    def __init__(self, arrays: dict[str, Array], signature: str | None) -> None:
-        self.arrays = arrays
-        self.signature = signature
-
-    def __call__(self, session: Session) -> dict[str, Array]:
-        return _run(session, self.arrays, self.signature)
-
-
-def _take_step(
-    running: Running,
-    table: SequenceTable,
-    signature: str | None,
-    inputs: _Inputs,
-    terms: Terms,
-    step: SequenceStep,
-) -> Turn[dict[str, Array]]:
-    """One step of a sequence: with the state of the step before, and kept for the one behind."""
-    begun = failed = False
-
-    def work(session: Session) -> dict[str, Array]:
-        nonlocal begun
-        begun = True
-        outputs = _run(session, {**inputs.state, **sequence.state, **inputs.arrays}, signature)
-        sequence.state = {taken: outputs[given] for taken, given in running.model.feedback.items()}
-        return outputs
-
-    if signature is not None:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "sequences work with the default signature only")
-    sequence, ticket = table.enter(step)
-    try:
-        with sequence.hold(ticket, terms):
-            table.prepare(sequence)
-            return (sequence.lane or running.lane).run(work, terms)
-    except BaseException:
-        failed = begun
-        raise
-    finally:
-        table.leave(step, sequence, failed=failed)
-
-
-def _forget(session: Session) -> None:
-    """A request of no sequence must not hear what an earlier one said."""
-    # Not isinstance(session, ResettableSession): asking a protocol costs a third of a whole request.
-    reset = getattr(session, "reset", None)
-    if reset is not None:
-        reset()
-
-
-def _check_wanted(terms: Terms) -> None:
-    """Between two runs of one request: a single run cannot be stopped, but a thousand need not all be made."""
-    if terms.cancellation is not None and terms.cancellation.cancelled:
-        raise ApiError(ErrorCode.CANCELLED, "the request was cancelled by its caller between two runs of the model")
-
-
-def _run_rows(session: Session, inputs: _Inputs, signature: str | None, terms: Terms) -> dict[str, Array]:
-    runs = []
-    for row in range(inputs.rows):
-        _check_wanted(terms)
-        _forget(session)
-        one = {name: array[row : row + 1] for name, array in inputs.arrays.items()}
-        runs.append(_run(session, {**inputs.state, **one}, signature))
-    return {name: np.concatenate([np.atleast_1d(run[name]) for run in runs]) for name in runs[0]}
-
-
-def _run(session: Session, arrays: Mapping[str, Array], signature: str | None) -> dict[str, Array]:
-    try:
-        return session.run(arrays, signature)
-    except ApiError:
-        raise
-    except ValueError as error:  # runtimes raise it where the input's shape or content is at fault
-        raise ApiError(ErrorCode.INVALID_TENSOR, f"the model cannot take this input: {str(error)[:500]}") from error
-    except Exception as error:
-        detail = f"{type(error).__name__}: {str(error).strip()[:500]}"
-        raise ApiError(ErrorCode.INFERENCE_FAILED, f"the model failed on this input: {detail}") from error
 
 
 def _output(
@@ -453,7 +220,7 @@ def _kept_datatype(bound: Bindings, name: str, array: Array) -> str | None:
     return "BF16" if spec.datatype == "BF16" and array.dtype == np.uint16 else None
 
 
-def _timing(turn: Turn[Any], began: int, ready: int, infer_end: int, steps: Sequence[_Inputs]) -> Timing:
+def _timing(turn: Turn[Any], began: int, ready: int, infer_end: int, steps: Sequence[Inputs]) -> Timing:
     return Timing(
         queue_ns=turn.queue_ns,
         input_ns=ready - began,
@@ -465,7 +232,7 @@ def _timing(turn: Turn[Any], began: int, ready: int, infer_end: int, steps: Sequ
     )
 
 
-def _executions(turn: Turn[Any], steps: Sequence[_Inputs]) -> int:
+def _executions(turn: Turn[Any], steps: Sequence[Inputs]) -> int:
     """Runs of the model on this request's account; the lane counts those of a single plain run."""
     if len(steps) == 1 and not steps[0].row_by_row:
         return turn.executions
