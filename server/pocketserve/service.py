@@ -1,6 +1,9 @@
 """What transports may call. Nothing here knows of HTTP or sockets.
 
 A request goes straight through: resolve the model, check the tensors, wait for a turn, run, translate back.
+
+One class, since transports are to know one thing: what each part of it does is elsewhere, and what is here says in
+which order, and under which count.
 """
 
 from __future__ import annotations
