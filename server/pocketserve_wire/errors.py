@@ -76,6 +76,14 @@ class ApiError(Exception):
         """The HTTP status; the socket protocol uses the same numbers."""
         return self.code.status
 
+    def again(self) -> ApiError:
+        """The same fault for a further caller, or to be kept.
+
+        An exception holds the frames it was raised through, with all that was at hand there, such as a request's body
+        or a model; raised once more, it gathers more of them.
+        """
+        return ApiError(self.code, self.message, retry_after_s=self.retry_after_s)
+
     def body(self) -> bytes:
         """The answer's body: one JSON object, ASCII only so that every client can read it."""
         return json.dumps({"error": self.message, "code": self.code.name}).encode("ascii")

@@ -6,12 +6,14 @@ writes the labels.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -275,6 +277,25 @@ def test_a_failed_load_is_remembered_until_the_file_changes(bench, models_copy, 
     one.ask("petals")
     assert one.state("petals") is State.READY
     assert one.engine.failure("petals", "tflite") is None
+
+
+class Body:
+    """What a request holds."""
+
+
+def test_a_failed_model_keeps_nothing_of_the_requests_that_ask_for_it(bench, models_copy):
+    one = bench()
+    replace(models_copy / "petals" / "petals.tflite", b"garbage" * 50)
+
+    def ask() -> weakref.ref[Body]:
+        body = Body()
+        with pytest.raises(ApiError, match="is no TFLite model"):
+            one.ask("petals")
+        return weakref.ref(body)
+
+    asked = [ask(), ask(), ask()]
+    gc.collect()
+    assert [reference() for reference in asked] == [None] * 3
 
 
 def test_a_failed_model_may_be_allowed_another_try(bench, models_copy, caplog):

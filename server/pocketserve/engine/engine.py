@@ -230,7 +230,7 @@ class Engine:
             )
         # A file that failed is tried again once it has changed, not on every request.
         if slot.state is State.FAILED and slot.error is not None and slot.failed_stamp == stamp_of(version):
-            raise slot.error
+            raise slot.error.again()
 
     def release(self, running: Running) -> None:
         """Give back what :meth:`acquire` gave."""

@@ -119,7 +119,7 @@ class Opener:
             elif error.code.retryable:
                 slot.state = state
             else:
-                slot.state, slot.error, slot.failed_stamp = State.FAILED, error, stamp_of(version)
+                slot.state, slot.error, slot.failed_stamp = State.FAILED, error.again(), stamp_of(version)
             self._slots.changed.notify_all()
         log.warning("%s", error.message)
 

@@ -42,6 +42,7 @@ class Slot:
     """Everything known of one version, loaded or not.
 
     Attributes:
+        error: why it failed; to be raised as ``again()`` has it.
         reserved: bytes that a load under way is thought to need, or the second copy of one that is opened again.
     """
 
