@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.engine.memory import Resident, choose_evictions, expired, next_expiry, return_free_memory
+from pocketserve.engine.memory import Resident, choose_evictions, expired, giving_back, next_expiry
 
 
 def resident(key: str, size: int = 10, last_used: float = 0.0, in_use: bool = False, keep_alive: float = 0.0):
@@ -95,5 +100,76 @@ def test_nothing_expires_before_the_announced_time_and_an_idle_one_does_then(res
         assert expired(residents, upcoming)
 
 
-def test_giving_memory_back_works_on_this_system():
-    return_free_memory()
+class Glibc:
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, ...]] = []
+
+    def mallopt(self, parameter: int, value: int) -> int:
+        self.calls.append((parameter, value))
+        return 1
+
+    def malloc_trim(self, pad: int) -> int:
+        self.calls.append((pad,))
+        return 1
+
+
+class Bionic:
+    """Android's, which knows M_PURGE_ALL from Android 14 on."""
+
+    def __init__(self, known: int) -> None:
+        self.known = known
+        self.calls: list[int] = []
+
+    def mallopt(self, parameter: int, value: int) -> int:
+        self.calls.append(parameter)
+        return int(parameter == self.known)
+
+
+def test_heaps_shrink_while_memory_is_given_back_and_keep_for_later_what_they_did_afterwards():
+    library = Glibc()
+    with giving_back(library):
+        assert library.calls == [(-3, 32 << 20), (-1, 0)]
+    assert library.calls[2:] == [(0,), (-3, 32 << 20), (-1, 64 << 20)]
+
+
+@pytest.mark.parametrize(("known", "calls"), [(-104, [-104]), (-101, [-104, -101])])
+def test_android_is_told_to_purge(known, calls):
+    library = Bionic(known)
+    with giving_back(library):
+        pass
+    assert library.calls == calls
+
+
+def test_a_library_without_such_calls_is_left_alone():
+    with giving_back(object()):
+        pass
+
+
+def anonymous_bytes() -> int:
+    """What this process holds besides mapped files."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon:"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists() or not hasattr(ctypes.CDLL(None), "malloc_trim"),
+    reason="memory is read from /proc, and glibc's is looked at",
+)
+def test_what_a_thread_frees_inside_goes_back_to_the_system():
+    """Blocks of a size that glibc keeps, in the heap of a thread that lives on: what ``malloc_trim`` does not reach."""
+
+    def fill() -> list[np.ndarray]:
+        return [np.ones(6 << 20, np.uint8) for _ in range(8)]
+
+    with ThreadPoolExecutor(1) as thread:
+        with giving_back():
+            thread.submit(fill).result().clear()  # glibc has seen such blocks, and Python is warm
+        before = anonymous_bytes()
+        blocks = thread.submit(fill).result()
+        assert anonymous_bytes() - before > 40 << 20
+        with giving_back():
+            blocks.clear()
+        assert anonymous_bytes() - before < 4 << 20

@@ -6,6 +6,7 @@ import json
 import random
 import warnings
 import wave
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -416,6 +417,22 @@ def test_the_run_on_zeros_leaves_no_state(save: Save):
     session = opened(save(Steps()), (TensorSpec("x", "FP32", (1,)),))
     assert session.run({"x": floats(1)})["output_0"].item() == 1
     assert not isinstance(session, ResettableSession)
+
+
+def test_the_run_on_zeros_leaves_no_second_copy(save: Save, monkeypatch: pytest.MonkeyPatch):
+    """The program that was tried is gone before the one that serves is read: together they might not fit."""
+    loaded: list[weakref.ref[Any]] = []
+    load = torch.jit.load
+
+    def watched(*args: Any, **options: Any) -> Any:
+        assert [reference() for reference in loaded] == [None] * len(loaded)
+        module = load(*args, **options)
+        loaded.append(weakref.ref(module))
+        return module
+
+    monkeypatch.setattr(torch.jit, "load", watched)
+    opened(save(Linear()), (TensorSpec("x", "FP32", (-1, 3)),))
+    assert len(loaded) == 2
 
 
 def test_the_manifest_names_the_reset_method(save: Save):

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from pocketserve_wire.records import dataclass
+
+LARGE_BYTES = 16 * 2**20
+"""Files from this size on are worth a tenth of a second after the load, for what reading them has left behind."""
+
+_PURGE, _PURGE_ALL = -101, -104
+"""M_PURGE (Android 9) and M_PURGE_ALL (Android 14) of bionic's malloc.h."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
+
+_GLIBC_MOST_KEPT = 64 * 2**20
+"""Where glibc arrives by itself once large blocks were freed: it keeps so much, and maps blocks from half of it on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +71,44 @@ def next_expiry(residents: Sequence[Resident], now: float) -> float | None:
     return min(((now if r.in_use else r.last_used) + r.keep_alive for r in residents if r.keep_alive), default=None)
 
 
-def return_free_memory() -> None:
-    """Give memory that Python and the C library hold but do not use back to the system.
+@contextmanager
+def giving_back(library: Any = None) -> Iterator[None]:
+    """Give memory that is freed inside back to the system, and what Python and the C library keep for later, too.
 
-    glibc keeps freed blocks for later; ``malloc_trim`` returns them. Other C libraries (Android's bionic, musl,
-    macOS) have no such call and return memory by themselves.
+    glibc keeps up to 64 MiB at the end of each thread's heap, where its ``malloc_trim`` does not reach: those go as
+    they are freed. Android's allocator has one call for all. Other C libraries have none.
+
+    Args:
+        library: the C library; the process's own by default.
     """
-    gc.collect()
-    import ctypes  # kept out of start-up: it is only needed once something was unloaded
+    library = _c_library() if library is None else library
+    _keep(library, 0)
+    try:
+        yield
+    finally:
+        gc.collect()
+        _return_free_blocks(library)
+        _keep(library, _GLIBC_MOST_KEPT)
+
+
+def _c_library() -> Any:
+    import ctypes  # kept out of start-up: it is only needed once something was loaded or unloaded
 
     try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        return
+        return ctypes.CDLL(None)
+    except (OSError, TypeError):  # Windows
+        return None
+
+
+def _keep(library: Any, most: int) -> None:
+    """Have glibc keep so many bytes at the end of a heap. Its own rules for both numbers end with the first call."""
+    if hasattr(library, "malloc_trim") and hasattr(library, "mallopt"):
+        library.mallopt(_MMAP_THRESHOLD, _GLIBC_MOST_KEPT // 2)  # without it every larger block would be mapped anew
+        library.mallopt(_TRIM_THRESHOLD, most)
+
+
+def _return_free_blocks(library: Any) -> None:
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+    elif hasattr(library, "mallopt") and not library.mallopt(_PURGE_ALL, 0):  # 0: a system that does not know it
+        library.mallopt(_PURGE, 0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from pocketserve.engine import memory
 from pocketserve.engine.budget import Budget
 from pocketserve.engine.cores import CoreWatch
 from pocketserve.engine.lane import Scheduler
@@ -73,11 +75,14 @@ class Opener:
             ApiError: why it cannot be loaded.
         """
         key = (entry.name, version.name)
+        size = file_bytes(version) * entry.manifest.instances
         try:
-            self._budget.make_room(key, file_bytes(version) * entry.manifest.instances, deadline)
+            self._budget.make_room(key, size, deadline)
             started = self._clock()
             self.look_around()
-            model = self._load(entry, version, deadline)
+            # Loaders hold a file a second time until they are done.
+            with memory.giving_back() if size >= memory.LARGE_BYTES else nullcontext():
+                model = self._load(entry, version, deadline)
             fresh = start_running(model, self._options, self._scheduler, self._clock)
         except ApiError as error:
             self._publish_failure(slot, version, error, fallback)

@@ -141,13 +141,14 @@ def detach(slot: Slot) -> Running | None:
 def close_all(*closing: Running | None) -> None:
     """Close versions that were detached, and give their memory back to the system. Not to be called under the lock."""
     done = [running for running in closing if running is not None]
-    for running in done:
-        try:
-            running.close()
-        except Exception:  # which must not cost the others, nor the request that made it go
-            log.exception("%s could not be closed", running.model.entry.name)
-    if done:
-        memory.return_free_memory()
+    if not done:
+        return
+    with memory.giving_back():
+        for running in done:
+            try:
+                running.close()
+            except Exception:  # which must not cost the others, nor the request that made it go
+                log.exception("%s could not be closed", running.model.entry.name)
 
 
 def bounded(seconds: float) -> float:

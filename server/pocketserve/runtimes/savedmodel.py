@@ -56,6 +56,8 @@ def import_tensorflow(threads: int) -> Any:
     """
     quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
+    os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "true")
     try:
         tf = importlib.import_module("tensorflow")
     except ModuleNotFoundError as error:

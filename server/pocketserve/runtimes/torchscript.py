@@ -85,6 +85,7 @@ class ScriptSession:
         names, found = program.names, dict[str, TensorSpec]()
         if not source.outputs and not any(spec.open for spec in self.inputs):
             names, found = _probe(program)
+            del program  # first, or the weights would be held twice
             program = opener()
         self._results = Results(names, source.outputs, found)
         self._program: Program | None = program
