@@ -19,6 +19,7 @@ from conftest import MODELS
 from pocketserve import __version__
 from pocketserve.cli import COMMANDS, main
 from pocketserve.cli.bench import busy
+from pocketserve.cli.local import open_local
 from pocketserve.cli.models import _print_models
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"
@@ -325,6 +326,52 @@ def test_a_name_like_no_other_is_told_where_names_are(run, connection):
 
 def test_a_path_needs_local(run, connection):
     assert "--local loads" in run("predict", MODELS / "digits", SEVEN, *connection, code=1)
+
+
+@pytest.fixture
+def petals_copy(tmp_path):
+    """A model whose manifest says what its numbers mean."""
+    return shutil.copytree(MODELS / "petals", tmp_path / "petals")
+
+
+def test_a_file_beside_its_manifest_is_what_that_says(run, petals_copy, monkeypatch):
+    """Its task, its names, and the version that it is there; however the path is written."""
+    whole = json.loads(run("predict", petals_copy, *FLOWER, "--local", "--version", "onnx", "--json"))
+    monkeypatch.chdir(petals_copy)
+    for path in (petals_copy / "petals.onnx", "petals.onnx", "../petals/petals.onnx"):
+        answer = json.loads(run("predict", path, *FLOWER, "--local", "--json"))
+        assert (answer["model"], answer["version"]) == ("petals", "onnx")
+        assert answer["predictions"] == whole["predictions"] and answer["predictions"][0]["name"] == "petal_width"
+        shown = json.loads(run("inspect", path, "--json"))
+        assert (shown["name"], shown["parameters"]["version"]) == ("petals", "onnx")
+    service, *named = open_local(str(petals_copy / "savedmodel"), None)  # a folder that is a version
+    service.close()
+    assert named == ["petals", "savedmodel"]
+
+
+def test_a_file_that_the_manifest_does_not_list_is_opened_by_itself(petals_copy, capsys):
+    shutil.copy(petals_copy / "petals.onnx", petals_copy / "new.onnx")
+    assert main(["inspect", str(petals_copy / "new.onnx"), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["name"] == "new"
+    assert printed.err == "pocketserve: new.onnx is opened by itself: model.toml beside it does not list it\n"
+
+
+def test_a_broken_manifest_beside_a_file_is_told(run, petals_copy):
+    (petals_copy / "model.toml").write_text("taks = 1\n")
+    told = run("predict", petals_copy / "petals.onnx", *FLOWER, "--local", code=1)
+    assert "petals/model.toml: unknown key taks; did you mean 'task'?" in told
+
+
+def test_folders_whose_names_no_model_can_have(run, petals_copy, tmp_path):
+    odd = tmp_path / "my petals"
+    petals_copy.rename(odd)
+    assert "a model cannot be called 'my petals': its name has no spaces" in run("inspect", odd, code=1)
+    inside = tmp_path / "Größe und Maß"
+    inside.mkdir()
+    odd.rename(inside / "petals")
+    assert "0.2266" in run("predict", inside / "petals", *FLOWER, "--local")
+    assert "0.2266" in run("predict", inside / "petals" / "petals.onnx", *FLOWER, "--local")
 
 
 def test_labels_that_are_too_few_are_told(run, tmp_path):

@@ -70,8 +70,8 @@ def run(options: argparse.Namespace) -> int:
     from pocketserve_wire.oip import InferRequest
 
     load = load_now()  # before our own work is part of it
-    service, name = open_local(options.model, options.models_dir, threads=options.threads)
-    version = options.model_version
+    service, name, version = open_local(options.model, options.models_dir, threads=options.threads)
+    version = options.model_version = options.model_version or version
     try:
         with service.running(name, version) as (_, running):
             model = running.model

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 def _release(options: argparse.Namespace) -> None:
     """Forget the verdicts on a model's versions, here or in the running server, which loads it at once."""
     if options.local or options.models_dir or names_path(options.model):
-        service, name = open_local(options.model, options.models_dir)
+        service, name, _ = open_local(options.model, options.models_dir)
         service.release(name)
         service.close()
         return
@@ -64,9 +64,9 @@ def _release(options: argparse.Namespace) -> None:
 def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
     from pocketserve.api.describe import describe_model
 
-    service, name = open_local(options.model, options.models_dir)
+    service, name, version = open_local(options.model, options.models_dir)
     try:
-        with service.running(name, options.model_version) as (entry, running):
+        with service.running(name, options.model_version or version) as (entry, running):
             return describe_model(entry, running, local=_as_arguments(options))
     finally:
         service.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +33,7 @@ def names_path(text: str) -> bool:
     return "/" in text or is_model_path(text)
 
 
-def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple[Service, str]:
+def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple[Service, str, str | None]:
     """A service for one model.
 
     Args:
@@ -40,7 +42,7 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
         threads: threads of one inference; 0 takes the fast cores.
 
     Returns:
-        The service and the model's name in it.
+        The service, the model's name in it, and the version that the path names; None where it names no certain one.
 
     Raises:
         ConfigError, CommandError: the folder cannot be used, or the path is none of a model.
@@ -50,17 +52,60 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
         raise CommandError(f"{model!r} {what}; name a model file, its folder, or a model of the models folder")
 
     if not is_model_path(model):
-        return _service(models_dir, threads), model
-    path = Path(model).absolute()
-    service = _service(str(path.parent), threads)
-    if path.is_dir() and path.name not in service.repository.models():
-        raise CommandError(f"there is no model in the folder {model!r}; with --models-dir it is a folder of models")
+        return _service(models_dir, threads), model, None
+    from pocketserve.runtimes.registry import kind_at  # late, as the service
+
+    path = Path(os.path.abspath(model))
+    beside = _of_manifest(path, threads) if kind_at(path) is not None else None  # a SavedModel is a folder, too
+    if beside is not None:
+        return beside
     if path.is_dir():
-        return service, path.name
-    return service, next(
-        (e.name for e in service.repository.models().values() if any(v.path == path for v in e.versions.values())),
-        path.stem,
-    )
+        service = _service(str(path.parent), threads)
+        if path.name in service.repository.models():
+            return service, path.name, None
+        service.close()
+        raise CommandError(_no_model(path, model))
+    service = _service(str(path.parent), threads)
+    return service, *(_find(service, path) or (path.stem, None))
+
+
+def _of_manifest(path: Path, threads: int) -> tuple[Service, str, str | None] | None:
+    """A file beside a manifest: what that says holds for the file. None where there is no manifest that knows it."""
+    from pocketserve.repository.manifest import FILE_NAME  # late: --help needs no NumPy
+
+    folder = path.parent
+    if not (folder / FILE_NAME).is_file():
+        return None
+    service = _service(str(folder.parent), threads)
+    found = _find(service, path, folder.name)
+    entry = service.repository.models().get(folder.name)
+    if found is not None:
+        return service, *found
+    if entry is not None and entry.problem is not None:
+        return service, folder.name, None  # asking says what is wrong with the manifest
+    service.close()
+    why = f"{FILE_NAME} beside it does not list it" if entry is not None else f"no model can be called {folder.name!r}"
+    print(f"pocketserve: {path.name} is opened by itself: {why}", file=sys.stderr)
+    return None
+
+
+def _find(service: Service, path: Path, model: str | None = None) -> tuple[str, str] | None:
+    """The model and version that a file is; one model is looked at, or all."""
+    models = service.repository.models()
+    for name in models.names if model is None else (model,):
+        entry = models.get(name)
+        for version in entry.versions.values() if entry is not None else ():
+            if version.path == path:
+                return name, version.name
+    return None
+
+
+def _no_model(folder: Path, named: str) -> str:
+    from pocketserve.repository.manifest import is_valid_name
+
+    if not is_valid_name(folder.name):
+        return f"a model cannot be called {folder.name!r}: its name has no spaces, no / : \\ % ? # and no dot in front"
+    return f"there is no model in the folder {named!r}; with --models-dir it is a folder of models"
 
 
 def _service(models_dir: str | None, threads: int) -> Service:

@@ -166,7 +166,9 @@ def _ask_local(options: argparse.Namespace, body: bytes) -> Asked:
     from pocketserve.api.messages import ApiRequest
 
     query = _parameters(options)
-    service, name = open_local(options.model, options.models_dir)
+    service, name, version = open_local(options.model, options.models_dir)
+    if version is not None:
+        query.setdefault("version", version)
     if options.save:
         query["annotate"] = "png"
     try:

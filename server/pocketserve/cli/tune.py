@@ -103,7 +103,8 @@ def tune(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _service(options: argparse.Namespace) -> Iterator[tuple[Service, str]]:
-    service, name = open_local(options.model, options.models_dir)
+    service, name, version = open_local(options.model, options.models_dir)
+    options.model_version = options.model_version or version
     try:
         yield service, name
     finally:
