@@ -226,6 +226,12 @@ def test_state_dict_of_an_old_pytorch(opened: Open, tmp_path: Path, torch: Modul
     np.testing.assert_allclose(found["output_0"], linear(torch.tensor(ROWS)).detach().numpy(), **TOLERANCE)
 
 
+def test_weights_that_a_clone_left_out(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
+    for name in ("weights.pt", "weights.safetensors"):
+        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n")
+        refused(opened, LINEAR, f"{name} is only a pointer of Git LFS: run git lfs pull", weights=name)
+
+
 def test_weights_that_are_used_twice_and_saved_once(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
     """As language models share the table of their words with the last layer."""
     code = (

@@ -187,6 +187,15 @@ def test_weights_without_a_model(tmp_path: Path, file: str) -> None:
         ("M.TAR", "M", "is an archive: unpack it"),
         ("m.v1.tar.gz", "m.v1", "is an archive: unpack it"),
         ("frozen_graph.pb", "frozen_graph", "is a frozen TensorFlow graph or a part of a model: convert it"),
+        ("epoch=3.ckpt", "epoch=3", "holds weights without a model: put it into a folder with a model.py"),
+        ("ckpt-1.data-00000-of-00001", "ckpt-1", "is a TensorFlow checkpoint, weights without a model: save"),
+        ("Tiny.Q4_K.gguf", "Tiny.Q4_K", "is a language model for an engine of its own"),
+        ("iris.joblib", "iris", "is a pickle, which is code and is never opened: convert the model to ONNX"),
+        ("net.mlmodel", "net", "is a Core ML model, which only Apple's devices run: export"),
+        ("net.engine", "net", "was compiled for one kind of device: serve the ONNX or TFLite model"),
+        ("net.tflite.gz", "net.tflite", "is an archive: unpack it"),
+        ("net.onnx.crdownload", "net.onnx", "is a download that has not finished: fetch the file again"),
+        ("net.ort", "net", "is an ONNX model in ONNX Runtime's own format: serve the .onnx file"),
     ],
 )
 def test_bare_files_that_are_no_models_yet(tmp_path: Path, file: str, name: str, words: str) -> None:
@@ -195,6 +204,35 @@ def test_bare_files_that_are_no_models_yet(tmp_path: Path, file: str, name: str,
     assert list(found) == [name]
     assert found[name].versions == {}
     assert str(found[name].problem).startswith(f"{file} {words}")
+
+
+def test_two_files_that_are_one_model_of_another_kind(tmp_path: Path) -> None:
+    """An ending that many things have counts only with its counterpart."""
+    found = scan(fill(tmp_path, "a.xml", "a.bin", "b.xml", "c.bin", "d.param"))
+    assert list(found) == ["a"]
+    assert str(found["a"].problem).startswith("a.xml is an OpenVINO model, which is not served: serve")
+
+
+def test_folders_that_hold_something_else(tmp_path: Path) -> None:
+    """A folder that was meant to be a model says what is in it; archives and downloads may be anything."""
+    fill(tmp_path, "a/frozen_graph.pb", "a/notes.txt", "b.mlpackage/Manifest.json", "c/photos.zip", "d/.net.gguf")
+    found = scan(tmp_path)
+    assert list(found) == ["a", "b.mlpackage"]
+    assert str(found["a"].problem).startswith("a/frozen_graph.pb is a frozen TensorFlow graph")
+    assert str(found["b.mlpackage"].problem).startswith("b.mlpackage is a Core ML model")
+
+
+@pytest.mark.parametrize("file", ["m.tflite", "m.onnx", "m.pt", "m.keras", "m.h5", "m.pte", "m.ptl", "m.pt2"])
+def test_what_a_clone_or_a_download_left_in_place_of_a_model(tmp_path: Path, file: str) -> None:
+    """Nothing is wrong with the model: it never came."""
+    (tmp_path / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n")
+    (tmp_path / f"page.{file}").write_text("\n<!DOCTYPE html>\n<html><title>Sign in</title></html>")
+    found = scan(tmp_path)
+    pointer, page = (next(iter(found[name].versions.values())).problem for name in ("m", "page.m"))
+    assert pointer == (
+        f"{file} is only a pointer of Git LFS: run git lfs pull in the clone, or download the file itself"
+    )
+    assert page == f"page.{file} is a web page instead of the model: download the file itself"
 
 
 def test_an_archive_beside_what_was_in_it(tmp_path: Path) -> None:

@@ -745,6 +745,11 @@ OUTSIDE = r"m\.onnx keeps weights in .*, which is not a file inside its folder; 
         ("x" * 4000, {}, "which is not there|cannot be read"),
         ("x" * 5000, {}, "a name is too long"),
         ("short.bin", {}, r"'short.bin', which is cut short \(40 of at least 64 bytes\); copy that file again"),
+        (
+            "lfs.bin",
+            {},
+            "m.onnx keeps its weights elsewhere, and lfs.bin is only a pointer of Git LFS: run git lfs pull",
+        ),
         ("w.bin", {"offset": 32}, r"cut short \(64 of at least 96 bytes\)"),
         ("w.bin", {"length": 1 << 40}, "cut short"),
         ("w.bin", {"offset": -1}, "the place of a tensor's weights is no number"),
@@ -758,6 +763,7 @@ def test_weights_elsewhere_or_not_whole(folder: Path, location: str | None, entr
     (folder / "linked").symlink_to(folder.parent.parent)
     (folder / "loop.bin").symlink_to("loop.bin")
     WEIGHTS[:10].tofile(folder / "short.bin")
+    (folder / "lfs.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
     os.mkfifo(folder / "pipe")
     if location is not None:
         location = location.replace("{root}", str(folder.parent.parent))

@@ -15,7 +15,9 @@ from pocketserve.repository.manifest import (
     is_valid_name,
     read_manifest,
 )
+from pocketserve.repository.not_models import advice, advice_for_folder
 from pocketserve.repository.toml_table import ManifestError
+from pocketserve.runtimes.placeholders import placeholder
 from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind, content_of, kind_at, kind_named, kind_of_name
 from pocketserve_wire.records import dataclass
 
@@ -100,8 +102,8 @@ class Models(Mapping[str, ModelEntry]):
                     self._bare.setdefault(_stem(name), []).append(path)
                 else:
                     misnamed.append(name)
-            elif (advice := _advice(name)) is not None and is_valid_name(advice[0]):
-                self._unusable.setdefault(*advice)
+            elif (told := advice(name, found)) is not None and is_valid_name(told[0]):
+                self._unusable.setdefault(*told)
         self.names = tuple(sorted(self._folders | set(self._bare) | set(self._unusable)))
         self.misnamed = tuple(misnamed)
         self.is_one = FILE_NAME in found or any(name in MARKERS for name in found)
@@ -169,19 +171,8 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     versions = _undeclared_versions(folder, root)
     if versions:
         return _model(folder.name, folder, versions)
-    weights = next((path.name for path in sorted(folder.iterdir()) if _is_weights(path.name)), None)
-    if weights is None:
-        return None
-    problem = (
-        f"{folder.name} holds weights ({weights}) without a model: add a model.py that builds it and a model.toml, or "
-        "export it as ONNX or TFLite"
-    )
-    return ModelEntry(folder.name, folder, {}, "", problem=problem)
-
-
-def _is_weights(file_name: str) -> bool:
-    """Whether a file is what Hugging Face's folders hold, which is no model by itself."""
-    return file_name.endswith(".safetensors") or (file_name.startswith("pytorch_model") and file_name.endswith(".bin"))
+    problem = advice_for_folder(folder.name, os.listdir(folder))
+    return None if problem is None else ModelEntry(folder.name, folder, {}, "", problem=problem)
 
 
 def _from_manifest(folder: Path, root: Path, manifest_path: Path) -> ModelEntry:
@@ -287,26 +278,6 @@ def _is_bare_model(file_name: str) -> bool:
     return kind_of_name(file_name) is not None and not file_name.endswith(".py") and file_name not in MARKERS
 
 
-_ARCHIVE = "is an archive: unpack it, so that the model file or the model's folder lies in the models folder"
-
-_UNUSABLE = {
-    ".safetensors": "holds weights without a model: put it into a folder with a model.py that builds the model and a "
-    "model.toml, or export the model as ONNX or TFLite",
-    ".pb": "is a frozen TensorFlow graph or a part of a model: convert it to TFLite or ONNX, or save the model as "
-    "SavedModel",
-    **dict.fromkeys((".zip", ".tar", ".tar.gz", ".tgz"), _ARCHIVE),
-}
-"""By the ends of names: what files are that people have instead of a model, and what helps."""
-
-
-def _advice(file_name: str) -> tuple[str, str] | None:
-    """What a bare file that cannot be served would be called as a model, and why it cannot; None for other things."""
-    end = next((end for end in _UNUSABLE if file_name.lower().endswith(end)), None)
-    if end is None or file_name in MARKERS:
-        return None
-    return file_name[: -len(end)] or file_name, f"{file_name} {_UNUSABLE[end]}"
-
-
 def _holds_model(folder: Path) -> bool:
     """Whether a folder that is no model for its name has what makes one, directly in it."""
     try:
@@ -318,7 +289,7 @@ def _holds_model(folder: Path) -> bool:
 def _problem_of(path: Path, root: Path) -> str | None:
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
         return f"{path.name} is a link that leaves the models folder; copy the file into it"
-    return None
+    return placeholder(path)
 
 
 def _model(

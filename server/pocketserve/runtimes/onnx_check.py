@@ -20,6 +20,7 @@ from pathlib import Path
 
 from .base import ModelLoadError
 from .flatbuffer import DamagedFileError, mapped
+from .placeholders import placeholder
 
 BUDGET = 5_000_000
 """Fields that are looked at one by one: a forest of trees as ONNX has about one million."""
@@ -305,6 +306,8 @@ class _Files:
         offset, length = (_count(entries.get(key, "0")) for key in ("offset", "length"))
         needed, there = offset + max(length, tensor_bytes), self._sizes[location]
         if needed > there:
+            if (words := placeholder(self._path.parent / location)) is not None:
+                raise ModelLoadError(f"{self._path.name} keeps its weights elsewhere, and {words}")
             fault = f"which is cut short ({there} of at least {needed} bytes)"
             raise self._refused(location, fault, "copy that file again")
 

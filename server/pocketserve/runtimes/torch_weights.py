@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.placeholders import placeholder
 from pocketserve.runtimes.safetensors import read_safetensors
 
 _USUAL = ("state_dict", "model_state_dict", "model")
@@ -38,6 +39,8 @@ def fill(torch: Any, module: Any, source: ModelSource) -> None:
     path = folder / name
     if not path.is_file():
         raise ModelLoadError(f"the weights file {name} does not exist")
+    if (words := placeholder(path)) is not None:
+        raise ModelLoadError(words)
     state = _safetensors_state(torch, path) if path.suffix == ".safetensors" else _pickled_state(torch, path)
     own = module.state_dict(keep_vars=True)
     try:

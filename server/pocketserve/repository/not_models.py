@@ -1,0 +1,103 @@
+"""What people have instead of a model that can be served, and what helps: told from names alone.
+
+A file that is passed over in silence leaves its owner with an empty list of models and no reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pocketserve.runtimes.registry import MARKERS
+
+_ARCHIVE = "is an archive: unpack it, so that the model file or the model's folder lies in the models folder"
+_WEIGHTS = (
+    "holds weights without a model: put it into a folder with a model.py that builds the model and a model.toml, or "
+    "export the model as ONNX or TFLite"
+)
+_UNFINISHED = "is a download that has not finished: fetch the file again"
+_PICKLE = (
+    "is a pickle, which is code and is never opened: convert the model to ONNX where it was trained (skl2onnx, "
+    "onnxmltools)"
+)
+_BOOSTED = "is a model of another library's own format: convert it to ONNX with onnxmltools"
+_COMPILED = "was compiled for one kind of device: serve the ONNX or TFLite model that it was made from"
+_LANGUAGE_MODEL = "is a language model for an engine of its own, such as llama.cpp, which is not part of Pocketserve"
+_ELSEWHERE = "is of a format that is not served: export the model it was made from as ONNX or TFLite"
+
+_ENDS = {
+    ".safetensors": _WEIGHTS,
+    ".ckpt": _WEIGHTS,
+    ".data-00000-of-00001": "is a TensorFlow checkpoint, weights without a model: save the model as SavedModel",
+    ".pb": "is a frozen TensorFlow graph or a part of a model: convert it to TFLite or ONNX, or save the model as "
+    "SavedModel",
+    **dict.fromkeys((".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar", ".gz", ".bz2", ".xz", ".zst"), _ARCHIVE),
+    **dict.fromkeys((".part", ".crdownload", ".partial"), _UNFINISHED),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), _PICKLE),
+    **dict.fromkeys((".gguf", ".ggml", ".llamafile", ".litertlm"), _LANGUAGE_MODEL),
+    **dict.fromkeys((".cbm", ".ubj", ".pmml"), _BOOSTED),
+    **dict.fromkeys((".engine", ".plan", ".trt", ".dlc", ".rknn", ".hef", ".om"), _COMPILED),
+    **dict.fromkeys(
+        (".mlmodel", ".mlpackage", ".mlmodelc"),
+        "is a Core ML model, which only Apple's devices run: export the model it was made from as ONNX or TFLite",
+    ),
+    ".ort": "is an ONNX model in ONNX Runtime's own format: serve the .onnx file that it was made from",
+    ".task": "is a bundle for MediaPipe: unpack it as a zip and serve the .tflite files in it",
+    ".mar": "is an archive for TorchServe: unpack it as a zip and serve the model in it",
+    **dict.fromkeys((".mnn", ".caffemodel", ".pdmodel", ".pdiparams", ".weights"), _ELSEWHERE),
+}
+"""By the ends of names. Longer ends come first where one ends on another."""
+
+_PAIRS = {
+    ".xml": ("is an OpenVINO model, which is not served: serve the model it was made from", ".bin"),
+    ".param": (_ELSEWHERE, ".bin"),
+}
+"""Ends that mean something only beside a file of the same name with the other end."""
+
+_MAYBE_OTHER_THINGS = frozenset({_ARCHIVE, _UNFINISHED})
+"""What lies in many a folder that has nothing to do with models."""
+
+
+def advice(file_name: str, beside: Collection[str] = ()) -> tuple[str, str] | None:
+    """What a bare file or folder that cannot be served would be called as a model, and why it cannot be one.
+
+    Args:
+        beside: the names of all that lies in the same folder.
+
+    Returns:
+        A name, and a sentence that begins with the file's; None for other things.
+    """
+    if file_name in MARKERS:
+        return None
+    end = next((end for end in _ENDS if file_name.lower().endswith(end)), None)
+    if end is not None:
+        return file_name[: -len(end)] or file_name, f"{file_name} {_ENDS[end]}"
+    for end, (words, other) in _PAIRS.items():
+        stem = file_name.removesuffix(end)
+        if stem != file_name and stem + other in beside:
+            return stem, f"{file_name} {words}"
+    return None
+
+
+def advice_for_folder(folder: str, names: Collection[str]) -> str | None:
+    """Why a folder without any model file in it is no model, if it looks as if it was meant to be one.
+
+    Args:
+        folder: its name.
+        names: the names of what lies in it.
+    """
+    if (told := advice(folder)) is not None and folder.endswith((".mlpackage", ".mlmodelc")):
+        return told[1]
+    shown = [name for name in sorted(names) if not name.startswith(".")]
+    if (weights := next(filter(_is_weights, shown), None)) is not None:
+        return (
+            f"{folder} holds weights ({weights}) without a model: add a model.py that builds it and a model.toml, or "
+            "export it as ONNX or TFLite"
+        )
+    found = (told[1] for name in shown if (told := advice(name, names)) is not None)
+    reason = next((text for text in found if not text.endswith(tuple(_MAYBE_OTHER_THINGS))), None)
+    return None if reason is None else f"{folder}/{reason}"
+
+
+def _is_weights(file_name: str) -> bool:
+    """Whether a file is what Hugging Face's folders hold, which is no model by itself."""
+    return file_name.endswith(".safetensors") or (file_name.startswith("pytorch_model") and file_name.endswith(".bin"))

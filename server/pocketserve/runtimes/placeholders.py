@@ -1,0 +1,32 @@
+"""What a clone or a download leaves in a model's place.
+
+A framework that is given such a file guesses at damage, where the model never came.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_PAGE = re.compile(rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]", re.IGNORECASE)
+
+
+def placeholder(path: Path) -> str | None:
+    """Why a file is not what its name promises: a pointer of Git LFS, or the page that a link to it led to.
+
+    Returns:
+        A sentence that begins with the file's name; None for anything else, what cannot be read among it.
+    """
+    try:
+        if not path.is_file():  # opening a named pipe would wait for a writer
+            return None
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError:
+        return None
+    if head.startswith(_POINTER):
+        return f"{path.name} is only a pointer of Git LFS: run git lfs pull in the clone, or download the file itself"
+    if _PAGE.match(head):
+        return f"{path.name} is a web page instead of the model: download the file itself"
+    return None
