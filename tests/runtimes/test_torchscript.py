@@ -7,6 +7,7 @@ import random
 import warnings
 import wave
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,26 @@ class Stepwise(torch.nn.Module):
         result["out"] = levels[-1]
         result["sum"] = result["out"].sum()
         return result, levels
+
+
+class Ordered(torch.nn.Module):
+    """As torchvision's segmentation models start their dictionary."""
+
+    def forward(self, x):
+        result: dict[str, torch.Tensor] = OrderedDict()
+        result["out"] = x + 1
+        result["aux"] = x * 2
+        return result
+
+
+class Copied(torch.nn.Module):
+    """Its dictionary begins with what another one has."""
+
+    def forward(self, x):
+        first: dict[str, torch.Tensor] = {"a": x}
+        result = dict(first)
+        result["b"] = x
+        return result
 
 
 class Branching(torch.nn.Module):
@@ -268,7 +289,14 @@ def test_results_that_are_put_together_step_by_step(save: Save):
     assert result["sum"] == result["out"].sum() and result["output_2"].shape == (1, 3)
 
 
-@pytest.mark.parametrize("module", [Branching, Emptied, Reached, ReachedAside])
+def test_a_dictionary_that_starts_empty_by_a_call(save: Save):
+    session = opened(save(Ordered()))
+    assert [spec.name for spec in session.outputs] == ["out", "aux"]
+    found = session.run({"x": floats(2, 3)})
+    np.testing.assert_array_equal(found["aux"], floats(2, 3) * 2)
+
+
+@pytest.mark.parametrize("module", [Branching, Copied, Emptied, Reached, ReachedAside])
 def test_results_that_depend_on_more_than_the_steps(save: Save, module: type):
     with pytest.raises(ModelLoadError, match="declare"):
         opened(save(module()))
@@ -513,6 +541,14 @@ def test_files_that_open_files_are_refused(save: Save, tmp_path: Path, monkeypat
     with pytest.raises(ModelLoadError, match=r"calls torch\.save"):
         opened(save(Writer()))
     assert not (tmp_path / "written-by-torchscript").exists()
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before 1.6"])
+def test_pickles_are_named(tmp_path: Path, zipped: bool):
+    for name, saved in (("weights", Linear().state_dict()), ("module", Linear())):
+        torch.save(saved, tmp_path / f"{name}.pth", _use_new_zipfile_serialization=zipped)
+        with pytest.raises(ModelLoadError, match=rf"{name}\.pth holds weights without a model, or a pickled module"):
+            opened(tmp_path / f"{name}.pth")
 
 
 def test_other_files_are_named(tmp_path: Path):

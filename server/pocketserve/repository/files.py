@@ -75,7 +75,10 @@ def digest(files: Sequence[Path], base: Path) -> str:
     """
     try:
         hashes = [(_sha256(path), path.relative_to(base).as_posix()) for path in files]
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        name = Path(error.filename).name if error.filename else "one of them"
+        raise ModelLoadError(f"the model's files cannot be read: {name}: {error.strerror or error}") from None
+    except ValueError as error:
         raise ModelLoadError(f"the model's files cannot be read: {error}") from None
     if len(hashes) == 1:
         return hashes[0][0]

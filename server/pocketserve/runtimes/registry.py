@@ -74,7 +74,12 @@ KINDS: tuple[Kind, ...] = (
 SUFFIXES = tuple(suffix for kind in KINDS for suffix in kind.suffixes)
 MARKERS = {kind.marker: kind for kind in KINDS if kind.marker is not None}
 
-_HEADS = ((4, b"TFL3", "tflite"), (4, b"ET", "executorch"), (0, b"\x89HDF\r\n\x1a\n", "keras"))
+_HEADS = (
+    (4, b"TFL3", "tflite"),
+    (4, b"ET", "executorch"),
+    (0, b"\x89HDF\r\n\x1a\n", "keras"),
+    *((0, bytes((0x80, protocol)), "state_dict") for protocol in range(2, 6)),  # a pickle: torch.save before 1.6
+)
 """Offset and bytes at the start of a file that tell its kind."""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.registry import content_of
 from pocketserve.runtimes.torch_common import (
     file_size,
     flatten,
@@ -29,7 +30,7 @@ from pocketserve.runtimes.torch_common import (
     zeros,
 )
 from pocketserve.runtimes.torchscript_values import Argument, Parameters, Results, outline
-from pocketserve.runtimes.zip_kinds import BadZipError, kind_of_zip, members, read_member
+from pocketserve.runtimes.zip_kinds import BadZipError, members, read_member
 from pocketserve.tensors import Array, TensorSpec
 
 RESET_METHOD = "reset_states"
@@ -41,7 +42,7 @@ MAX_CODE_BYTES = 64 * 1024 * 1024
 _GAP = r"(?:\s|\\|#[^\n]*\n)*"
 _FILE_ACCESS = re.compile(rf"\b(?:torch|aten){_GAP}\.{_GAP}(save|from_file)\b")
 
-_INSTEAD = {
+_INSTEAD: Mapping[str | None, str] = {
     "state_dict": "holds weights without a model, or a pickled module, which is code that is never run; save the model "
     "with torch.jit.save or as ONNX, or build it in a model.py and name its state dict as the weights",
     "pt2": "is an exported program; give it the ending .pt2",
@@ -207,9 +208,9 @@ class TorchScriptRuntime:
     def open(self, source: ModelSource) -> ScriptSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
         file_size(source.path)
-        kind = kind_of_zip(source.path)
+        kind = content_of(source.path)
         if kind not in ("torchscript", "ptl"):  # mobile files keep the whole program beside the other form
-            raise ModelLoadError(f"{source.path.name} {_INSTEAD[kind]}")
+            raise ModelLoadError(f"{source.path.name} {_INSTEAD.get(kind, _INSTEAD[None])}")
         torch = import_torch()
         refuse_file_access(source.path)
         try:

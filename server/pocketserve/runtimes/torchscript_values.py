@@ -277,7 +277,8 @@ def _items(value: Any) -> list[Any]:
 
 def _entries(value: Any) -> dict[Any, Any]:
     """A dictionary's values by key: those that it is made of, and those that are set one by one."""
-    parts = _started(value, "prim::DictConstruct")
+    # A call of dict() or OrderedDict() without anything makes an empty one too.
+    parts = _started(value, "prim::DictConstruct", "aten::dict")
     pairs = [*zip(parts[::2], parts[1::2], strict=True), *_added(value, "aten::_set_item")]
     return {_known(key.toIValue()): part for key, part in pairs}
 
@@ -311,10 +312,14 @@ def _only_reads(node: Any) -> bool:
     return kind in _READING
 
 
-def _started(value: Any, operation: str) -> list[Any]:
-    if value is None or value.node().kind() != operation:
+def _started(value: Any, operation: str, empty: str = "") -> list[Any]:
+    """What a list or dictionary is made of by an operation, or nothing where another one makes it empty."""
+    if value is None or value.node().kind() not in (operation, empty):
         raise LookupError("not in the text")
-    return list(value.node().inputs())
+    parts = list(value.node().inputs())
+    if parts and value.node().kind() == empty:
+        raise LookupError("made out of something else")
+    return parts
 
 
 def _added(value: Any, operation: str) -> list[tuple[Any, ...]]:
