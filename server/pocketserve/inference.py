@@ -74,7 +74,7 @@ def run_tensors(
     bound_in, bound_out = model.entry_points[signature]
     tensors = request.inputs if request.raw is None else [raw_tensor(request.raw, bound_in)]
     wanted = wanted_outputs(request.outputs, bound_out)
-    inputs = collect(tensors, bound_in, row_by_row, model.feedback if signature is None else {})
+    inputs = collect(tensors, bound_in, row_by_row, model.first_state if signature is None else {})
     step = read_step(request.parameters)
     ready = time.perf_counter_ns()
     turn = take_turn(running, signature, inputs, terms, step)
@@ -168,7 +168,7 @@ def _blame(task: Task, error: ApiError) -> None:
 def _collect_run(running: Running, arrays: Arrays) -> Inputs:
     model = running.model
     tensors = [to_tensor(name, array, _kept_datatype(model.inputs, name, array)) for name, array in arrays.items()]
-    return collect(tensors, model.inputs, row_by_row=True, feedback=model.feedback)
+    return collect(tensors, model.inputs, row_by_row=True, first_state=model.first_state)
 
 
 def _task_outputs(running: Running, result: Mapping[str, Array], reals: bool) -> dict[str, Array]:

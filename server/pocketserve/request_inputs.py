@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.running import Running
-from pocketserve.tensors import Array, TensorSpec, check_against, quantize, to_array, zeros
+from pocketserve.tensors import Array, TensorSpec, check_against, quantize, to_array
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import InferRequest, RequestedOutput, raw_input
 from pocketserve_wire.records import dataclass
@@ -83,7 +83,7 @@ def wanted_outputs(asked: Sequence[RequestedOutput], bound: Bindings) -> list[tu
     return wanted
 
 
-def collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, feedback: Mapping[str, str]) -> Inputs:
+def collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, first_state: Mapping[str, Array]) -> Inputs:
     """Check the tensors against the model and give them the session's names.
 
     Raises:
@@ -112,9 +112,9 @@ def collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, feedba
         own = bound.by_name[spec.name][1]
         if own in arrays:
             continue
-        if own not in feedback:
+        if own not in first_state:
             raise _bad_inputs(f"input {spec.name!r} is missing", bound)
-        state[own] = zeros(spec)
+        state[own] = first_state[own].copy()  # a model may write into its inputs
     if splits and len({array.shape[0] for array in arrays.values()}) != 1:
         raise _bad_inputs("the inputs have different numbers of rows", bound)
     return Inputs(arrays, rows, splits, reals, state)

@@ -76,7 +76,9 @@ def test_a_request_that_is_given_up_between_its_runs(call: Callable[[Any, Terms]
     switch = Cancellation()
     session = GivenUp(switch)
     bound = Bindings((SPEC,), {"x": (SPEC, "x")})
-    model = SimpleNamespace(task=Windows(), inputs=bound, outputs=bound, feedback={}, entry_points={None: (bound,) * 2})
+    model = SimpleNamespace(
+        task=Windows(), inputs=bound, outputs=bound, feedback={}, first_state={}, entry_points={None: (bound,) * 2}
+    )
     running = SimpleNamespace(model=model, lane=Lane(session), sequences=None)
     with pytest.raises(ApiError, match="between two runs") as caught:
         call(running, Terms(time.monotonic() + 60, cancellation=switch))

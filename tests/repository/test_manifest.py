@@ -53,7 +53,7 @@ keep_alive = 0.5
 image = { color = "rgb", resize = "letterbox", mean = [1, 2.5, 3], std = 127.5, invert = "auto" }
 features = { names = ["a", "b"], units = ["m", "s"] }
 target = { name = "t", unit = "kg" }
-state = { feedback = { h_in = "h_out" }, max_sequences = 3, max_idle = 5 }
+state = { feedback = { h_in = "h_out" }, start = { h_in = [1, 0, 4] }, max_sequences = 3, max_idle = 5 }
 [[inputs]]
 name = "x"
 datatype = "FP32"
@@ -83,7 +83,7 @@ evaluation = { metric = "accuracy", value = 0.9 }
         batching=False,
         max_batch=16,
         keep_alive=0.5,
-        state=StateOptions({"h_in": "h_out"}, 3, 5),
+        state=StateOptions({"h_in": "h_out"}, {"h_in": (1, 0, 4)}, 3, 5),
         sections={ImageOptions: ImageOptions("rgb", "letterbox", (1.0, 2.5, 3.0), (127.5,), "auto")},
         feature_names=("a", "b"),
         feature_units=("m", "s"),
@@ -241,6 +241,7 @@ WRONG: dict[str, list[Any]] = {
     "outputs[0].shape": [{}, [-2], None],
     "state": NOT_TABLE,
     "state.feedback": NOT_TABLE,
+    "state.start": NOT_TABLE,
     "state.max_sequences": [0, 1025, 1.0, True, "4"],
     "state.max_idle": [-1, "60", True, float("nan"), float("inf")],
     "versions": NOT_TABLE,
@@ -353,6 +354,15 @@ def test_feedback_names_outputs() -> None:
     """Each input that keeps state names the output that feeds it."""
     with pytest.raises(ManifestError, match=r"state\.feedback\.h must name an output"):
         parse_manifest({"state": {"feedback": {"h": 1}}})
+
+
+@pytest.mark.parametrize("shape", [4, [-1], [1.0], ["1"], [True], None])
+def test_a_state_starts_with_a_shape(shape: object) -> None:
+    """Of an input that is fed, and with every size given."""
+    with pytest.raises(ManifestError, match=r"state\.start\.h must be a list of sizes, such as \[1, 2, 0, 64\]"):
+        parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"h": shape}}})
+    with pytest.raises(ManifestError, match=r"state\.start\.c is no input of state\.feedback"):
+        parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"c": [1]}}})
 
 
 def test_default_version_must_be_declared() -> None:

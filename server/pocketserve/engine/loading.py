@@ -26,6 +26,7 @@ from pocketserve.runtimes.registry import missing_framework, runtime_for
 from pocketserve.tasks.base import Task
 from pocketserve.tasks.facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
+from pocketserve.tensors import Array, zeros
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
 
@@ -41,6 +42,7 @@ class LoadedModel:
         entry_points: bindings of inputs and outputs by signature name; None is the default entry point.
         memory_bytes: estimate over all sessions.
         feedback: the session's names of inputs that take what an output gave at the last step -> that output.
+        first_state: what these inputs are given before there was a step.
         open_session: makes one more session, for a sequence that needs its own.
         threads: what one run may use, as the sessions were opened.
         source, files: what they were opened from.
@@ -55,6 +57,7 @@ class LoadedModel:
     platform: str
     memory_bytes: int
     feedback: Mapping[str, str]
+    first_state: Mapping[str, Array]
     open_session: Callable[[], Session]
     threads: int
     source: ModelSource
@@ -212,6 +215,7 @@ def _load(
         platform=runtime.platform,
         memory_bytes=sum(session.memory_bytes for session in sessions),
         feedback=_feedback(entry, *points[None]),
+        first_state=_first_state(entry, points[None][0]),
         open_session=lambda: _open_again(entry, version, runtime, source, files),
         threads=source.threads,
         source=source,
@@ -304,3 +308,22 @@ def _contained(path: Path, folder: Path) -> Path:
 
 def _failed(entry: ModelEntry, version: VersionEntry, reason: str) -> str:
     return f"failed to load {entry.name!r} version {version.name!r}: {reason}"
+
+
+def _first_state(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
+    """Zeros for the inputs of the manifest's feedback, by the session's own names.
+
+    Raises:
+        ModelLoadError: the manifest begins with a shape that the input does not take.
+    """
+    state = entry.manifest.state
+    first: dict[str, Array] = {}
+    for taken in state.feedback:
+        spec, own = inputs.by_name[taken]
+        shape = state.start.get(taken)
+        if shape is not None and not spec.open and not spec.accepts(shape):
+            raise ModelLoadError(
+                f"model.toml: state.start.{taken} is {list(shape)}, but the input's shape is {list(spec.shape)}"
+            )
+        first[own] = zeros(spec if shape is None else dataclasses.replace(spec, shape=shape))
+    return first

@@ -28,11 +28,14 @@ class StateOptions:
 
     Attributes:
         feedback: input -> the output that it takes at the next step.
+        start: input -> the shape of the zeros that a sequence begins with, where it is not the input's own with free
+            sizes as 1: a cache that grows with each step begins empty.
         max_sequences: sequences that may be open at a time; None leaves it to the engine.
         max_idle: seconds without a request after which a sequence is given up.
     """
 
     feedback: Mapping[str, str] = field(default_factory=dict)
+    start: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     max_sequences: int | None = None
     max_idle: float = 60.0
 
@@ -185,9 +188,16 @@ def _state(table: Table) -> StateOptions:
     for taken, given in feedback.items():
         if not isinstance(given, str):
             raise table.fault(f"feedback.{taken}", "must name an output")
+    start = table.table("start").rest()
+    for taken, shape in start.items():
+        if taken not in feedback:
+            raise table.fault(f"start.{taken}", "is no input of state.feedback")
+        if not _is_shape(shape) or -1 in shape:
+            raise table.fault(f"start.{taken}", "must be a list of sizes, such as [1, 2, 0, 64]")
     max_idle = table.number("max_idle", 0, 1e9)
     most = table.integer("max_sequences", 1, 1024)
-    return StateOptions(feedback, most, StateOptions().max_idle if max_idle is None else max_idle)
+    idle = StateOptions().max_idle if max_idle is None else max_idle
+    return StateOptions(feedback, {taken: tuple(shape) for taken, shape in start.items()}, most, idle)
 
 
 def _versions(table: Table) -> dict[str, VersionOptions]:

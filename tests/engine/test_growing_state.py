@@ -1,0 +1,86 @@
+"""State that grows with each step, such as the keys and values that a text generator keeps of what was said before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import STATE
+from pocketserve.api import oip
+from pocketserve.api.messages import ApiRequest
+from pocketserve.config import Config
+from pocketserve.service import Service
+from pocketserve_wire import ApiError, ErrorCode
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime", reason="onnx")
+
+pytestmark = pytest.mark.onnx
+
+Serve = Callable[[str], Service]
+
+FEEDBACK = '[state.feedback]\n"past.0" = "present.0"\n'
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """A model that appends its input to its state along the middle dimension, with a manifest."""
+    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    taken = [
+        helper.make_tensor_value_info(name, float32, ["batch", length, 2])
+        for name, length in (("x", "new"), ("past.0", "before"))
+    ]
+    given = [helper.make_tensor_value_info("present.0", float32, ["batch", "after", 2])]
+    node = helper.make_node("Concat", ["past.0", "x"], ["present.0"], axis=1)
+    graph = helper.make_graph([node], "cache", taken, given)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    folder = tmp_path / "models" / "cache"
+    folder.mkdir(parents=True)
+    (folder / "cache.onnx").write_bytes(model.SerializeToString())
+    services = []
+
+    def make(manifest: str) -> Service:
+        (folder / "model.toml").write_text(manifest)
+        services.append(Service(Config(models_dir=tmp_path / "models", state_dir=STATE)))
+        return services[-1]
+
+    yield make
+    for service in services:
+        service.close()
+
+
+def step(service: Service, value: float, **parameters: Any) -> list[float]:
+    """What the state is after a step of one row."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1, 2], "data": [value, value]}
+    document = {"inputs": [tensor], "parameters": parameters}
+    request = ApiRequest(path={"model": "cache"}, body=memoryview(json.dumps(document).encode()))
+    answer = json.loads(b"".join(oip.infer(service, request).chunks))
+    found: list[float] = answer["outputs"][0]["data"]
+    return found
+
+
+def test_a_cache_begins_empty_and_grows(serve: Serve) -> None:
+    service = serve(FEEDBACK + '[state.start]\n"past.0" = [1, 0, 2]\n')
+    assert step(service, 1, sequence_id=7, sequence_start=True) == [1, 1]
+    assert step(service, 2, sequence_id=7) == [1, 1, 2, 2]
+    assert step(service, 3, sequence_id=7, sequence_end=True) == [1, 1, 2, 2, 3, 3]
+    assert step(service, 4, sequence_id=7, sequence_start=True) == [4, 4]
+    assert step(service, 5) == [5, 5]
+
+
+def test_without_a_start_free_sizes_are_one(serve: Serve) -> None:
+    assert step(serve(FEEDBACK), 1, sequence_id=7, sequence_start=True) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("shape", ["[1, 0]", "[1, 0, 3]"])
+def test_a_start_that_the_input_does_not_take(serve: Serve, shape: str) -> None:
+    service = serve(FEEDBACK + f'[state.start]\n"past.0" = {shape}\n')
+    with pytest.raises(
+        ApiError, match=r"state\.start\.past\.0 is \[1, 0.*but the input's shape is \[-1, -1, 2\]"
+    ) as caught:
+        step(service, 1)
+    assert caught.value.code is ErrorCode.MODEL_FAILED
