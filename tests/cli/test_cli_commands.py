@@ -18,7 +18,7 @@ import pytest
 from conftest import MODELS
 from pocketserve import __version__
 from pocketserve.cli import COMMANDS, main
-from pocketserve.cli.bench import busy
+from pocketserve.cli.device_load import busy
 from pocketserve.cli.local import open_local
 from pocketserve.cli.models import _print_models
 

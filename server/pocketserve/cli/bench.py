@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.device_load import busy, load_now
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_json, print_table
 from pocketserve.cli.own_server import OwnServer, own_server
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", int, float)
 
 WARM_UP = 10
-BUSY_SHARE = 1.0
-"""From this load for each core on, somebody else is likely measured too. Android counts waiting drivers as well."""
-
 MAX_ROUNDS = 1_000_000
 MAX_SECONDS = 86_400
 MEMORY_KEYS = {"Rss": "resident", "Pss": "proportional", "Private_Clean": "private", "Private_Dirty": "private"}
@@ -146,25 +143,6 @@ def summary(samples: list[float]) -> dict[str, float]:
     ordered = sorted(samples)
     p90, p99 = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.9, 0.99))
     return {"p50": statistics.median(ordered), "p90": p90, "p99": p99, "mean": statistics.fmean(ordered)}
-
-
-def load_now() -> float | None:
-    """How many processes wanted a core in the last minute, on average; None where the system does not tell."""
-    try:
-        return os.getloadavg()[0]
-    except (AttributeError, OSError):
-        return None
-
-
-def busy(load: float | None) -> str:
-    """A warning where something else wants the cores that are measured on; empty otherwise."""
-    cores = os.cpu_count() or 1
-    if load is None or load < BUSY_SHARE * cores:
-        return ""
-    return (
-        f"The load was {load:.1f} on {counted(cores, 'core')}: what is measured beside other work holds beside it "
-        "only. If something else runs, stop it and measure again.\n\n"
-    )
 
 
 def memory_of(pid: int) -> dict[str, int] | None:

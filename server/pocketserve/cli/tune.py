@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.bench import busy, load_now
 from pocketserve.cli.choice import Choice, choose
+from pocketserve.cli.device_load import busy, load_now
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table
 from pocketserve.cli.progress import Progress

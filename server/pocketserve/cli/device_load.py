@@ -1,0 +1,29 @@
+"""Whether something else wants the cores that are measured on."""
+
+from __future__ import annotations
+
+import os
+
+from pocketserve.wording import counted
+
+BUSY_SHARE = 1.0
+"""From this load for each core on, somebody else is likely measured too. Android counts waiting drivers as well."""
+
+
+def load_now() -> float | None:
+    """How many processes wanted a core in the last minute, on average; None where the system does not tell."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
+def busy(load: float | None) -> str:
+    """A warning where something else wants the cores that are measured on; empty otherwise."""
+    cores = os.cpu_count() or 1
+    if load is None or load < BUSY_SHARE * cores:
+        return ""
+    return (
+        f"The load was {load:.1f} on {counted(cores, 'core')}: what is measured beside other work holds beside it "
+        "only. If something else runs, stop it and measure again.\n\n"
+    )
