@@ -11,5 +11,5 @@ cases: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tests/asset_
 check: ; $(PYTHON) tools/environment.py dev && .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy
 serve: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve serve $(MODELS)
 bench: ; $(PYTHON) tools/environment.py bench && .bench/own/bin/python -m benchmarks
-plots: ; .bench/own/bin/python -m benchmarks.plot build/benchmarks.json docs/images
+plots: ; .bench/own/bin/python -m benchmarks.plot build/benchmarks.json docs/images && .bench/own/bin/python -m benchmarks.results build/benchmarks.json docs/benchmark-results.md
 apk: ; $(PYTHON) android_bridge/build_apk.py

@@ -17,7 +17,7 @@ from conftest import ROOT
 
 sys.path.append(str(ROOT))
 
-from benchmarks import calls, imports, report
+from benchmarks import calls, imports, report, results
 from benchmarks.__main__ import BENCHMARKS, choose, main
 from benchmarks.against_peers import Side, in_blocks
 from benchmarks.grpc_call import (
@@ -34,7 +34,7 @@ from benchmarks.grpc_call import (
 from benchmarks.peers import reason_of
 from benchmarks.processes import NotHere, arrange
 from benchmarks.protobuf import field, fields
-from benchmarks.samples import Comparison, Result, growth, summary
+from benchmarks.samples import Comparison, Missing, Result, growth, summary
 from benchmarks.timing import FULL, Effort
 
 
@@ -269,3 +269,15 @@ def test_grpc_messages_pass_narrow_windows(size: int):
         call.close()
         server.join(20)
     assert not server.is_alive() and server.acknowledged >= 3
+
+
+def test_a_run_becomes_a_page_of_the_docs(tmp_path: Path):
+    source, target = tmp_path / "found.json", tmp_path / "page.md"
+    line = growth("X1", "memory", "kB", "model", [1, 2, 4], [12.0, 14.0, 18.0])
+    work = Comparison("X1", "work", "µs", [float(number) for number in range(400)], [100.0], 1.5, against="a|b")
+    report.write(source, [work, Missing("X2", "peer", "there is no network"), line])
+    assert results.main(source, target) == 0
+    page = target.read_text(encoding="utf-8")
+    assert "| X1 | work | 199.5 µs | 396.0 | a/b | 100.0 µs |  | 2.00 | ≤ 1.5 | MISSED |\n" in page
+    assert "| X2 | peer | there is no network |\n" in page
+    assert "| X1 | memory | 2 kB per model | 10 kB | 1.000 | 2 to 4 | 0.36 |\n" in page
