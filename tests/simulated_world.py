@@ -1,0 +1,136 @@
+"""Simulated time for the policy's tests: lanes, slots, and a clock that jumps from event to event."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pocketserve.engine.policy import Line, Sharing, Ticket
+from pocketserve_wire import ErrorCode
+
+FOREVER = 1e9
+
+
+@dataclass
+class Fate:
+    """How one request ended: ``code`` None is an answer."""
+
+    ticket: Ticket
+    line: Line
+    arrived: float
+    ended: float
+    started: float | None = None
+    code: ErrorCode | None = None
+
+    @property
+    def age(self) -> float:
+        return self.ended - self.arrived
+
+
+@dataclass
+class World:
+    """Lanes, slots and a clock that jumps from event to event.
+
+    Attributes:
+        cost: seconds of a run, by line and rows.
+    """
+
+    slots: int
+    cost: dict[Line, Callable[[int], float]] = field(default_factory=dict)
+    now: float = 0.0
+    fates: list[Fate] = field(default_factory=list)
+    service: dict[Line, float] = field(default_factory=lambda: defaultdict(float))
+    runs: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.sharing = Sharing(self.slots)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._arrivals: dict[Ticket, float] = {}
+        self._running: set[int] = set()
+
+    def lane(self, seconds: float | Callable[[int], float], limit: int = 64, sessions: int = 1, **more: Any) -> Line:
+        line = Line([object() for _ in range(sessions)], limit, **more)
+        self.cost[line] = seconds if callable(seconds) else lambda rows: seconds * rows
+        return line
+
+    def at(self, time: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._order), event))
+
+    def send(self, line: Line, time: float, patience: float = FOREVER, **terms: Any) -> Ticket:
+        """A request that comes at this time and can be started for so long."""
+        ticket = Ticket(time + patience, arrived=time, **terms)
+        self.at(time, lambda: self._arrive(line, ticket))
+        return ticket
+
+    def vanish(self, line: Line, ticket: Ticket, time: float) -> None:
+        """The request's client gives up."""
+
+        def leave() -> None:
+            if self.sharing.leave(line, ticket):
+                self._end(ticket, line, ErrorCode.CANCELLED)
+
+        self.at(time, leave)
+
+    def run(self, until: float = FOREVER) -> None:
+        while self._events and self._events[0][0] <= until:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+            self._check()
+
+    def _check(self) -> None:
+        assert 0 <= self.sharing.busy <= max(self.slots, 1)
+        for line in self.cost:
+            assert len(line.waiting) <= line.limit
+            assert line.waiting == sorted(line.waiting, key=lambda ticket: (ticket.rank, ticket.place))
+
+    def _arrive(self, line: Line, ticket: Ticket) -> None:
+        self._arrivals[ticket] = self.now
+        session = self.sharing.start(line)
+        if session is not None:
+            self._start(line, session, [ticket])
+            return
+        ousted = self.sharing.join(line, ticket, self.now)
+        if ousted is not None:
+            self._end(ousted[0], line, ousted[1])
+        if ticket.deadline < FOREVER:
+            self.at(ticket.deadline, lambda: self._expire(line, ticket))
+
+    def _expire(self, line: Line, ticket: Ticket) -> None:
+        if self.sharing.leave(line, ticket):
+            self._end(ticket, line, ErrorCode.DEADLINE_EXCEEDED)
+
+    def _start(self, line: Line, session: object, tickets: list[Ticket]) -> None:
+        assert id(session) not in self._running
+        assert all(ticket.deadline > self.now for ticket in tickets)
+        self._running.add(id(session))
+        seconds = self.cost[line](sum(ticket.rows for ticket in tickets))
+        self.runs[len(tickets)] += 1
+        begun = self.now
+        self.at(self.now + seconds, lambda: self._finish(line, session, tickets, begun, seconds))
+
+    def _finish(self, line: Line, session: object, tickets: list[Ticket], begun: float, seconds: float) -> None:
+        self._running.remove(id(session))
+        self.service[line] += seconds
+        for ticket in tickets:
+            self._end(ticket, line, None, begun)
+        self.sharing.finish(line, session, seconds, tickets)
+        while (found := self.sharing.next(self.now)) is not None:
+            self._start(*found)
+
+    def _end(self, ticket: Ticket, line: Line, code: ErrorCode | None, started: float | None = None) -> None:
+        self.fates.append(Fate(ticket, line, self._arrivals.pop(ticket), self.now, started, code))
+
+    def answers(self, line: Line | None = None) -> list[Fate]:
+        return [fate for fate in self.fates if fate.code is None and line in (None, fate.line)]
+
+    def codes(self) -> Counter[ErrorCode | None]:
+        return Counter(fate.code for fate in self.fates)
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._arrivals)
