@@ -216,10 +216,7 @@ def test_a_lambda_would_be_found(toolchain, tmp_path) -> None:
 
 
 def test_what_needs_no_android_does_what_it_should(toolchain, tmp_path) -> None:
-    pure = [
-        SAMPLE / f"src/dev/pocketserve/sample/{name}.java"
-        for name in ("Geometry", "TokenText", "ExifOrientation")
-    ]
+    pure = [SAMPLE / f"src/dev/pocketserve/sample/{name}.java" for name in ("Geometry", "TokenText", "ExifOrientation")]
     test = SAMPLE / "test/dev/pocketserve/sample/PureTest.java"
     path = f"{tmp_path}{os.pathsep}{toolchain.junit4}"
     run(

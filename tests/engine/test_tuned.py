@@ -128,6 +128,16 @@ def test_a_damaged_file_is_ignored_with_a_warning(path, version, content, caplog
     assert TuningStore(path).find(version, lambda: "abc") == TUNED
 
 
+def test_a_damaged_file_can_be_forgotten(path, version, caplog) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"{")
+    store = TuningStore(path)
+    assert store.remove(version) and not store.remove(version)
+    caplog.clear()
+    assert TuningStore(path).find(version, lambda: "abc") == NOT_TUNED
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     "damage",
     [{"threads": 0}, {"threads": 257}, {"threads": True}, {"max_batch": "8"}, {"forced": 1}, {"said": None}],

@@ -45,6 +45,7 @@ class TuningStore:
         self._lock = threading.Lock()
         self._read_stamp: tuple[int, int] | None = None
         self._entries: dict[str, Any] = {}
+        self._damaged = False
 
     def find(self, version: VersionEntry, content: Callable[[], str]) -> Tuned:
         """What is kept of a version, if it holds here and now.
@@ -95,14 +96,14 @@ class TuningStore:
             self._write()
 
     def remove(self, version: VersionEntry) -> bool:
-        """Forget what is kept of a version; whether there was anything.
+        """Forget what is kept of a version; whether there was anything. A file that cannot be read is forgotten whole.
 
         Raises:
             OSError: the file cannot be written.
         """
         with self._lock, locked(self.path):
             self._refresh()
-            if self._entries.pop(_key(version), None) is None:
+            if self._entries.pop(_key(version), None) is None and not self._damaged:
                 return False
             self._write()
             return True
@@ -111,12 +112,13 @@ class TuningStore:
         try:
             status = self.path.stat()
         except OSError:
-            self._read_stamp, self._entries = None, {}
+            self._read_stamp, self._entries, self._damaged = None, {}, False
             return
         stamp = (status.st_mtime_ns, status.st_ino)
         if stamp != self._read_stamp:
             self._read_stamp = stamp
-            self._entries = _read(self.path, status.st_size)
+            found = _read(self.path, status.st_size)
+            self._entries, self._damaged = found or {}, found is None
 
     def _write(self) -> None:
         """Replace the file whole."""
@@ -135,7 +137,7 @@ class TuningStore:
                     os.unlink(name)
             raise
         status = self.path.stat()
-        self._read_stamp = (status.st_mtime_ns, status.st_ino)
+        self._read_stamp, self._damaged = (status.st_mtime_ns, status.st_ino), False
 
 
 @functools.cache
@@ -162,7 +164,8 @@ def _content_key(version: VersionEntry, content: str) -> str:
     return f"{version.kind.name}:{content}:{hashlib.sha256(options.encode()).hexdigest()}"
 
 
-def _read(path: Path, size: int) -> dict[str, Any]:
+def _read(path: Path, size: int) -> dict[str, Any] | None:
+    """The file's entries; None if it cannot be read as such."""
     try:
         if size > MAX_STORE_BYTES:
             raise ValueError(f"it has more than {MAX_STORE_BYTES} bytes")
@@ -172,7 +175,7 @@ def _read(path: Path, size: int) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:MAX_TEXT]
         log.warning("%s cannot be read and is ignored (%s); %s", path, reason, AGAIN)
-        return {}
+        return None
     return document
 
 
