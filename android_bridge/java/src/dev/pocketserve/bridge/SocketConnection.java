@@ -24,18 +24,11 @@ final class SocketConnection implements Watch.Watched {
     private final ConnectionLimits limits;
     private final FrameWriter writer;
     private final Watch watch;
-    private final long patienceNs;
 
     /** Guards everything below; never held during I/O. */
     private final Object state = new Object();
     private final Map<Long, Entry> underWay = new HashMap<>();
-    /** Calls that wait for an answer: fewer than are under way, once some were given up. */
-    private int callers;
-    /** When a request was last given up or answered. */
-    private long movedNs;
-    private int reserved;
-    private long reservedBytes;
-    private int waitingForRoom;
+    private final Room room;
     private long lastId;
     private boolean draining;
     private PocketServeException ended;
@@ -56,7 +49,7 @@ final class SocketConnection implements Watch.Watched {
         this.limits = opened.limits;
         this.writer = new FrameWriter(socket.getOutputStream());
         this.watch = new Watch(this, writer, pingIntervalMs, Clock.SYSTEM);
-        this.patienceNs = pingIntervalMs * 1_000_000L;
+        this.room = new Room(state, limits, pingIntervalMs);
         final Handshaker rest = opened;
         start("pocketserve-reader", new Runnable() {
             @Override
@@ -83,7 +76,7 @@ final class SocketConnection implements Watch.Watched {
     @Override
     public boolean isBusy() {
         synchronized (state) {
-            return ended == null && callers > 0;
+            return ended == null && room.isAwaited();
         }
     }
 
@@ -116,14 +109,9 @@ final class SocketConnection implements Watch.Watched {
             throw gaveUp;
         } finally {
             cancellation.onCancel(null);
-            leave();
-        }
-    }
-
-    private void leave() {
-        synchronized (state) {
-            callers--;
-            movedNs = Clock.SYSTEM.nanos();
+            synchronized (state) {
+                room.leave();
+            }
         }
     }
 
@@ -149,7 +137,9 @@ final class SocketConnection implements Watch.Watched {
             }
         } finally {
             if (!registered) {
-                release(entry.bytes);
+                synchronized (state) {
+                    room.release(entry.bytes);
+                }
             }
         }
     }
@@ -161,6 +151,7 @@ final class SocketConnection implements Watch.Watched {
             // What the server said before it hung up tells more than this does: the reader ends the connection.
             synchronized (state) {
                 draining = true;
+                room.end();
             }
         }
     }
@@ -172,25 +163,22 @@ final class SocketConnection implements Watch.Watched {
             }
             if (draining || lastId == MAX_ID) {
                 draining = true;
+                room.end();
                 throw new BrokenException(Faults.lost("the server takes no more requests on it", null), true);
             }
             lastId++;
-            if (callers == 0) {
+            if (room.enter()) {
                 watch.begin();
             }
-            callers++;
             underWay.put(lastId, entry);
             return lastId;
         }
     }
 
-    /** Keeps within what the server allows; beyond it, the server would refuse the request. */
     private void reserve(int bytes, Deadline deadline, Cancellation cancellation)
             throws PocketServeException, BrokenException {
         synchronized (state) {
-            if (!isFull(bytes) || awaitRoom(bytes, deadline, cancellation)) {
-                reserved++;
-                reservedBytes += bytes;
+            if (room.reserve(bytes, deadline, cancellation)) {
                 return;
             }
         }
@@ -199,75 +187,12 @@ final class SocketConnection implements Watch.Watched {
         throw new BrokenException(stuck, true);
     }
 
-    /**
-     * How long there is hope for room, in ms: as long as the caller has, and no longer than an interval when all that
-     * takes the room was given up and nothing of it is answered, though that costs the server next to nothing.
-     */
-    private long hopeMs(Deadline deadline) {
-        long ms = deadline.remainingMs();
-        if (callers > 0) {
-            return ms;
-        }
-        long left = patienceNs - (Clock.SYSTEM.nanos() - movedNs);
-        return Math.max(0, Math.min(ms, (left + 999_999) / 1_000_000));
-    }
-
-    private boolean isFull(int bytes) {
-        return ended == null && !draining && reserved > 0
-                && (reserved >= limits.maxInflight() || reservedBytes + bytes > limits.maxBytesInflight());
-    }
-
-    /** Waits; false when there is no hope for room. */
-    private boolean awaitRoom(int bytes, Deadline deadline, Cancellation cancellation) throws PocketServeException {
-        waitingForRoom++;
-        cancellation.onCancel(new Runnable() {
-            @Override
-            public void run() {
-                synchronized (state) {
-                    state.notifyAll();
-                }
-            }
-        });
-        try {
-            while (isFull(bytes)) {
-                long ms = hopeMs(deadline);
-                if (cancellation.isCancelled()) {
-                    throw Cancellation.cancelled(null);
-                }
-                if (deadline.isOver()) {
-                    throw deadline.exceeded();
-                }
-                if (ms == 0) {
-                    return false;
-                }
-                state.wait(ms);
-            }
-            return true;
-        } catch (InterruptedException error) {
-            throw Faults.interrupted(error);
-        } finally {
-            cancellation.onCancel(null);
-            waitingForRoom--;
-        }
-    }
-
-    private void release(int bytes) {
-        synchronized (state) {
-            reserved--;
-            reservedBytes -= bytes;
-            if (waitingForRoom > 0) {
-                state.notifyAll();
-            }
-        }
-    }
-
     /** Takes a request off the list, because its answer came. */
     private Entry forget(long id) {
         synchronized (state) {
             Entry entry = underWay.remove(id);
             if (entry != null) {
-                movedNs = Clock.SYSTEM.nanos();
-                release(entry.bytes);
+                room.release(entry.bytes);
             }
             return entry;
         }
@@ -358,16 +283,16 @@ final class SocketConnection implements Watch.Watched {
     private void drain(long lastAnswered) {
         synchronized (state) {
             draining = true;
+            room.end();
             Iterator<Map.Entry<Long, Entry>> each = underWay.entrySet().iterator();
             while (each.hasNext()) {
                 Map.Entry<Long, Entry> one = each.next();
                 if (one.getKey() > lastAnswered) {
                     each.remove();
-                    release(one.getValue().bytes);
+                    room.release(one.getValue().bytes);
                     one.getValue().pending.fail(Faults.lost("the server is shutting down", null), true);
                 }
             }
-            state.notifyAll();
         }
         closeIfDrained();
     }
@@ -389,12 +314,12 @@ final class SocketConnection implements Watch.Watched {
             if (ended == null) {
                 ended = why;
             }
+            room.end();
             for (Entry entry : underWay.values()) {
                 entry.pending.fail(ended, false);
-                release(entry.bytes);
+                room.release(entry.bytes);
             }
             underWay.clear();
-            state.notifyAll();
         }
         watch.stop();
         Handshaker.closeQuietly(socket);
