@@ -37,7 +37,7 @@ final class FrameWriter {
     void request(long id, long deadlineMs, Request request) throws IOException {
         ByteBuffer[] body = request.body();
         int joined = joinable(body);
-        byte[] head = FrameEncoder.requestHead(id, deadlineMs, request.method + " " + request.path,
+        byte[] head = FrameEncoder.requestHead(id, deadlineMs, request.target,
                 request.contentType, request.jsonLength, request.bodyLength, joined);
         int at = head.length - joined;
         int next = 0;

@@ -135,6 +135,9 @@ public final class InferOptions {
      * @return this
      */
     public InferOptions timeoutMs(int ms) {
+        if (ms < 1) {
+            throw new IllegalArgumentException("timeoutMs must be above 0, not " + ms);
+        }
         timeoutMs = ms;
         return this;
     }

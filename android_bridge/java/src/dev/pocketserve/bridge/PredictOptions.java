@@ -127,6 +127,9 @@ public final class PredictOptions {
      * @return this
      */
     public PredictOptions timeoutMs(int ms) {
+        if (ms < 1) {
+            throw new IllegalArgumentException("timeoutMs must be above 0, not " + ms);
+        }
         timeoutMs = ms;
         return this;
     }

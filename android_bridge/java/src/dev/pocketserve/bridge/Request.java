@@ -1,5 +1,6 @@
 package dev.pocketserve.bridge;
 
+import dev.pocketserve.bridge.wire.Extensions;
 import java.nio.ByteBuffer;
 import java.nio.charset.Charset;
 
@@ -11,6 +12,8 @@ final class Request {
 
     final String method;
     final String path;
+    /** Both, as the socket carries them; ASCII. */
+    final String target;
     final String contentType;
     final int jsonLength;
     final int bodyLength;
@@ -19,8 +22,10 @@ final class Request {
     private boolean open;
 
     private Request(String method, String path, String contentType, int jsonLength, ByteBuffer... body) {
+        Extensions.contentType(contentType); // refuses what neither transport can carry, while the caller is there
         this.method = method;
         this.path = path;
+        this.target = method + " " + path;
         this.contentType = contentType;
         this.jsonLength = jsonLength;
         this.body = body;

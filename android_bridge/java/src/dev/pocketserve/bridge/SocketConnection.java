@@ -3,6 +3,7 @@ package dev.pocketserve.bridge;
 import dev.pocketserve.bridge.wire.ConnectionLimits;
 import dev.pocketserve.bridge.wire.Frame;
 import dev.pocketserve.bridge.wire.FrameDecoder;
+import dev.pocketserve.bridge.wire.FrameEncoder;
 import dev.pocketserve.bridge.wire.FrameType;
 import dev.pocketserve.bridge.wire.WireException;
 import java.io.IOException;
@@ -92,6 +93,11 @@ final class SocketConnection implements Watch.Watched {
             throw new PocketServeException("BODY_TOO_LARGE", 413, false, -1, "the body has " + request.bodyLength
                     + " bytes; this server takes " + limits.maxFrame() + " at most", null);
         }
+        if (request.target.length() > FrameEncoder.MAX_TARGET_BYTES) {
+            throw new PocketServeException("INVALID_REQUEST", 400, false, -1, "path and query together have "
+                    + request.target.length() + " bytes; the socket takes " + FrameEncoder.MAX_TARGET_BYTES
+                    + " at most, so shorten the parameters or use Transport.HTTP", null);
+        }
         Entry entry = new Entry(request.bodyLength);
         long id = send(request, entry, deadline, cancellation);
         final Pending pending = entry.pending;
@@ -153,6 +159,9 @@ final class SocketConnection implements Watch.Watched {
                 draining = true;
                 room.end();
             }
+        } catch (RuntimeException | Error fault) {
+            end(Faults.lost("a request could not be written: " + fault, fault)); // who knows how much of it was
+            throw fault;
         }
     }
 

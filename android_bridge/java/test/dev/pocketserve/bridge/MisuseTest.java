@@ -5,6 +5,7 @@ import static org.junit.Assert.assertTrue;
 
 import dev.pocketserve.bridge.wire.Frame;
 import dev.pocketserve.bridge.wire.FrameType;
+import java.util.Arrays;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -201,6 +202,87 @@ public class MisuseTest {
             stream[0].offer(new byte[1]);
             assertEquals("result 1", clumsy.next());
             assertEquals("dropped 2", clumsy.next());
+        }
+        assertEquals(0, Leaks.threads());
+    }
+
+    // Requests that cannot be sent
+
+    private static String longer(int length) {
+        char[] text = new char[length];
+        Arrays.fill(text, 'x');
+        return new String(text);
+    }
+
+    @Test(timeout = LIMIT)
+    public void aTargetThatTheSocketCannotCarryIsAnErrorOfItsCallAlone() throws Exception {
+        try (FakePeer peer = new FakePeer(seeing()); PocketServe client = peer.client().build()) {
+            client.classify("m", new byte[1]);
+            PredictOptions tooLong = new PredictOptions().parameter("prompt", longer(1100));
+            for (int i = 0; i < 10; i++) { // more than may be under way
+                PocketServeException error =
+                        Faulty.of("INVALID_REQUEST", () -> client.classify("m", new byte[1], tooLong));
+                assertTrue(error.getMessage(), error.getMessage().contains("1024"));
+            }
+            Clumsy clumsy = new Clumsy(() -> { });
+            client.async().classify("m", new byte[1], tooLong, clumsy);
+            assertEquals("INVALID_REQUEST", clumsy.next());
+            assertEquals("x (100.0 %)", client.classify("m", new byte[1]).summary());
+            assertEquals(1, peer.accepted());
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void aContentTypeThatCannotBeSentIsRefusedWhereTheCallIsMade() throws Exception {
+        try (PocketServe client = PocketServe.builder().build()) {
+            Clumsy clumsy = new Clumsy(() -> { });
+            FrameStream stream = client.stream("m", clumsy);
+            for (String wrong : new String[] {"text/pl\u00e4in", "text/plain\r\nX: y", longer(129)}) {
+                Runnable[] calls = {() -> client.async().predict("m", new byte[1], wrong, null, clumsy),
+                    () -> stream.offer(new byte[1], wrong, null), () -> asked(client, wrong)};
+                for (Runnable call : calls) {
+                    try {
+                        call.run();
+                    } catch (IllegalArgumentException expected) {
+                        continue;
+                    }
+                    throw new AssertionError(wrong + " was taken");
+                }
+            }
+            assertTrue(clumsy.heard.isEmpty());
+        }
+    }
+
+    private static void asked(PocketServe client, String contentType) {
+        try {
+            client.predict("m", new byte[1], contentType);
+        } catch (PocketServeException sent) {
+            return;
+        }
+    }
+
+    @Test
+    public void aTimeOfNothingIsRefused() {
+        for (int ms : new int[] {0, -1, Integer.MIN_VALUE}) {
+            Runnable[] settings = {() -> new PredictOptions().timeoutMs(ms), () -> new InferOptions().timeoutMs(ms)};
+            for (Runnable setting : settings) {
+                try {
+                    setting.run();
+                } catch (IllegalArgumentException expected) {
+                    continue;
+                }
+                throw new AssertionError(ms + " was taken");
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void theLongestTimeIsLong() throws Exception {
+        try (FakePeer peer = new FakePeer(seeing());
+                PocketServe client = peer.client().timeoutMs(Integer.MAX_VALUE).connectTimeoutMs(Integer.MAX_VALUE)
+                        .pingIntervalMs(Integer.MAX_VALUE).reconnectMs(Integer.MAX_VALUE).build()) {
+            PredictOptions longest = new PredictOptions().timeoutMs(Integer.MAX_VALUE);
+            assertEquals("x (100.0 %)", client.classify("m", new byte[1], longest).summary());
         }
         assertEquals(0, Leaks.threads());
     }
