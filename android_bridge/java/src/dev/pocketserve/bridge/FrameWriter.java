@@ -15,6 +15,8 @@ final class FrameWriter {
 
     private final OutputStream out;
     private final ReentrantLock lock = new ReentrantLock();
+    /** For pieces that show no array, such as direct buffers: made once, and used by whoever holds the lock. */
+    private byte[] chunk;
 
     FrameWriter(OutputStream out) {
         this.out = out;
@@ -49,7 +51,10 @@ final class FrameWriter {
         }
         out.write(head, 0, head.length);
         for (; next < body.length; next++) {
-            write(out, body[next]);
+            if (chunk == null && !body[next].hasArray()) {
+                chunk = new byte[CHUNK_BYTES];
+            }
+            write(out, body[next], chunk);
         }
     }
 
@@ -65,12 +70,13 @@ final class FrameWriter {
         return total;
     }
 
-    static void write(OutputStream out, ByteBuffer piece) throws IOException {
+    /** Writes a piece; by way of the chunk, or one of its own, where it shows no array. */
+    static void write(OutputStream out, ByteBuffer piece, byte[] given) throws IOException {
         if (piece.hasArray()) {
             out.write(piece.array(), piece.arrayOffset() + piece.position(), piece.remaining());
             return;
         }
-        byte[] chunk = new byte[Math.min(CHUNK_BYTES, piece.remaining())];
+        byte[] chunk = given != null ? given : new byte[Math.min(CHUNK_BYTES, piece.remaining())];
         while (piece.hasRemaining()) {
             int count = Math.min(chunk.length, piece.remaining());
             piece.get(chunk, 0, count);

@@ -167,7 +167,7 @@ final class HttpLink implements Link {
             OutputStream out = connection.getOutputStream();
             try {
                 for (ByteBuffer piece : request.body()) {
-                    FrameWriter.write(out, piece);
+                    FrameWriter.write(out, piece, null);
                 }
             } finally {
                 out.close();
