@@ -13,7 +13,18 @@ import numpy as np
 from benchmarks import calls, peers, reference
 from benchmarks.load import closed_loop
 from benchmarks.overhead import models, values_for
-from benchmarks.processes import CLIENT_CORE, NO_TOKEN, Ours, StartError, module, our_server, pinned, stopped
+from benchmarks.processes import (
+    ALL_CORES,
+    CLIENT_CORE,
+    NO_TOKEN,
+    Ours,
+    StartError,
+    module,
+    our_server,
+    pinned,
+    release,
+    stopped,
+)
 from benchmarks.samples import Comparison, Curve, Missing, Result, growth
 from benchmarks.timing import QUICK, Effort, interleave, say
 from pocketserve.wording import counted
@@ -27,6 +38,7 @@ OURS = ("pocketserve, socket", "pocketserve, HTTP")
 FLOORS = {"floor: bare framed handler": ("bare", "framed"), "floor: plain WSGI on waitress": ("wsgi", "plain")}
 """In the curves by size only: one of them serves one connection after the other."""
 
+RELEASED_CONNECTIONS = (1, 8)
 MEGABYTE_MODEL = "echo-1048576"
 AT_CONNECTIONS = {reference.SMALL_MODEL: "64 B", reference.PHOTO_MODEL: "150,528 B", MEGABYTE_MODEL: "1,048,576 B"}
 SMALL_GOAL, PHOTO_GOAL, TUTORIAL_GOAL = 6.0, 45.0, 200.0
@@ -88,6 +100,8 @@ def run(effort: Effort) -> list[Result]:
             if effort is not QUICK or model == reference.PHOTO_MODEL:
                 asked = sides if model != MEGABYTE_MODEL else _raw(sides)  # JSON of a megabyte would take minutes
                 results += _at_connections(asked, model, size, effort)
+        if len(ALL_CORES) > 1:
+            results += _released(sides, effort)
     return results + [_growth(item) for item in results if isinstance(item, Curve) and len(item.points) > 1]
 
 
@@ -326,6 +340,24 @@ def _at_connections(sides: Sides, model: str, size: str, effort: Effort) -> list
         for name, (points, by_count, at_rate) in curves.items()
         if points
     ]
+    return results
+
+
+def _released(sides: Sides, effort: Effort) -> list[Result]:
+    """The peers on all cores, ours on its one: some have several processes, which one core slows."""
+    results: list[Result] = []
+    for name, side in sides.items():
+        if name not in OURS:
+            release(side.pid)
+    for count in RELEASED_CONNECTIONS:
+        measure = _load(reference.PHOTO_MODEL, count, {name: [] for name in sides})
+        samples = in_blocks(sides, effort, measure, {}, CONNECTION_BLOCKS)
+        what = f"HTTP, 150,528 B, {counted(count, 'connection')}, peer on all cores"
+        results += [
+            Comparison("P1", what, "µs", samples[OURS[1]], kept, 1.0, "faster", name)
+            for name, kept in samples.items()
+            if name not in OURS
+        ]
     return results
 
 

@@ -114,6 +114,15 @@ def _surroundings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
+def release(pid: int) -> None:
+    """Let a server and all processes of its session run on every core again."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # one that ended meanwhile
+            session = int((process / "stat").read_text().rpartition(")")[2].split()[3])
+            for task in (process / "task").iterdir() if session == pid else ():
+                os.sched_setaffinity(int(task.name), ALL_CORES)
+
+
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
     """Keep this thread, and all children that it starts meanwhile, on one core."""
