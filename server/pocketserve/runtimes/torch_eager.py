@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from pocketserve.runtimes.torch_common import (
     use_threads,
     weight_bytes,
 )
-from pocketserve.runtimes.torch_weights import fill
+from pocketserve.runtimes.torch_weights import fill, unfilled
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.wording import counted
 from pocketserve_wire import DATATYPES
@@ -49,7 +50,7 @@ class TorchRuntime:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
         torch = import_torch()
         check_trusted(source.path)
-        module = _build(torch, source)
+        module = _build_unfilled(torch, source) if source.options.get("weights") else _build(torch, source)
         fill(torch, module, source)
         module.eval()
         return TorchSession(torch, module, source)
@@ -152,6 +153,16 @@ def _takes_names(module: Any, names: Sequence[str]) -> bool:
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     known = {parameter.name for parameter in parameters if parameter.kind in kinds}
     return len(set(names)) == len(names) and known.issuperset(names)
+
+
+def _build_unfilled(torch: Any, source: ModelSource) -> Any:
+    """The module without random numbers where a file's weights will be, unless it counts on them."""
+    seed = torch.seed()
+    with suppress(ModelLoadError), unfilled(torch):
+        module = _build(torch, source)
+        if torch.initial_seed() == seed:
+            return module
+    return _build(torch, source)  # it seeds, so what it draws later depends on all that it drew before; or it failed
 
 
 def _build(torch: Any, source: ModelSource) -> Any:

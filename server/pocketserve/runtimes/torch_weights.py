@@ -1,5 +1,8 @@
 """Fills a PyTorch module with the weights of a file.
 
+They stay in the file, mapped, where that makes no difference to the module: the system may drop such memory when it is
+short of it, and read it again.
+
 Weights are data: safetensors, or what ``torch.save`` wrote, read with ``weights_only``. Training scripts save them in
 several wrappings, which are taken off: a checkpoint that holds the state dict beside the epoch and the optimizer, and
 names that all begin with the wrapper's (``module.`` of DataParallel, ``model.`` of Lightning).
@@ -21,7 +24,31 @@ _USUAL = ("state_dict", "model_state_dict", "model")
 
 _MAX_WRAPPERS = 3
 
+MIN_MAPPED_BYTES = 64 * 1024
+"""Smaller tensors are copied: a page or two of memory is no reason to spread them over the file."""
+
 _FOREIGN = re.compile(r"Unsupported (?:global|class|operand): (?:GLOBAL )?([\w.]+)")
+
+
+def unfilled(torch: Any) -> Any:
+    """A context in which a module is built without random numbers in its parameters: a file fills them all.
+
+    So their memory is not touched, and what takes seconds for a large model is left out.
+    """
+    from torch.overrides import TorchFunctionMode
+
+    init, tensor = torch.nn.init, torch.Tensor
+    random = (tensor.uniform_, tensor.normal_, init.uniform_, init.kaiming_uniform_)
+
+    class Unfilled(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not typed here
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            target = args[0] if args else kwargs.get("tensor")
+            if function in random and isinstance(target, torch.nn.Parameter):
+                return target
+            return function(*args, **kwargs)
+
+    return Unfilled()
 
 
 def fill(torch: Any, module: Any, source: ModelSource) -> None:
@@ -43,17 +70,70 @@ def fill(torch: Any, module: Any, source: ModelSource) -> None:
         raise ModelLoadError(words)
     state = _safetensors_state(torch, path) if path.suffix == ".safetensors" else _pickled_state(torch, path)
     own = module.state_dict(keep_vars=True)
+    state = _unwrapped(torch, state, set(own))
+    mapped = _map(torch, module, own, state)
     try:
-        missing, unexpected = module.load_state_dict(_unwrapped(torch, state, set(own)), strict=False)
+        rest = {key: value for key, value in state.items() if key not in mapped}
+        missing, unexpected = module.load_state_dict(rest, strict=False)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{name} does not fit the module: {' '.join(str(error).split())[:400]}") from None
     # Weights that are used in two places are often saved under one of the two names.
+    missing = [key for key in missing if key not in mapped]
     filled = {id(tensor) for key, tensor in own.items() if key not in missing}
     missing = [key for key in missing if id(own.get(key)) not in filled]
     if missing or unexpected:
         faults = (("lacks", missing), ("has no place for", unexpected))
         parts = [f"it {words} {_listed(keys)}" for words, keys in faults if keys]
         raise ModelLoadError(f"{name} does not fit the module: {' and '.join(parts)}")
+
+
+def _map(torch: Any, module: Any, own: Mapping[str, Any], state: Mapping[str, Any]) -> set[str]:
+    """Have the module's tensors be the file's memory, where that changes nothing; the names of those.
+
+    Everything else is copied as PyTorch does it: what another module fills in a way of its own, what is converted, and
+    what the module looks at in a second way, which would go on seeing the old memory.
+    """
+    modules = dict(module.named_modules())
+    if any(part._load_state_dict_pre_hooks for part in modules.values()):
+        return set()
+    usual = torch.nn.Module._load_from_state_dict
+    mapped = set()
+    for key, mine in own.items():
+        owner = modules.get(key.rpartition(".")[0])
+        plain = owner is not None and type(owner)._load_from_state_dict is usual
+        if plain and key in state and _is_exchangeable(torch, mine, state[key]):
+            mine.data = state[key]
+            mapped.add(key)
+    return mapped
+
+
+def _is_exchangeable(torch: Any, mine: Any, theirs: Any) -> bool:
+    """Whether a tensor may take a file's memory for its own, and whether that is worth it."""
+    if type(theirs) is not torch.Tensor or type(mine) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    alike = all(
+        getattr(mine, name) == getattr(theirs, name) for name in ("dtype", "shape", "device", "layout", "is_quantized")
+    )
+    return (
+        alike
+        and mine.layout == torch.strided
+        and mine.is_contiguous()
+        and theirs.is_contiguous()
+        and theirs.nbytes >= MIN_MAPPED_BYTES
+        and theirs.data_ptr() % theirs.element_size() == 0
+        and _holders(torch, mine) == _holders(torch, torch.empty(1))
+    )
+
+
+def _holders(torch: Any, tensor: Any) -> int:
+    """How many tensors look at this one's memory, counted as PyTorch does.
+
+    A tensor in two places of a module is one.
+    """
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    if count is None:
+        return id(tensor)  # equal to no other: nothing is known to be exchangeable
+    return int(count(tensor.untyped_storage()._cdata))
 
 
 def _listed(keys: list[str]) -> str:
