@@ -255,11 +255,11 @@ def _open(url: str | None, token: str | None, timeout: float) -> Transport:
     if url is None:
         socket = SocketTransport((DEFAULT_HOST, DEFAULT_SOCKET_PORT), token, timeout)
         return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout))
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port
-    except ValueError:
-        port = -1
+    except ValueError:  # half of an IPv6 address, or a port that is none
+        parts, port = urlsplit(""), -1
     whole = bool(parts.hostname) and port != -1
     if whole and parts.scheme in ("http", "https"):
         return HttpTransport(url, token, timeout)

@@ -114,6 +114,17 @@ def test_a_misspelt_command_is_guessed(word: str, meant: str | None, capsys: pyt
     assert said.endswith(f"; did you mean {meant!r}?\n") if meant else "did you mean" not in said
 
 
+def test_common_options_may_stand_before_the_command(run, connection):
+    """Where people of other tools put them."""
+    listed = run("models", "--json", *connection)
+    assert run("--json", *connection, "models") == run(*connection, "models", "--json") == listed
+    assert run(f"--url={connection[1]}", "models", "--json", *connection[2:]) == listed
+    assert "cannot be reached" in run("--url", "http://127.0.0.1:1", "predict", "petals", *FLOWER, code=1)
+    with pytest.raises(SystemExit) as ended:
+        main(["--url", "http://127.0.0.1:1", "token"])  # it asks no server
+    assert ended.value.code == 2
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(capsys, command):
     with pytest.raises(SystemExit) as ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from pocketserve.doctor.checkup import run_checks
 from pocketserve.doctor.finding import Level, ok
 from pocketserve.doctor.imports import try_imports
 from pocketserve.doctor.packages import check_packages
+from pocketserve.doctor.server import check_server
 from pocketserve.doctor.surroundings import read_settings
 from pocketserve.run_marker import KILLED_FILE, RunMarker
 
@@ -247,6 +249,54 @@ def test_a_running_server_is_no_thief_of_its_port(phone):
         marker = RunMarker(phone.state, (port,))
         assert phone.complaints() == []
         marker.close()
+
+
+def server_finding(phone, **options):
+    (finding,) = check_server(phone.device(), read_settings(phone.device(), **options))
+    return finding
+
+
+def test_no_server_where_clients_look(phone):
+    """Without an address it is no fault, with one it is."""
+    url = f"http://127.0.0.1:{phone.environ['POCKETSERVE_HTTP_PORT']}"
+    finding = server_finding(phone)
+    assert (finding.level, finding.fix) == (Level.OK, "pocketserve serve")
+    assert finding.sentence == f"no server runs at {url} (connection refused)"
+    for other in (url, url.replace("http", "socket")):
+        finding = server_finding(phone, url=other)
+        assert finding.level is Level.WARNING and f"no server runs at {other}, where --url says" in finding.sentence
+        phone.environ["POCKETSERVE_URL"] = other
+        finding = server_finding(phone)
+        assert finding.level is Level.WARNING and "unset POCKETSERVE_URL" in finding.fix
+        del phone.environ["POCKETSERVE_URL"]
+    for nonsense in ("127.0.0.1:8470", "http://", "ftp://x", "http://x:99999", "http://[::1"):
+        assert "an address looks like http://" in server_finding(phone, url=nonsense).sentence
+
+
+def test_something_else_where_clients_look(phone):
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = threading.Thread(target=other.handle_request)
+        thread.start()
+        finding = server_finding(phone, url=f"http://127.0.0.1:{other.server_port}")
+        thread.join(10)
+    assert finding.level is Level.WARNING and "something else answers there, with status 404" in finding.sentence
+
+
+def test_a_server_where_clients_look(phone, server):
+    phone.environ["POCKETSERVE_HTTP_PORT"] = str(server.ready["http"]["port"])
+    finding = server_finding(phone)
+    assert finding.level is Level.OK and "clients look elsewhere by default" in finding.sentence
+    assert finding.fix == f"export POCKETSERVE_URL={server.url}"
+    for url in (server.url, f"socket://127.0.0.1:{server.ready['socket']['port']}"):
+        finding = server_finding(phone, url=url)
+        assert (finding.level, finding.sentence) == (Level.OK, f"a server answers at {url} (--url)")
 
 
 def test_a_phone_that_slept_while_the_server_ran_held_no_wake_lock(phone):

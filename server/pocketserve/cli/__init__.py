@@ -18,6 +18,10 @@ from pocketserve.wording import did_you_mean, near
 
 COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "simulate", "demo")
 EXIT_DONE, EXIT_FAILED = 0, 1  # and 2, by argparse, for wrong usage
+WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")
+"""Options that may also stand before the command."""
+
+EPILOG = f"{', '.join((*WITH_VALUE, *FLAGS))} may stand before the command or behind it, where it has them."
 WAYS_OUT = {
     errno.ENOSPC: "; make room on the device and try again",
     errno.EFBIG: "; make room on the device and try again",
@@ -51,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 failed, 2 wrong usage.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = _command_first(sys.argv[1:] if arguments is None else arguments)
     try:
         with tidy_end():
             options, unknown = _parser(given).parse_known_args(given)
@@ -78,8 +82,21 @@ def _run(options: argparse.Namespace) -> int:
         return EXIT_FAILED
 
 
+def _command_first(words: Sequence[str]) -> list[str]:
+    """The words, with common options that stand before the command put behind it: ``pocketserve --url URL models``."""
+    behind = list(words)
+    before: list[str] = []
+    while behind and behind[0].partition("=")[0] in (*WITH_VALUE, *FLAGS):
+        before.append(behind.pop(0))
+        if before[-1] in WITH_VALUE and behind:
+            before.append(behind.pop(0))
+    return [behind[0], *before, *behind[1:]] if behind and behind[0] in COMMANDS else list(words)
+
+
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    parser = _Parser(prog="pocketserve", description="Serves machine-learning models on the phone itself.")
+    parser = _Parser(
+        prog="pocketserve", description="Serves machine-learning models on the phone itself.", epilog=EPILOG
+    )
     parser.add_argument("--version", action="version", version=f"pocketserve {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)  # parsers of the same class
     named = next((word for word in given if not word.startswith("-")), None)

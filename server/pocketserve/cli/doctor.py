@@ -25,6 +25,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "them. Ends with 1 if there is a problem. Nothing is changed, and the internet is not used.",
     )
     parser.add_argument("models_dir", nargs="?", metavar="MODELS_DIR", help="the models folder to look at")
+    parser.add_argument("--url", metavar="URL", help="where a server should run [POCKETSERVE_URL, else this machine]")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -32,7 +33,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Look and print; fails if there is a problem."""
     device = Device()
-    findings = examine(device, read_settings(device, options.models_dir))
+    findings = examine(device, read_settings(device, options.models_dir, options.url))
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if options.json:
         print_json({"ok": not problems, "findings": [_document(finding) for finding in findings]})

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pocketserve.doctor import android, hardware, last_run, models, packages, ports, python, token
+from pocketserve.doctor import android, hardware, last_run, models, packages, ports, python, server, token
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Check, Finding, warning
 from pocketserve.doctor.imports import LIMIT_S as IMPORT_LIMIT_S
@@ -31,6 +31,7 @@ def checks(device: Device, settings: Settings, limit: float) -> Mapping[str, Che
         "models": lambda: models.check_models(device, settings, limit),
         "token": lambda: token.check_token(device, settings),
         "ports": lambda: ports.check_ports(device, settings),
+        "server": lambda: server.check_server(device, settings),
         "last run": lambda: last_run.check_last_run(device, settings),
         "cores": lambda: hardware.check_cores(device),
         "memory": lambda: hardware.check_memory(device, settings),

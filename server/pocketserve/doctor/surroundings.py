@@ -17,19 +17,25 @@ SUBJECT = "settings"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a server here, or why there are none."""
+    """The settings of a server here, or why there are none.
+
+    Attributes:
+        url: where the caller expects a server; None leaves it to the environment.
+    """
 
     config: Config | None
     findings: tuple[Finding, ...]
+    url: str | None = None
 
 
-def read_settings(device: Device, models_dir: str | None = None) -> Settings:
+def read_settings(device: Device, models_dir: str | None = None, url: str | None = None) -> Settings:
     """The settings that ``pocketserve serve`` would use; the defaults in place of wrong ones."""
     try:
-        return _read(device, models_dir)
+        found = _read(device, models_dir)
+        return Settings(found.config, found.findings, url)
     except Exception as error:  # the one library it needs was wiped by an upgrade of Python, or is broken
         fix = "pip install --force-reinstall platformdirs"
-        return Settings(None, (problem(SUBJECT, f"the settings cannot be read: {error}", fix),))
+        return Settings(None, (problem(SUBJECT, f"the settings cannot be read: {error}", fix),), url)
 
 
 def _read(device: Device, models_dir: str | None) -> Settings:
