@@ -385,6 +385,21 @@ def test_folders_whose_names_no_model_can_have(run, petals_copy, tmp_path):
     assert "0.2266" in run("predict", inside / "petals" / "petals.onnx", *FLOWER, "--local")
 
 
+def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path):
+    """A list alone reads names and first bytes; a file that ends too early shows when it is loaded."""
+    models = tmp_path / "models"
+    models.mkdir()
+    whole = (MODELS / "petals" / "petals.tflite").read_bytes()
+    (models / "good.tflite").write_bytes(whole)
+    (models / "short.tflite").write_bytes(whole[: len(whole) // 2])
+    server = new_server(models)
+    connection = ["--url", server.url, "--token-file", server.log.with_name("token")]
+    told = json.loads(run("models", "--check", "--json", *connection))
+    assert {entry["name"]: entry["state"] for entry in told} == {"good": "READY", "short": "UNAVAILABLE"}
+    assert "failed to load 'short'" in told[1]["reason"]
+    assert json.loads(run("models", "--json", *connection)) == told
+
+
 def test_labels_that_are_too_few_are_told(run, tmp_path):
     shutil.copytree(MODELS / "digits", tmp_path / "digits")
     (tmp_path / "digits/labels.txt").write_text("zero\none\n")

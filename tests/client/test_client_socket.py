@@ -292,7 +292,7 @@ def test_a_call_that_could_not_be_sent_is_done(new_server):
     "url",
     [
         "socket://", "socket://127.0.0.1", "socket://127.0.0.1:99999", "socket://h:1/path", "127.0.0.1:8470",
-        "localhost", "ftp://h:1", "http://", "http://h:x",
+        "localhost", "ftp://h:1", "http://", "http://h:x", "http://[::1",
     ],
 )  # fmt: skip
 def test_bad_addresses(url):

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.connection import add_connection_options, connect
 from pocketserve.cli.output import print_json, print_table, printable
+from pocketserve.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from pocketserve_client import Client
 
 READY = "READY"
 SHOWN = 4
@@ -19,6 +24,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser("models", help="list the models of a running server")
     add_connection_options(parser)
     parser.add_argument("--all", action="store_true", help="one line for each version, with the reason in full")
+    parser.add_argument(
+        "--check", action="store_true", help="load what was not loaded yet first: only that shows a damaged file"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, of all versions")
     return parser
 
@@ -27,6 +35,9 @@ def run(options: argparse.Namespace) -> int:
     """Print every model with what can be asked, and what keeps the other versions from being served."""
     with connect(options) as client:
         entries = client.index()
+        if options.check:
+            _load_each(client, entries)
+            entries = client.index()
     if options.json:
         print_json(entries)
     elif entries and not options.all:
@@ -37,6 +48,23 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("The models folder is empty. Put a model file into it and run this command again.")
     return 0
+
+
+def _load_each(client: Client, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Let the server open every version that it would serve; it keeps the reason of what it cannot.
+
+    They go again as after any use: when their time is over, or for the memory budget.
+    """
+    from pocketserve_client.errors import PocketserveError
+
+    progress, ready = Progress(), [entry for entry in entries if entry["state"] == READY]
+    try:
+        for done, entry in enumerate(ready):
+            progress.show(f"loading {entry['name']}/{entry['version']}", done / len(ready))
+            with contextlib.suppress(PocketserveError):  # a server that has gone is told by the next list
+                client.model_metadata(entry["name"], entry["version"])
+    finally:
+        progress.end()
 
 
 def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
