@@ -29,7 +29,7 @@ from pocketserve_wire import DATATYPES
 
 from .base import ModelLoadError, ModelSource, Signature
 from .onnx_check import ModelFacts, check_model
-from .onnx_errors import cleaned, explained
+from .onnx_errors import cleaned, explained, is_about_sizes
 from .onnx_open import import_package, open_native, read_options
 from .onnx_tensors import check_bfloat16, check_names, input_spec, object_array, output_of
 
@@ -143,8 +143,8 @@ class OnnxSession:
         Raises:
             ValueError: there is such a signature, a string is not UTF-8, or the model does not take these shapes,
                 dtypes or values.
-            RuntimeError: the session is closed, or an output string is not UTF-8.
-            Exception: whatever else ONNX Runtime raises. The session works on.
+            RuntimeError: the session is closed, an output string is not UTF-8, or the run failed for its own reasons.
+            Exception: whatever else the package raises. The session works on.
         """
         if signature is not None:
             raise ValueError(f"the model has no signature {signature!r}; ONNX models have none")
@@ -169,9 +169,11 @@ class OnnxSession:
         except UnicodeDecodeError as error:  # also a ValueError, but no fault of the request
             raise RuntimeError("an output string of the model is not UTF-8") from error
         except Exception as error:
-            # The class itself lies in a private module of the package.
-            if type(error).__name__ == "InvalidArgument":
+            # The classes themselves lie in a private module of the package.
+            if type(error).__name__ == "InvalidArgument" or is_about_sizes(str(error)):
                 raise ValueError(cleaned(str(error), 300)) from error
+            if type(error).__module__.startswith("onnxruntime"):
+                raise RuntimeError(cleaned(str(error), 300)) from error
             raise
 
     def _run_by_array(self, arrays: Mapping[str, Array]) -> Sequence[Any]:

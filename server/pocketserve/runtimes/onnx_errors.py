@@ -9,6 +9,14 @@ _NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .* failed:|/\S+:\d+ .*?\) (?=[A-Z])|Please fix either .*"
 )
 
+_STEP = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'[^']*' Status Message: ")
+"""What comes before the reason of a failed run."""
+
+_CHECK = re.compile(r"(?:/\S+|\b\w+\.(?:h|cc)):\d+ (?:.*? was false\. |\w+ (?=[A-Z]))")
+"""A check in its source that failed, before the words for it."""
+
+_SIZES = re.compile(r"\b(?:shapes?|dimensions?|reshaped|broadcast|split|channels|bounds)\b", re.IGNORECASE)
+
 _MOST_READ = 6000
 """Characters of a text; names out of the file may be in it, and searching takes a time that grows with the square."""
 
@@ -35,8 +43,8 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"Could not find an implementation for (\w+)\((\d+)\)"),
-        "uses the operator {0} (opset {1}) with a type that {framework} cannot compute with; convert the model to "
-        "float32",
+        "uses the operator {0} (opset {1}) with a type or in a form that {framework} cannot compute with; convert it "
+        "to float32, or to opset 7 or newer where it is older",
     ),
     (
         re.compile(r"EPContext"),
@@ -68,4 +76,12 @@ def explained(path: Path, framework: str, text: str) -> str:
 
 def cleaned(text: str, most: int) -> str:
     """ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
-    return _NOISE.sub("", " ".join(text[:_MOST_READ].split()))[:most].strip().rstrip(".")
+    line = _CHECK.sub("", _STEP.sub(r"\1: ", " ".join(text[:_MOST_READ].split())))
+    return _NOISE.sub("", line)[:most].strip().rstrip(".")
+
+
+def is_about_sizes(text: str) -> bool:
+    """Whether a failed run says that sizes do not fit: the file calls them free, and the model takes only some."""
+    line = " ".join(text[:_MOST_READ].split())
+    reason = _CHECK.sub("", _STEP.split(line, maxsplit=1)[-1])
+    return _STEP.search(line) is not None and _SIZES.search(reason) is not None
