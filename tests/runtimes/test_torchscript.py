@@ -98,6 +98,11 @@ class Copied(torch.nn.Module):
         return result
 
 
+class Detector(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.elsewhere.nms(x)
+
+
 class Branching(torch.nn.Module):
     def forward(self, x):
         result: dict[str, torch.Tensor] = {}
@@ -549,6 +554,18 @@ def test_pickles_are_named(tmp_path: Path, zipped: bool):
         torch.save(saved, tmp_path / f"{name}.pth", _use_new_zipfile_serialization=zipped)
         with pytest.raises(ModelLoadError, match=rf"{name}\.pth holds weights without a model, or a pickled module"):
             opened(tmp_path / f"{name}.pth")
+
+
+def test_operators_of_other_packages_are_named(save: Save):
+    """A scripted detector of torchvision's where torchvision is not: the file is whole."""
+    library = torch.library.Library("elsewhere", "DEF")
+    try:
+        library.define("nms(Tensor boxes) -> Tensor")
+        path = save(Detector())
+    finally:
+        library._destroy()
+    with pytest.raises(ModelLoadError, match=r"uses the operator elsewhere::nms, which torch .* belongs to another"):
+        opened(path)
 
 
 def test_other_files_are_named(tmp_path: Path):

@@ -81,7 +81,8 @@ def _check_allowed(source: ModelSource) -> None:
     if not trust:
         raise ModelLoadError(
             f"{source.path.name} is code: opening a .pt2 file runs whatever is in it with the server's rights; if you "
-            "made it yourself or trust who did, write trust = true into its [versions] table in model.toml"
+            "made it yourself or trust who did, put it into a folder of its own and write trust = true into its "
+            "[versions] table in a model.toml there"
         )
     check_trusted(source.path)
 

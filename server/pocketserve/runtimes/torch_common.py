@@ -256,8 +256,16 @@ def one_line(error: BaseException, most: int = 300) -> str:
     return re.sub(r"^(builtins\.)?\w*(Error|Exception): ", "", " ".join(text.split()))[:most].rstrip(". ")
 
 
+_FOREIGN_OPERATOR = re.compile(r"Unknown builtin op: (\w+::\w+)")
+
+
 def load_error(name: str, what: str, error: BaseException) -> ModelLoadError:
     """One sentence for a file that a framework refused with any exception."""
+    if found := _FOREIGN_OPERATOR.search(str(error)):
+        return ModelLoadError(
+            f"{name} uses the operator {found[1]}, which {what} does not have: it belongs to another package, such as "
+            "torchvision, or to another version; export the model as ONNX, or without that operator"
+        )
     return ModelLoadError(f"{what} cannot load {name}, which may be damaged ({one_line(error, 200)}); copy it again")
 
 
