@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import tempfile
 import wave
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from conftest import find_assets, start_server
+from places import copy_folder
 from pocketserve_client import Client
 
 FORMATS = ("tflite", "onnx", "torchscript", "ptl", "keras", "savedmodel", "tfjs")
@@ -93,8 +93,7 @@ def serving(root: Path, form: str) -> Iterator[Client]:
     with tempfile.TemporaryDirectory() as folder:
         models = root / "models" / form
         if form == "onnx":  # how its state goes round is for a manifest to say
-            models = Path(folder, "models")
-            shutil.copytree(root / "models" / form, models)
+            models = copy_folder(root / "models" / form, Path(folder, "models"))
             stateful = models / "silero_vad_v6"
             stateful.mkdir()
             (models / "silero_vad_v6.onnx").rename(stateful / "silero_vad_v6.onnx")

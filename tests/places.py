@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,8 @@ if _VARIABLE not in os.environ:  # the first process of a run starts the others,
     atexit.register(shutil.rmtree, os.environ[_VARIABLE], ignore_errors=True)
 STATE = Path(os.environ[_VARIABLE])
 """The state folder of all test servers: a model file is tried once in a run, not once in a server."""
+os.environ["XDG_STATE_HOME"] = str(STATE / "home")
+"""What names no state folder has this one: nobody's own token or tuning counts, and nobody needs a home."""
 
 
 def find_assets() -> Path | None:
@@ -30,3 +33,11 @@ def find_hostile() -> Path | None:
     assets = find_assets()
     hostile = assets.parent / "hostile" if assets is not None else None
     return hostile if hostile is not None and hostile.is_dir() else None
+
+
+def copy_folder(source: Path, target: Path) -> Path:
+    """Copy a folder with what it holds. Its owner may write to the copy, though the original may only be read."""
+    shutil.copytree(source, target)
+    for path in (target, *target.rglob("*")):
+        path.chmod(path.stat().st_mode | stat.S_IWUSR)
+    return target

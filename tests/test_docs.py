@@ -63,6 +63,7 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ser
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "POCKETSERVE_URL": running.url,
         "POCKETSERVE_TOKEN_FILE": str(folder / "token"),
+        "POCKETSERVE_STATE_DIR": str(folder / "state"),  # `bench --tune` writes there, and not into anybody's home
     }
     yield running, environment
     assert running.stop() == 0

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from places import copy_folder
+
 FER_LABELS = "angry\ndisgust\nfear\nhappy\nsad\nsurprise\nneutral\n"
 FER = """task = "image-classification"
 labels = "labels.txt"
@@ -101,7 +103,7 @@ def lay_out(root: Path, folder: Path, mark: str) -> Path:
             continue
         source = root / "models" / served.source
         if source.is_dir():
-            shutil.copytree(source, folder / name)
+            copy_folder(source, folder / name)
         elif not served.files:
             folder.mkdir(exist_ok=True)
             shutil.copy(source, folder / f"{name}{source.suffix}")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, ROOT, StartServer, find_hostile
+from places import copy_folder
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import content_digest, version_files
@@ -300,7 +301,7 @@ def test_hostile_files_do_no_harm(new_server: StartServer, tmp_path: Path) -> No
     hostile = find_hostile()
     assert hostile is not None
     models = tmp_path / "models"
-    shutil.copytree(hostile, models)
+    copy_folder(hostile, models)
     shutil.copytree(MODELS / "petals", models / "petals")
     before = sorted(path.relative_to(models) for path in models.rglob("*"))
     server = new_server(models, "--state-dir", str(tmp_path / "state"))
