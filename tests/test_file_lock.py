@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS
+from pocketserve import file_lock
 from pocketserve.engine.tuned import Tuned
 from pocketserve.engine.tuning_store import TuningStore
 from pocketserve.file_lock import locked
@@ -59,8 +60,12 @@ def _judge(path: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("change", [_tune, _judge])
-def test_no_change_is_lost(change: Callable[[Path, int], None], tmp_path: Path) -> None:
-    """Two dozen that each read, change and write the same file, as so many processes would."""
+def test_no_change_is_lost(
+    change: Callable[[Path, int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two dozen that each read, change and write the same file, as so many processes would, on a disk of any speed."""
+    hold = file_lock._hold
+    monkeypatch.setattr(file_lock, "_hold", lambda descriptor, ends: hold(descriptor, ends + TIMEOUT_S))
     path = tmp_path / "state.json"
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: change(path, number), range(1, 25)))
