@@ -18,6 +18,7 @@ import pytest
 from conftest import MODELS
 from pocketserve import __version__
 from pocketserve.cli import COMMANDS, main
+from pocketserve.cli.bench import memory_of
 from pocketserve.cli.device_load import busy
 from pocketserve.cli.local import open_local
 from pocketserve.cli.models import _print_models
@@ -601,6 +602,26 @@ def test_bench_measures_every_way(run):
     assert found["inputs"] == [{"name": "features", "shape": [1, 3]}]
     assert found["version"] == "tflite" and found["runtime"] and found["threads"] >= 1
     assert found["first_answer_ms"] > 0 and found["warm_up"] == 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc")
+def test_bench_counts_what_the_server_has_started():
+    """As the Node process of TensorFlow.js."""
+    child = "import sys; kept = bytearray(b'1') * (32 << 20); print(flush=True); sys.stdin.read()"
+    code = "import subprocess, sys; print('alone', flush=True); sys.stdin.readline(); "
+    code += f"subprocess.run([sys.executable, '-c', {child!r}])"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.readline()
+        alone = memory_of(process.pid)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        both = memory_of(process.pid)
+    for kind in ("resident", "private", "anonymous"):
+        assert both[kind] - alone[kind] > 32 << 20
+    assert both["anonymous"] < both["private"] <= both["resident"]
+    assert memory_of(process.pid) is None
 
 
 @pytest.mark.live

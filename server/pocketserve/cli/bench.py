@@ -25,7 +25,13 @@ T = TypeVar("T", int, float)
 WARM_UP = 10
 MAX_ROUNDS = 1_000_000
 MAX_SECONDS = 86_400
-MEMORY_KEYS = {"Rss": "resident", "Pss": "proportional", "Private_Clean": "private", "Private_Dirty": "private"}
+MEMORY_KEYS = {
+    "Rss": "resident",
+    "Pss": "proportional",
+    "Private_Clean": "private",
+    "Private_Dirty": "private",
+    "Anonymous": "anonymous",
+}
 WAYS = {"in_process": "in this process", "socket": "over the socket", "http": "over HTTP"}
 
 
@@ -146,17 +152,40 @@ def summary(samples: list[float]) -> dict[str, float]:
 
 
 def memory_of(pid: int) -> dict[str, int] | None:
-    """Bytes that a process holds: resident, its fair share of what is shared, and private. None if hidden from us."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
+    """Bytes that a process and those that it started hold, such as the Node process of TensorFlow.js.
+
+    Resident, the fair share of what is shared, private, and what of the resident is no file's: ``anonymous``. None if
+    the system hides that from us.
+    """
     found: dict[str, int] = {}
-    for line in lines:
-        kind, _, size = line.partition(":")
-        if kind in MEMORY_KEYS:
-            name = MEMORY_KEYS[kind]
-            found[name] = found.get(name, 0) + 1024 * int(size.split()[0])
+    for each in (pid, *_started_by(pid)):
+        try:
+            lines = Path(f"/proc/{each}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        except OSError:
+            if each == pid:
+                return None
+            continue  # it has ended meanwhile
+        for line in lines:
+            kind, _, size = line.partition(":")
+            if kind in MEMORY_KEYS:
+                name = MEMORY_KEYS[kind]
+                found[name] = found.get(name, 0) + 1024 * int(size.split()[0])
+    return found
+
+
+def _started_by(pid: int) -> list[int]:
+    """The processes that one started, and those that they did."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name, in brackets, may hold anything; the state and the parent come after it.
+            parent = int(path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        parents.setdefault(parent, []).append(int(path.parent.name))
+    found = list(parents.get(pid, ()))
+    for each in found:
+        found += parents.get(each, ())
     return found
 
 
@@ -180,11 +209,11 @@ def _print_result(result: Mapping[str, Any]) -> None:
         rows = [
             [
                 said.replace("_", " "),
-                *[human_bytes(memory[said][key]) for key in ("resident", "proportional", "private")],
+                *[human_bytes(memory[said][key]) for key in ("resident", "proportional", "private", "anonymous")],
             ]
             for said in ("before_loading", "after")
         ]
-        print_table(["SERVER'S MEMORY", "RESIDENT", "PROPORTIONAL", "PRIVATE"], rows)
+        print_table(["SERVER'S MEMORY", "RESIDENT", "PROPORTIONAL", "PRIVATE", "ANONYMOUS"], rows)
 
 
 def _number(kind: Callable[[str], T], text: str) -> T:
