@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from pocketserve.engine.cancellation import Cancellation
@@ -20,6 +21,7 @@ class Counted:
     """A session that only knows whether it is open."""
 
     opened = 0
+    memory_bytes = 1000
 
     def __init__(self) -> None:
         type(self).opened += 1
@@ -210,6 +212,20 @@ BAD: list[dict[str, object]] = [
     {"sequence_id": 1, "sequence_start": 1},
     {"sequence_id": 1, "sequence_end": "yes"},
 ]
+
+
+def test_what_sequences_hold_is_counted() -> None:
+    """Their sessions, and the arrays of models that take their state as inputs."""
+    sequences = table()
+    take(sequences, start("a"))
+    take(sequences, start("b"))
+    assert sequences.memory_bytes == 2000
+    take(sequences, go_on("b", end=True))
+    assert sequences.memory_bytes == 1000
+    feeding = table(opener=None)
+    sequence, _ = feeding.enter(start("a"))
+    sequence.state = {"state": np.zeros(5, np.float32)}
+    assert feeding.memory_bytes == 20
 
 
 @pytest.mark.parametrize("parameters", BAD)

@@ -189,7 +189,7 @@ def _config_tensor(spec: TensorSpec) -> dict[str, Any]:
 
 def _statistics_entry(service: Service, status: ModelStatus) -> dict[str, Any]:
     running = service.engine.running(status.model, status.version)
-    held = running.model.memory_bytes if running is not None else 0
+    held = running.memory_bytes if running is not None else 0
     return service.engine.statistics(status.model, status.version).to_json(status.model, status.version, held)
 
 

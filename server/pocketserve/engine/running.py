@@ -64,6 +64,11 @@ class Running:
         """Sequences whose state would be lost with it."""
         return len(self.sequences) if self.sequences is not None else 0
 
+    @property
+    def memory_bytes(self) -> int:
+        """What it is thought to hold: the model, and what its open sequences have of their own."""
+        return self.model.memory_bytes + (self.sequences.memory_bytes if self.sequences is not None else 0)
+
     def close(self) -> None:
         """Let go of everything. Nobody uses it any more."""
         if self.sequences is not None:

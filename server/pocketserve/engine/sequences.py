@@ -57,6 +57,12 @@ class Sequence:
     changed: threading.Condition = field(default_factory=threading.Condition)
     users: int = 0
 
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds beside the model. Looked at while its steps may run, so each is read once."""
+        session, state = self.session, self.state
+        return (session.memory_bytes if session is not None else 0) + sum(array.nbytes for array in state.values())
+
     @contextmanager
     def hold(self, ticket: object, terms: Terms) -> Iterator[None]:
         """Wait until it is this step's turn.
@@ -137,6 +143,12 @@ class SequenceTable:
 
     def __len__(self) -> int:
         return len(self._sequences)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the open sequences hold: their sessions, or their arrays."""
+        with self._lock:
+            return sum(sequence.memory_bytes for sequence in self._sequences.values())
 
     def enter(self, step: SequenceStep) -> tuple[Sequence, object]:
         """The sequence of a request, fresh if it starts one, and the request's ticket for its line.

@@ -113,7 +113,7 @@ class SlotTable:
             # One that is being loaded anew counts as in use: its slot belongs to the thread that loads it.
             memory.Resident(
                 key,
-                running.model.memory_bytes,
+                running.memory_bytes,
                 running.last_used,
                 running.users > 0 or slot.state is State.LOADING,
                 running.keep_alive,
