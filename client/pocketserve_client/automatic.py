@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from pocketserve_client import forks
 from pocketserve_client.errors import NobodyListensError
 from pocketserve_client.http import HttpTransport
 from pocketserve_client.socket import SocketTransport
@@ -20,8 +21,13 @@ class AutomaticTransport:
     def __init__(self, socket: SocketTransport, http: HttpTransport) -> None:
         self._socket = socket
         self._http = http
-        self._lock = threading.Lock()
+        self.start_anew()
+        forks.watch(self)
         self._chosen: Transport | None = None
+
+    def start_anew(self) -> None:
+        """Be free of a thread of the process from which this one was forked; the two look after themselves."""
+        self._lock = threading.Lock()
 
     def send(self, request: Request) -> Answer:
         """Send one request and wait for its answer."""

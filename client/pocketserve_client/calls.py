@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from typing import Final, Generic, TypeVar
 
-from pocketserve_client.errors import ConnectionLostError, PocketserveError, ServerError
+from pocketserve_client.errors import ConnectionLostError, NotOurServerError, PocketserveError, ServerError
 from pocketserve_client.transport import Answer, Pending, Request, Transport
 from pocketserve_wire import ApiError, strict_json
 
 T = TypeVar("T")
+
+FOREIGN: Final = "what answers at this address is not a pocketserve server; look at the port"
 
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.1
@@ -75,6 +77,11 @@ class Sender:
             except ServerError as error:
                 raise self.advised(error) from None
         raise lost
+
+
+def is_picture(answer: Answer) -> bool:
+    """Whether the answer is the picture that was asked for, not JSON."""
+    return answer.content_type.startswith("image/")
 
 
 def pauses() -> Iterator[float]:
@@ -158,8 +165,12 @@ def checked(answer: Answer) -> Answer:
 
     Raises:
         ServerError: it is not.
+        NotOurServerError: it is one of something else, such as a web page.
     """
     if answer.status == 200:
+        # Ours are JSON, tensors behind JSON, or pictures. What came is parsed later, or, as of health, never.
+        if answer.json_length is None and answer.body and answer.body[0] not in b"{[" and not is_picture(answer):
+            raise NotOurServerError(FOREIGN)
         return answer
     try:
         document = strict_json.loads_object(answer.body)

@@ -6,28 +6,31 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
 import numpy.typing as npt
 
 from pocketserve_client.arrays import Array, as_array, as_tensor
 from pocketserve_client.automatic import AutomaticTransport
-from pocketserve_client.calls import Call, Sender
+from pocketserve_client.calls import FOREIGN, Call, Sender, is_picture
 from pocketserve_client.credentials import find_credentials
-from pocketserve_client.errors import AddressError, ServerError
+from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
 from pocketserve_client.http import DEFAULT_URL, HttpTransport
 from pocketserve_client.inputs import RawInput, raw_body, with_hint
 from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import OCTETS, Answer, Request, Transport
-from pocketserve_wire import oip, strict_json
+from pocketserve_wire import ApiError, oip, strict_json
 
 DEFAULT_HOST = "127.0.0.1"
+SHORTEST_S, LONGEST_S = 1e-3, 1e7
+"""Of timeouts, in seconds; the operating system's own calls take little more."""
 
 
 class Client:
-    """A connection to one server. Use it as a context manager, or call :meth:`close`. Threads may share it.
+    """A connection to one server. Use it as a context manager, or call :meth:`close`. Threads may share it. A process
+    that is forked from one with a client may use it, too: it gets connections of its own.
 
     Args:
         url: ``socket://HOST:PORT`` or ``http://HOST:PORT``. By default ``POCKETSERVE_URL``, else this machine's
@@ -41,6 +44,7 @@ class Client:
 
     Raises:
         AddressError: the URL cannot be a server's.
+        ValueError: a time is no number of seconds.
     """
 
     def __init__(
@@ -52,6 +56,8 @@ class Client:
         timeout: float = 60.0,
         reconnect: float = 5.0,
     ) -> None:
+        _check_seconds("timeout", timeout, SHORTEST_S)
+        _check_seconds("reconnect", reconnect, 0.0)
         self.url = url or os.environ.get("POCKETSERVE_URL") or DEFAULT_URL
         chosen = None if self.url == DEFAULT_URL and url is None else self.url
         credentials = find_credentials(token, token_file)
@@ -69,6 +75,9 @@ class Client:
     def close(self) -> None:
         """Close the connections."""
         self._transport.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Client can neither be pickled nor copied: make one in each process")
 
     def is_ready(self) -> bool:
         """Whether the server accepts requests.
@@ -122,7 +131,7 @@ class Client:
     def open_pairing(self) -> dict[str, Any]:
         """Let one app have the token for a six-digit code: ``code``, ``remaining_s`` in seconds, ``tries``."""
         request = _json_request("POST", "/pairing/open", b"{}", idempotent=False)
-        opened: dict[str, Any] = strict_json.loads(self._sender.send(request).body)
+        opened: dict[str, Any] = _document(self._sender.send(request))
         return opened
 
     def close_pairing(self) -> None:
@@ -248,7 +257,12 @@ class Client:
         return True
 
     def _json(self, method: str, path: str, body: bytes | None = None) -> Any:
-        return strict_json.loads(self._sender.send(_json_request(method, path, body)).body)
+        return _document(self._sender.send(_json_request(method, path, body)))
+
+
+def _check_seconds(name: str, value: float, least: float) -> None:
+    if not isinstance(value, int | float) or not least <= value <= LONGEST_S:
+        raise ValueError(f"{name} must be a number of seconds from {least:g} to {LONGEST_S:,.0f}, not {value!r}")
 
 
 def _open(url: str | None, token: str | None, timeout: float) -> Transport:
@@ -279,6 +293,10 @@ def _infer_request(
     parameters: Mapping[str, Any] | None,
     wait: float | None,
 ) -> Request:
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"infer() takes arrays by input name, such as {{'x': array}}, not a {type(inputs).__name__}")
+    if isinstance(outputs, str):
+        raise TypeError(f"outputs are a list of names, such as [{outputs!r}]")
     given = dict(parameters or {})
     if wait is not None:
         given.setdefault("timeout", max(1, round(wait * 1e6)))
@@ -296,7 +314,10 @@ def _infer_request(
 
 
 def _tensors(answer: Answer) -> dict[str, Array]:
-    response = oip.decode_infer_response(answer.body, answer.json_length)
+    try:
+        response = oip.decode_infer_response(answer.body, answer.json_length)
+    except ApiError:  # its words are those for a request
+        raise NotOurServerError(FOREIGN) from None
     return {tensor.name: as_array(tensor) for tensor in response.outputs}
 
 
@@ -313,7 +334,14 @@ def _predict_request(
 
 def _prediction(answer: Answer) -> Any:
     """The answer's JSON, or the file that was asked for instead."""
-    return bytes(answer.body) if answer.content_type.startswith("image/") else strict_json.loads_object(answer.body)
+    return bytes(answer.body) if is_picture(answer) else _document(answer)
+
+
+def _document(answer: Answer) -> Any:
+    try:
+        return strict_json.loads(answer.body)
+    except ApiError:
+        raise NotOurServerError(FOREIGN) from None
 
 
 def _json_request(method: str, path: str, body: bytes | None = None, *, idempotent: bool = True) -> Request:
@@ -327,6 +355,8 @@ def _path(model: str, version: str | None) -> str:
 
 def _segment(name: str) -> str:
     """A name as one segment of a path. What would lead to another path is no name of a model or version."""
+    if not isinstance(name, str):
+        raise TypeError(f"a model's or version's name is a str, not a {type(name).__name__}")
     if name in ("", ".", ".."):
         raise ServerError(404, "MODEL_NOT_FOUND", f"Request for unknown model: nothing can be called {name!r}")
     return quote(name, safe="")

@@ -9,6 +9,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import requests
 
+from pocketserve_client import forks
 from pocketserve_client.errors import ConnectionLostError, ServerUnreachableError
 from pocketserve_client.transport import JSON, Answer, Request
 
@@ -35,17 +36,23 @@ class HttpTransport:
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
         self._url = url.rstrip("/")
         self._timeout = timeout
+        self._token = token
+        self.answered = False
+        self._closed = False
+        self.start_anew()
+        forks.watch(self)
+
+    def start_anew(self) -> None:
+        """Leave all connections to the process from which this one was forked."""
         self._session = requests.Session()
         # A loopback server is never behind a proxy, whatever the environment says; and no .netrc entry may take
         # the place of the token.
         self._session.trust_env = False
         self._session.headers["Accept-Encoding"] = "identity"
-        if token is not None:
-            self._session.headers["Authorization"] = f"Bearer {token}"
-        self.answered = False
+        if self._token is not None:
+            self._session.headers["Authorization"] = f"Bearer {self._token}"
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
-        self._closed = False
 
     def send(self, request: Request) -> Answer:
         """Send one request and read its whole answer.

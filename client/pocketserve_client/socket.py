@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from pocketserve_client import forks
 from pocketserve_client.connection import Connection, PendingAnswer
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerUnreachableError
 from pocketserve_client.transport import Answer, Request
@@ -24,9 +25,14 @@ class SocketTransport:
         self._address = address
         self._key = token.encode("utf-8") if token is not None else None
         self._timeout = timeout
+        self._closed = False
+        self.start_anew()
+        forks.watch(self)
+
+    def start_anew(self) -> None:
+        """Leave the connection to the process from which this one was forked."""
         self._opening = threading.Lock()
         self._connection: Connection | None = None
-        self._closed = False
 
     def send(self, request: Request) -> Answer:
         """Send one request and wait for its answer.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import http.server
 import itertools
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +18,7 @@ import numpy as np
 import pytest
 
 from conftest import MODELS
-from pocketserve_client import Client, ServerError, ServerUnreachableError
+from pocketserve_client import Client, NotOurServerError, ServerError, ServerUnreachableError
 from pocketserve_client.arrays import as_array, as_tensor
 from pocketserve_client.calls import pauses
 from pocketserve_client.credentials import find_token
@@ -287,6 +291,99 @@ def test_the_name_of_a_file_is_no_file(client, monkeypatch):
     with pytest.raises(ServerError) as caught:
         client.predict("digits", "no-such.png")
     assert "Path" not in str(caught.value)
+
+
+FORK = """
+import os, sys
+from pocketserve_client import Client
+
+def ask(times):
+    return [client.predict("petals", [5.1, 3.5, 1.4 + at / 10])["predictions"][0]["value"] for at in range(times)]
+
+url, token = sys.argv[1:]
+with Client(url, token) as client:
+    expected = ask(20)
+    child = os.fork()
+    right = ask(20) == expected
+    if not child:
+        client.close()
+        os._exit(0 if right else 3)
+    assert right and os.waitpid(child, 0)[1] == 0
+    assert ask(3) == expected[:3]  # the child's end was not the connection's
+print("both right")
+"""
+
+
+@pytest.mark.parametrize("transport", ["http", "socket"])
+def test_a_forked_process_has_connections_of_its_own(server, transport):
+    """On one connection two processes would get each other's answers."""
+    url = f"{transport}://127.0.0.1:{server.ready[transport]['port']}"
+    command = [sys.executable, "-c", FORK, url, server.token]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "both right\n", done.stderr
+
+
+def test_a_client_cannot_be_pickled(client):
+    for use in (pickle.dumps, copy.copy):
+        with pytest.raises(TypeError, match="make one in each process"):
+            use(client)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"timeout": 0}, {"timeout": -1}, {"timeout": None}, {"timeout": "5"}, {"reconnect": -1}, {"timeout": 1e9}],
+)
+def test_times_that_are_none(options):
+    with pytest.raises(ValueError, match=r"must be a number of seconds from .* to 10,000,000, not "):
+        Client("http://127.0.0.1:1", "x", **options)
+
+
+def test_arguments_that_are_none_are_told_as_that(client):
+    with pytest.raises(TypeError, match="arrays by input name"):
+        client.infer("petals", [1, 2, 3])
+    with pytest.raises(TypeError, match=r"outputs are a list of names, such as \['petal_width'\]"):
+        client.infer("petals", {"features": FLOWERS}, outputs="petal_width")
+    with pytest.raises(TypeError, match="name is a str, not a NoneType"):
+        client.predict(None, [1, 2, 3])
+
+
+@pytest.mark.parametrize("page", [b"<html>hello</html>", b"{not JSON", b"[1, 2"])
+def test_a_page_of_another_server_is_no_answer(page):
+    """Least of all is it a ready server."""
+
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        do_GET = do_POST
+
+        def log_message(self, *_):
+            pass
+
+    calls = {
+        "index": lambda client: client.index(),
+        "predict": lambda client: client.predict("petals", [1, 2, 3]),
+        "infer": lambda client: client.infer("petals", {"features": FLOWERS}),
+        "open_pairing": lambda client: client.open_pairing(),
+        "async": lambda client: client.async_predict("petals", [1, 2, 3]).result(),
+    }
+    if page[:1] == b"<":  # answers whose content says nothing more are not parsed
+        calls |= {"ready": lambda client: client.is_ready(), "load": lambda client: client.load("petals")}
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = threading.Thread(target=other.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            with Client(f"http://127.0.0.1:{other.server_port}", "x", timeout=TIMEOUT_S) as client:
+                for name, call in calls.items():
+                    with pytest.raises(NotOurServerError, match="is not a pocketserve server"):
+                        pytest.fail(f"{name} gave {call(client)!r}")
+        finally:
+            other.shutdown()
+            thread.join(TIMEOUT_S)
 
 
 def test_nobody_there(server):
