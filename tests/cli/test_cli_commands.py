@@ -379,6 +379,8 @@ def test_folders_whose_names_no_model_can_have(run, petals_copy, tmp_path):
     odd = tmp_path / "my petals"
     petals_copy.rename(odd)
     assert "a model cannot be called 'my petals': its name has no spaces" in run("inspect", odd, code=1)
+    shutil.copy(odd / "petals.onnx", tmp_path / "a b.onnx")
+    assert "a model cannot be called 'a b'" in run("predict", tmp_path / "a b.onnx", *FLOWER, "--local", code=1)
     inside = tmp_path / "Größe und Maß"
     inside.mkdir()
     odd.rename(inside / "petals")

@@ -134,6 +134,12 @@ PROBLEMS = {
     ),
     "setting wrong": (variable("QUEUE_LIMIT", "many"), "problem", "QUEUE_LIMIT", "unset POCKETSERVE_QUEUE_LIMIT"),
     "setting out of range": (variable("QUEUE_LIMIT", "0"), "problem", "queue_limit", "unset POCKETSERVE_QUEUE_LIMIT"),
+    "state folder unwritable": (
+        lambda p: p.environ.update(POCKETSERVE_STATE_DIR=str(p.file("home/file", "") / "state")),
+        "warning",
+        "cannot be written",
+        "POCKETSERVE_STATE_DIR",
+    ),
     "setting misspelt": (
         variable("QUEUE_LIMT", "4"),
         "warning",

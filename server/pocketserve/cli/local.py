@@ -66,7 +66,11 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
         service.close()
         raise CommandError(_no_model(path, model))
     service = _service(str(path.parent), threads)
-    return service, *(_find(service, path) or (path.stem, None))
+    found = _find(service, path)
+    if found is None and path.name in service.repository.models().misnamed:
+        service.close()
+        raise CommandError(_misnamed(path.stem))
+    return service, *(found or (path.stem, None))
 
 
 def _of_manifest(path: Path, threads: int) -> tuple[Service, str, str | None] | None:
@@ -104,8 +108,12 @@ def _no_model(folder: Path, named: str) -> str:
     from pocketserve.repository.manifest import is_valid_name
 
     if not is_valid_name(folder.name):
-        return f"a model cannot be called {folder.name!r}: its name has no spaces, no / : \\ % ? # and no dot in front"
+        return _misnamed(folder.name)
     return f"there is no model in the folder {named!r}; with --models-dir it is a folder of models"
+
+
+def _misnamed(name: str) -> str:
+    return f"a model cannot be called {name!r}: its name has no spaces, no / : \\ % ? # and no dot in front; rename it"
 
 
 def _service(models_dir: str | None, threads: int) -> Service:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketserve.doctor.device import Device
@@ -44,10 +46,19 @@ def _read(device: Device, models_dir: str | None) -> Settings:
     unknown = tuple(_unknown(device))
     try:
         config = load_config({"models_dir": models_dir}, device.environ)
-        return Settings(config, (ok(SUBJECT, f"state is kept in {config.state_dir}"), *unknown))
+        return Settings(config, (_state(config.state_dir), *unknown))
     except ConfigError as error:
         wrong = problem(SUBJECT, f"a setting is wrong: {error}", f"unset {_variable(str(error))}")
         return Settings(load_config({"models_dir": models_dir}, {}), (wrong, *unknown))
+
+
+def _state(folder: Path) -> Finding:
+    """Whether the state folder can be made and written; the server does without it, and forgets."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return ok(SUBJECT, f"state is kept in {folder}")
+    sentence = f"the state folder {folder} cannot be written: trials of model files, tuning and ends are not remembered"
+    return warning(SUBJECT, sentence, f"chmod u+rwx {there}, or export POCKETSERVE_STATE_DIR=FOLDER")
 
 
 def _unknown(device: Device) -> Iterator[Finding]:
