@@ -510,6 +510,31 @@ def test_rows_to_classes(tmp_path: Path) -> None:
     assert best == [{"label": "green", "index": 1, "score": pytest.approx(0.8)}]
 
 
+def test_classes_that_the_model_names_with_every_run(tmp_path: Path) -> None:
+    """scikit-learn's classifiers in ONNX give their probabilities as maps by class."""
+    inputs = [TensorSpec("x", "FP32", (-1, 2))]
+    outputs = {"output_label": (-1,), "output_probability.keys": (2,), "output_probability.values": (-1, 2)}
+    task = task_of(tmp_path, inputs, outputs, {"task": "tabular-classification"}, {})
+    run = {"output_probability.values": np.array([[0.2, 0.8]], np.float32)}
+    for keys, names in ((np.array([b"no", "grün".encode()], object), ["grün", "no"]), (np.array([4, 7]), ["7", "4"])):
+        found = task.answer([run | {"output_probability.keys": keys}], AnswerOptions(), 1)
+        assert [entry["label"] for entry in found] == names
+
+
+def test_labels_of_the_manifest_come_before_those_of_a_run(tmp_path: Path) -> None:
+    inputs = [TensorSpec("x", "FP32", (-1, 2))]
+    manifest = {"task": "tabular-classification", "labels": "l.txt"}
+    task = task_of(tmp_path, inputs, {"p.keys": (2,), "p.values": (-1, 2)}, manifest, {"l.txt": "red\ngreen\n"})
+    run = {"p.keys": np.array([0, 1]), "p.values": np.array([[0.2, 0.8]], np.float32)}
+    assert [entry["label"] for entry in task.answer([run], AnswerOptions(), 1)] == ["green", "red"]
+
+
+def test_several_outputs_of_which_none_can_be_meant(tmp_path: Path) -> None:
+    inputs = [TensorSpec("x", "FP32", (-1, 2))]
+    with pytest.raises(ModelLoadError, match=r"3 outputs \(label, cat, dog\); name one as scores, in \[\[outputs\]\]"):
+        task_of(tmp_path, inputs, dict.fromkeys(("label", "cat", "dog"), (-1,)), {"task": "tabular-classification"}, {})
+
+
 TITLES = {"l.txt": "\nAlien\nBrazil\nCube\nDune\nEd Wood\n"}
 
 

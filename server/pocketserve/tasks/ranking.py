@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pocketserve.repository.sections.vision import ClassificationOptions
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tasks.base import AnswerOptions, Arrays
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
 from pocketserve.tasks.preprocessing import CONFIG
@@ -28,12 +29,24 @@ class Ranking:
     Attributes:
         spec: the output, its last axis the classes.
         options: the manifest's ``[classification]``, completed by what the files say.
+        keys: the output that tells the classes' names with every run, as scikit-learn's classifiers in ONNX do; empty
+            where there is none, or where the labels are known.
     """
 
     spec: TensorSpec
     labels: Labels
     options: ClassificationOptions
     calibration: Calibration | None = None
+    keys: str = ""
+
+    def named_by(self, run: Arrays) -> Ranking:
+        """With the class names that a run's outputs tell, if they do."""
+        if not self.keys:
+            return self
+        names = [
+            key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in run[self.keys].tolist()
+        ]
+        return replace(self, labels=Labels(names))
 
     @property
     def problem(self) -> str:
@@ -79,7 +92,9 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
     described = facts.metadata.outputs[number : number + 1] if facts.metadata is not None else ()
     labels = find_labels(facts, number if described and described[0].associated_files else None)
     options = _options(facts, threshold_of(described[0]) if described else None)
-    return Ranking(facts.outputs[number], labels, options, calibration_of(facts, number))
+    spec = facts.outputs[number]
+    keys = "" if labels.names else _keys_of(spec.name, [output.name for output in facts.outputs])
+    return Ranking(spec, labels, options, calibration_of(facts, number), keys)
 
 
 def output_number(facts: ModelFacts, name: str, task: str) -> int:
@@ -96,10 +111,28 @@ def output_number(facts: ModelFacts, name: str, task: str) -> int:
     described: Sequence[Any] = facts.metadata.outputs if facts.metadata is not None else ()
     labelled = [index for index, output in enumerate(described[: len(names)]) if output.associated_files]
     telling = [index for index, own in enumerate(names) if own.casefold() in TELLING]
-    for found in (labelled, telling):
+    keyed = [index for index, own in enumerate(names) if _keys_of(own, names)]
+    for found in (labelled, telling, keyed):
         if len(found) == 1:
             return found[0]
-    raise ModelLoadError(f"model.toml: task {task}: the model has {len(names)} outputs ({', '.join(names)}); name one")
+    listed = ", ".join(names)
+    raise ModelLoadError(
+        f"model.toml: task {task}: the model has {len(names)} outputs ({listed}); name one as {_NAMED_IN[task]}"
+    )
+
+
+_NAMED_IN = {
+    "audio-classification": "audio.output",
+    "text-classification": "text.output",
+    "tabular-classification": "scores, in [[outputs]]",
+}
+"""Where a manifest says which output has the scores."""
+
+
+def _keys_of(name: str, names: Sequence[str]) -> str:
+    """The output with the keys of a map whose values are the output ``name``; empty where it is no map's."""
+    keys = name.removesuffix(".values") + ".keys"
+    return keys if name.endswith(".values") and keys in names else ""
 
 
 def _options(facts: ModelFacts, threshold: float | None) -> ClassificationOptions:

@@ -46,9 +46,10 @@ class TabularClassification:
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """``{"label", "index", "score"}``, best first; of several rows each with ``row``, its number."""
         answer: Answer = []
-        rows = self._ranking.rows(runs[0][self._ranking.spec.name])
+        ranking = self._ranking.named_by(runs[0])
+        rows = ranking.rows(runs[0][ranking.spec.name])
         for number, row in enumerate(rows):
-            answer += self._ranking.best(row, options, **({"row": number} if context > 1 else {}))
+            answer += ranking.best(row, options, **({"row": number} if context > 1 else {}))
         return answer
 
     def describe(self) -> Mapping[str, str]:

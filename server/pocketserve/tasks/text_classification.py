@@ -96,8 +96,9 @@ class TextClassification:
         answer: Answer = []
         for number, run in enumerate(runs):
             more = {"input": number} if context else {}
-            for row in self._ranking.rows(run[self._ranking.spec.name])[:1]:
-                answer += self._ranking.best(row, options, **more)
+            ranking = self._ranking.named_by(run)
+            for row in ranking.rows(run[ranking.spec.name])[:1]:
+                answer += ranking.best(row, options, **more)
         return answer
 
     def describe(self) -> Mapping[str, str]:
