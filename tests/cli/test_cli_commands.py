@@ -260,10 +260,11 @@ def test_without_a_server(run, tmp_path):
     assert "0.2266" in run("predict", "petals", *FLOWER, "--local", "--models-dir", MODELS)
     assert "0.2266" in run("predict", MODELS / "petals", *FLOWER, "--local")
     by_file = json.loads(run("predict", MODELS / "petals" / "petals.tflite", *FLOWER, "--local", "--json"))
-    assert by_file["task"] == "tensors"
-    assert by_file["predictions"][0]["data"] == [pytest.approx(0.22656)]
+    assert (by_file["model"], by_file["task"]) == ("petals", "tabular-regression")
     shutil.copy(MODELS / "petals" / "petals.tflite", tmp_path / "mine.tflite")
-    assert json.loads(run("predict", tmp_path / "mine.tflite", *FLOWER, "--local", "--json"))["model"] == "mine"
+    bare = json.loads(run("predict", tmp_path / "mine.tflite", *FLOWER, "--local", "--json"))
+    assert (bare["model"], bare["task"]) == ("mine", "tensors")
+    assert bare["predictions"][0]["data"] == [pytest.approx(0.22656)]
 
 
 @pytest.mark.parametrize(
