@@ -25,6 +25,7 @@ from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.statistics import Timing, VersionStatistics
 from pocketserve.engine.terms import DEFAULT_RANK, Terms, asks_for_a_place, read_terms, stream_of
 from pocketserve.engine.tuning_store import TuningStore
+from pocketserve.errands import PlannedErrand, Sender
 from pocketserve.inference import Prediction, run_planned, run_raw_input, run_tensors
 from pocketserve.pairing import PairingDesk
 from pocketserve.places import Places
@@ -56,6 +57,10 @@ EXTENSIONS = (
     "statistics",
 )
 FREE_THREADS = 4
+LONG_LINE = 8
+"""Requests that wait in one line with a thread each; those behind them wait without, where they can. A few threads cost
+little, and a request of theirs less than one that is put down and taken up again."""
+
 EARLY_HEAD_BYTES = 4096
 
 
@@ -376,7 +381,7 @@ class Service:
     def lane(self, name: str, version: str | None) -> Lane | None:
         """Where requests for a version wait, if it is loaded."""
         try:
-            entry, found = self._resolve(name, version)
+            entry, found, _ = self._find(name, version)
         except ApiError:
             return None
         running = self.engine.running(entry.name, found.name)
@@ -405,6 +410,51 @@ class Service:
             ApiError: for every fault of the request, the model or the server.
         """
         return self._count(name, version, terms, run_planned, (plan, body))
+
+    def wait_planned(
+        self,
+        name: str,
+        version: str | None,
+        plan: Plan,
+        body: memoryview,
+        terms: Callable[[], Terms],
+        sender: Sender,
+    ) -> PlannedErrand | None:
+        """As :meth:`infer_planned` for a request that has to wait in a long line: it does so without a thread.
+
+        Args:
+            terms: makes its terms, once they are needed.
+
+        Returns:
+            What waits: its sender may have been told to begin it before this returns. None where nothing was done: the
+            line is short, or the request is not of a kind that can wait so. One of a stream is replaced in other ways,
+            one in the background may be refused for the battery.
+
+        Raises:
+            ApiError: for every fault of the request, the model or the server; it is counted.
+        """
+        entry, found, statistics = self._find(name, version)
+        running = self.engine.running(entry.name, found.name)
+        if running is None or running.lane.waiting < LONG_LINE:
+            return None
+        prepared, its = running.prepared.get(plan), terms()
+        if prepared is None or its.stream or its.rank > DEFAULT_RANK:
+            return None
+        errand = PlannedErrand(self.engine, running, statistics, self._end, prepared, body, its, sender)
+        try:
+            self._begin()
+        except ApiError as error:
+            errand.count_failure(error)
+            raise
+        if not self.engine.hold(running):
+            self._end()
+            return None
+        try:
+            running.lane.enter(errand, its)
+        except BaseException as error:
+            errand.fail(error)
+            raise
+        return errand
 
     def predict(
         self,

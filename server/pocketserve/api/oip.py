@@ -9,6 +9,7 @@ from pocketserve.api import tasks
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.engine import State
 from pocketserve.engine.running import Running
+from pocketserve.errands import PlannedErrand, Sender
 from pocketserve.repository.manifest import name_fault
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.service import ModelStatus, Service
@@ -97,8 +98,8 @@ def infer(service: Service, request: ApiRequest) -> ApiResponse:
         refusal = service.refusal(model, version, request.body[: request.json_length])
         if refusal is not None:
             raise refusal
-    plan = oip.find_plan(request.body, request.json_length)
-    if plan is not None and plan.all_raw and not request.query and "task" not in plan.parameters:
+    plan = _plan_of(request)
+    if plan is not None:
         terms = service.terms(plan.parameters, request.deadline, request.cancellation, request.received)
         return _answer(service.infer_planned(model, version, plan, request.body, terms))
     service.require(model, version)
@@ -112,6 +113,39 @@ def infer(service: Service, request: ApiRequest) -> ApiResponse:
     if decoded.outputs:
         binary = {output.name: output.binary for output in decoded.outputs}
     return _answer(oip.encode_infer_response(response, binary))
+
+
+def infer_later(service: Service, request: ApiRequest, sender: Sender) -> PlannedErrand | None:
+    """Let an inference request wait for its model without a thread; see :meth:`Service.wait_planned`.
+
+    Returns:
+        What :func:`finish` answers, once it was begun; None where :func:`infer` is to be called.
+
+    Raises:
+        ApiError: for every fault of the request, the model or the server.
+    """
+    plan = _plan_of(request)
+    if plan is None:
+        return None
+    model, version = request.path["model"], request.path.get("version")
+    terms = partial(service.terms, plan.parameters, request.deadline, request.cancellation, request.received)
+    return service.wait_planned(model, version, plan, request.body, terms, sender)
+
+
+def finish(errand: PlannedErrand) -> ApiResponse:
+    """Carry out what has waited, and answer it.
+
+    Raises:
+        ApiError: for every fault of the request, the model or the server.
+    """
+    return _answer(errand.finish())
+
+
+def _plan_of(request: ApiRequest) -> oip.Plan | None:
+    """What is known of a request with raw tensors only, if its kind came before."""
+    plan = oip.find_plan(request.body, request.json_length)
+    known = plan is not None and plan.all_raw and not request.query and "task" not in plan.parameters
+    return plan if known else None
 
 
 def _answer(body: oip.EncodedBody) -> ApiResponse:

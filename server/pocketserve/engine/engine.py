@@ -165,6 +165,11 @@ class Engine:
         """Bytes that all loaded versions may hold."""
         return self._budget.size
 
+    @property
+    def longest_line(self) -> int:
+        """How many requests wait where most do; asked without a lock, where :attr:`crowded`."""
+        return max([len(line.waiting) for line in list(self._scheduler.sharing.contenders)], default=0)
+
     def memory_held(self) -> int:
         """Bytes that all loaded versions are thought to hold."""
         return self._budget.held()
@@ -220,6 +225,14 @@ class Engine:
             self._janitor.start()
             if loaded is not None:
                 return loaded
+
+    def hold(self, running: Running) -> bool:
+        """Hold a version as :meth:`acquire` does, without waiting; whether it is still the one that is served."""
+        with self._lock:
+            if self._slots.closed or running.retired:
+                return False
+            running.users += 1
+            return True
 
     def _refuse_unusable(self, slot: Slot, version: VersionEntry, entry: ModelEntry) -> None:
         if slot.state is State.STOPPED:

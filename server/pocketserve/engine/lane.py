@@ -6,7 +6,9 @@ next, `policy.py` decides; this file is the threads and the lock around it. A se
 once: TFLite interpreters give silently wrong answers when it happens.
 
 The thread that ends a run chooses the next one, but does not run it: its own caller has waited long enough. The first
-of those chosen leads: its thread runs the batch, and hands the others their parts.
+of those chosen leads: its thread runs the batch, and hands the others their parts. Errands have no thread: for one that
+leads, one is found. While the line is full, that is the thread that carried out the errand before: having answered its
+caller, it goes on with the next.
 """
 
 from __future__ import annotations
@@ -14,39 +16,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pocketserve.engine.cancellation import cancelled
 from pocketserve.engine.policy import Account, Gain, Line, Sharing, Ticket
 from pocketserve.engine.terms import DEFAULT_RANK, Terms
+from pocketserve.engine.waiting import ALONE, Described, Errand, Place, Turn, Waiter
 from pocketserve.runtimes.base import Session
 from pocketserve.wording import counted
 from pocketserve_wire import ApiError, ErrorCode
 
+__all__ = ["Lane", "Scheduler", "Turn"]
+
 T = TypeVar("T")
 Work = Callable[[Session], T]
-
-
-class Turn(Generic[T]):
-    """What a request got from its lane.
-
-    Attributes:
-        result: what its work returned.
-        queue_ns, run_ns: how long it waited, and how long the run took that it was part of.
-        executions: runs of the model on its account; those of a batch count for the request that led it.
-        batch_rows: rows of the batch that it led; 0 for one that was led; None for one that ran alone.
-    """
-
-    __slots__ = ("batch_rows", "executions", "queue_ns", "result", "run_ns")
-
-    def __init__(
-        self, result: T, queue_ns: int, run_ns: int, executions: int = 1, batch_rows: int | None = None
-    ) -> None:
-        self.result = result
-        self.queue_ns = queue_ns
-        self.run_ns = run_ns
-        self.executions = executions
-        self.batch_rows = batch_rows
 
 
 class Batcher(Protocol):
@@ -61,42 +44,6 @@ class Batcher(Protocol):
     def run(self, session: Session, works: Sequence[Any]) -> tuple[list[Any], int]:
         """Each request's result, or the exception that it ends with, and how often the model was run."""
         ...
-
-
-class _Waiter(Ticket):
-    """A request in line, with the lock that its thread waits on."""
-
-    __slots__ = ("error", "given", "mates", "session", "turn", "work")
-
-    def __init__(self, work: Work[Any], terms: Terms, batcher: Batcher | None) -> None:
-        key, rows, size = batcher.describe(work) if batcher is not None else (None, 1, 0)
-        super().__init__(
-            terms.deadline,
-            arrived=terms.arrived,
-            rank=terms.rank,
-            stream=terms.stream,
-            key=key,
-            rows=rows,
-            size=size,
-        )
-        # A locked lock is the cheapest thing one thread can wait on and another release.
-        self.given = threading.Lock()
-        self.given.acquire()
-        self.work = work
-        self.session: Session | None = None
-        self.mates: list[_Waiter] = []
-        self.turn: Turn[Any] | None = None
-        self.error: BaseException | None = None
-
-    def refuse(self, error: BaseException) -> None:
-        """End the wait with an error."""
-        self.error = error
-        self.given.release()
-
-    def answer(self, turn: Turn[Any]) -> None:
-        """End the wait with a result."""
-        self.turn = turn
-        self.given.release()
 
 
 class Scheduler:
@@ -120,9 +67,11 @@ class Scheduler:
         """Change how many runs there may be at a time."""
         with self.lock:
             self.sharing.slots = slots
-            self._hand_over()
+            leaders = self._hand_over()
+        for leader in leaders:
+            leader.call()
 
-    def join(self, line: Line, waiter: _Waiter) -> Session | None:
+    def join(self, line: Line, waiter: Place) -> Session | None:
         """Let a request wait, unless a session has become idle meanwhile: then it is returned.
 
         Raises:
@@ -139,28 +88,33 @@ class Scheduler:
         error = _refusal(ousted[1], line.limit, recent_s * (waiting + 1))
         if ousted[0] is waiter:
             raise error
-        ousted[0].refuse(error)  # type: ignore[attr-defined]  # all tickets here are waiters
+        refuse(ousted[0], error)  # type: ignore[arg-type]  # all tickets here are places
         return None
 
-    def leave(self, line: Line, waiter: _Waiter) -> bool:
+    def leave(self, line: Line, waiter: Place) -> bool:
         """Take a request out of its line; whether it was still waiting."""
         with self.lock:
             return self.sharing.leave(line, waiter)
 
-    def finish(self, line: Line, session: Session, run_s: float, tickets: Sequence[Ticket] = ()) -> None:
-        """A run has ended, of these requests that had waited for it: its session and slot go to whoever is next."""
+    def finish(self, line: Line, session: Session, run_s: float, tickets: Sequence[Ticket] = ()) -> Sequence[Place]:
+        """A run has ended, of these requests that had waited for it: its session and slot go to whoever is next.
+
+        Returns:
+            Those who lead the next runs; the caller calls them.
+        """
         sharing = self.sharing
         with self.lock:
             sharing.finish(line, session, run_s, tickets)
-            if sharing.contenders:
-                self._hand_over()
+            return self._hand_over() if sharing.contenders else ()
 
-    def _hand_over(self) -> None:
+    def _hand_over(self) -> list[Place]:
+        leaders: list[Place] = []
         while (found := self.sharing.next(self._clock())) is not None:
-            leader: _Waiter = found[2][0]  # type: ignore[assignment]
+            leader: Place = found[2][0]  # type: ignore[assignment]
             leader.session = found[1]
             leader.mates = found[2][1:]  # type: ignore[assignment]
-            leader.given.release()
+            leaders.append(leader)
+        return leaders
 
 
 class Lane:
@@ -271,14 +225,59 @@ class Lane:
         with self._lock:  # the fast path: one lock, no hand-over
             session: Session | None = self._sharing.start(self._line)
         if session is None:
-            waiter = _Waiter(work, terms, self._batcher)
+            waiter = Waiter(work, terms, self.describe(work))
             session = self._scheduler.join(self._line, waiter)
             if session is None:
                 return self._await_turn(waiter, terms, arrived)
         return self._run_alone(work, session, arrived, stream=terms.stream)
 
+    def enter(self, errand: Errand, terms: Terms) -> None:
+        """Let an errand wait. Unless this raises, it is begun once, perhaps before this returns.
+
+        Nobody here looks at the clock for it: whoever sends it calls :meth:`expire` once its deadline has passed.
+
+        Raises:
+            ApiError: as :meth:`run`.
+        """
+        cancellation = terms.cancellation
+        if self._clock() >= terms.deadline:
+            raise expired()
+        if cancellation is not None:
+            cancellation.check()
+            cancellation.listen(lambda: self._give_up(errand))
+        try:
+            session = self._scheduler.join(self._line, errand)
+        except ApiError:
+            if cancellation is not None:
+                cancellation.listen(None)
+            raise
+        if session is not None:  # it became idle meanwhile
+            errand.session = session
+            errand.call()
+        elif cancellation is not None and cancellation.cancelled:
+            self._give_up(errand)  # it was cancelled before it was in the line
+
+    def expire(self, errand: Errand) -> None:
+        """The deadline of an errand has passed: begin it, to be refused, unless it was begun before."""
+        if self._scheduler.leave(self._line, errand):
+            refuse(errand, expired())
+
+    def carry_out(self, errand: Errand) -> Turn[Any]:
+        """Run an errand that was begun; called once. What ``followers`` says then is to be carried out next.
+
+        Raises:
+            ApiError: as :meth:`run`.
+        """
+        if errand.cancellation is not None:
+            errand.cancellation.listen(None)
+        return self._outcome(errand, errand.arrived_ns)
+
+    def describe(self, work: Work[Any]) -> Described:
+        """What of a request matters to a batch."""
+        return self._batcher.describe(work) if self._batcher is not None else ALONE
+
     def _run_alone(
-        self, work: Work[T], session: Session, arrived: int, waited: Sequence[Ticket] = (), stream: str = ""
+        self, work: Work[T], session: Session, arrived: int, waited: Sequence[Place] = (), stream: str = ""
     ) -> Turn[T]:
         if stream:
             self._under_way.add(stream)
@@ -288,12 +287,30 @@ class Lane:
             result = work(session)
         finally:
             run_ns = clock() - started
-            self._scheduler.finish(self._line, session, run_ns / 1e9, waited)
+            leaders = self._scheduler.finish(self._line, session, run_ns / 1e9, waited)
+            if leaders:
+                self._pass_on(leaders, waited)
             if stream:
                 self._under_way.discard(stream)
         return Turn(result, started - arrived, run_ns)
 
-    def _await_turn(self, waiter: _Waiter, terms: Terms, arrived: int) -> Turn[Any]:
+    def _pass_on(self, leaders: Sequence[Place], waited: Sequence[Place]) -> None:
+        """Call those who lead the next runs.
+
+        While the line is full, an errand that ran alone has one of them follow it on the same thread: one that runs all
+        the time gives way at once to those that read and refuse. Else a thread is woken for each run, which keeps its
+        core until the run's end, and so the model's memory in that core's caches. After a batch its thread has the
+        answers of others to send; the next run must not wait for that.
+        """
+        line = self._line
+        stays = len(waited) == 1 and len(line.waiting) >= line.limit - 1  # one has just left it
+        for number, leader in enumerate(leaders):
+            if stays and not number:
+                _tell(leader, waited[0])
+            else:
+                leader.call()
+
+    def _await_turn(self, waiter: Waiter, terms: Terms, arrived: int) -> Turn[Any]:
         if terms.cancellation is None:
             self._wait(waiter)
         else:
@@ -302,16 +319,19 @@ class Lane:
                 self._wait(waiter)
             finally:
                 terms.cancellation.listen(None)
-        if waiter.error is not None:
-            raise waiter.error
-        if waiter.session is not None:
-            return self._lead(waiter, waiter.session, arrived)
-        turn = waiter.turn
+        return self._outcome(waiter, arrived)
+
+    def _outcome(self, place: Place, arrived: int) -> Turn[Any]:
+        if place.error is not None:
+            raise place.error
+        if place.session is not None:
+            return self._lead(place, place.session, arrived)
+        turn = place.turn
         assert turn is not None
         turn.queue_ns -= arrived
         return turn
 
-    def _wait(self, waiter: _Waiter) -> None:
+    def _wait(self, waiter: Waiter) -> None:
         if waiter.given.acquire(timeout=max(0.0, waiter.deadline - self._clock())):
             return
         if self._scheduler.leave(self._line, waiter):
@@ -320,15 +340,15 @@ class Lane:
         # deadline, and whoever leads it answers in any case.
         waiter.given.acquire()
 
-    def _give_up(self, waiter: _Waiter) -> None:
-        if self._scheduler.leave(self._line, waiter):
-            waiter.refuse(cancelled())
+    def _give_up(self, place: Place) -> None:
+        if self._scheduler.leave(self._line, place):
+            refuse(place, cancelled())
 
-    def _lead(self, waiter: _Waiter, session: Session, arrived: int) -> Turn[Any]:
-        if not waiter.mates:
-            return self._run_alone(waiter.work, session, arrived, (waiter,), waiter.stream)
+    def _lead(self, leader: Place, session: Session, arrived: int) -> Turn[Any]:
+        if not leader.mates:
+            return self._run_alone(leader.work, session, arrived, (leader,), leader.stream)
         assert self._batcher is not None
-        everyone = [waiter, *waiter.mates]
+        everyone = [leader, *leader.mates]
         started = time.perf_counter_ns()
         outcomes: list[Any] = [ApiError(ErrorCode.INFERENCE_FAILED, "the batch was broken off")] * len(everyone)
         executions = 0
@@ -336,19 +356,34 @@ class Lane:
             outcomes, executions = self._batcher.run(session, [one.work for one in everyone])
         finally:
             ended = time.perf_counter_ns()
-            self._scheduler.finish(self._line, session, (ended - started) / 1e9, everyone)
+            self._pass_on(self._scheduler.finish(self._line, session, (ended - started) / 1e9, everyone), everyone)
             alone = executions != 1  # they were run one by one after all
-            for mate, outcome in zip(everyone[1:], outcomes[1:], strict=True):
+            for mate, outcome in zip(leader.mates, outcomes[1:], strict=True):
                 if isinstance(outcome, BaseException):
-                    mate.refuse(outcome)
+                    mate.error = outcome
                 else:
-                    # Its own thread knows when it came and takes that off.
-                    mate.answer(Turn(outcome, started, ended - started, int(alone), None if alone else 0))
+                    # Whoever answers it knows when it came and takes that off.
+                    mate.turn = Turn(outcome, started, ended - started, int(alone), None if alone else 0)
+                _tell(mate, leader)
         if isinstance(outcomes[0], BaseException):
             raise outcomes[0]
-        executions -= len(waiter.mates) if alone else 0
+        executions -= len(leader.mates) if alone else 0
         rows = None if alone else sum(one.rows for one in everyone)
         return Turn(outcomes[0], started - arrived, ended - started, executions, rows)
+
+
+def _tell(place: Place, by: Place) -> None:
+    """Say that it is decided what becomes of a place; between errands no thread is changed for it."""
+    if isinstance(place, Errand) and isinstance(by, Errand):
+        by.followers.append(place)
+    else:
+        place.call()
+
+
+def refuse(place: Place, error: BaseException) -> None:
+    """End the wait of a place that was taken out of its line."""
+    place.error = error
+    place.call()
 
 
 def expired() -> ApiError:

@@ -11,6 +11,7 @@ turns on that one right and on the lock that guards it.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import socket
@@ -22,6 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 from pocketserve.api.messages import ApiResponse, error_response
 from pocketserve.engine.cancellation import Cancellation
+from pocketserve.errands import PlannedErrand, Sender
+from pocketserve.service import LONG_LINE
 from pocketserve.transports.socket import requests
 from pocketserve.transports.socket.lingering import Lingering
 from pocketserve.transports.socket.outbox import Outbox
@@ -40,7 +43,8 @@ log = logging.getLogger(__name__)
 _RESET = struct.pack("ii", 1, 0)
 
 SMALL_BODY: Final = 65_536
-"""Bodies up to this size are taken without a look at those of other connections: 64 of these are 4 MiB."""
+"""Bodies up to this size are taken without a look at those of other connections: 64 of these are 4 MiB. And they may
+wait for their model without a thread."""
 
 _REQUEST = int(FrameType.REQUEST)
 _WAIT_ALL, _DONT_WAIT = int(socket.MSG_WAITALL), int(socket.MSG_DONTWAIT)
@@ -201,13 +205,17 @@ class Connection(StreamReader):
         Args:
             known: what is known of one that was not refused.
         """
+        waits = False
         if known is None:
             if self._front is not None and self._hold_back(frame, []):
                 return True
-            early = self._refuse_early(frame) if self._service.engine.crowded else None
-            if early is not None:
-                self._post(requests.encode(frame.request_id, early, self._client_max_frame)[0])
-                return True
+            if self._service.engine.crowded:
+                early = self._refuse_early(frame)
+                if early is not None:
+                    self._post(requests.encode(frame.request_id, early, self._client_max_frame)[0])
+                    return True
+                # A large body wakes the thread that reads it several times: it had better be the one that waits, too.
+                waits = len(frame.body) <= SMALL_BODY and self._service.engine.longest_line >= LONG_LINE
         admission, cancellation = self._admission, Cancellation()
         held = known is not None and known.held
         received = known.received if known is not None and held else admission.received  # the next reader sets it anew
@@ -215,15 +223,49 @@ class Connection(StreamReader):
             refusal = (None if held else admission.refusal) or self._register(frame, cancellation)
             # What is held and may run now would not wake the watcher either.
             ahead = self._decoder.buffered or self._held_is_due()
-            if refusal is None and not ahead:
+            if refusal is None and not ahead and not waits:
                 self._watch()
         if refusal is not None:
             self._post(requests.encode(frame.request_id, error_response(refusal), self._client_max_frame)[0])
             return True
-        if ahead:
+        if waits:
+            if self._wait(frame, received, cancellation):
+                return True
+            self._lay_reading_down()
+        elif ahead:
             self._server.workers.submit(self.read)
         answer = requests.handle(self._service, frame, received, cancellation)
         return self._answer(frame, answer)
+
+    def _wait(self, frame: Frame, received: float, cancellation: Cancellation) -> bool:
+        """Let a request wait for its model without a thread; False where that is not for it, or not now."""
+        sender = Sender(self._server.errands.begin, functools.partial(self._finish_errand, frame))
+        waiting = requests.wait(self._service, frame, received, cancellation, sender)
+        if waiting is None:
+            return False
+        if isinstance(waiting, ApiResponse):
+            self._answer_later(frame, waiting)
+        else:
+            self._server.errands.watch(waiting)
+        return True
+
+    def _finish_errand(self, frame: Frame, errand: PlannedErrand) -> None:
+        try:
+            self._answer_later(frame, requests.finish(errand))
+        except Exception:
+            log.exception("unexpected error on a connection")
+            self.abort()
+
+    def _answer_later(self, frame: Frame, answer: ApiResponse) -> None:
+        """Answer a request that waited without a thread: neither the right to read nor the peer is waited for."""
+        with self._lock:
+            if self._front is frame:
+                self._front = None
+            self._admission.count -= 1
+            self._admission.bytes -= len(frame.body)
+        self._runners.give()
+        self._post(requests.encode(frame.request_id, answer, self._client_max_frame)[0])
+        self._answered(frame.request_id)
 
     def _refuse_early(self, frame: Frame) -> ApiResponse | None:
         """The answer to a request that is not even read; None to go on."""

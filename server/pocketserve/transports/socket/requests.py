@@ -6,11 +6,12 @@ import time
 from functools import lru_cache
 from typing import Final
 
-from pocketserve.api import dispatch
+from pocketserve.api import dispatch, oip
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, error_response
 from pocketserve.engine import terms
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.lane import Lane
+from pocketserve.errands import PlannedErrand, Sender
 from pocketserve.service import EARLY_HEAD_BYTES, Service
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.frames import (
@@ -48,17 +49,59 @@ def handle(service: Service, frame: Frame, received: float, cancellation: Cancel
         content_type = _read_ext(frame.ext) if frame.ext else ""
     except Exception as error:
         return dispatch.failure(error, "reading a request")
-    route = target.route
-    # As in HTTP, where the header that says so counts on these routes only.
-    body = memoryview(frame.body)
-    split = route.answer == "infer" and frame.json_length != len(body)
-    json_length = frame.json_length if split else None
-    deadline = received + frame.arg / 1000 if frame.arg else None
-    request = ApiRequest(target.path, query, body, json_length, content_type, deadline, cancellation, received, True)
-    answer = dispatch.answer(service, route, request)
+    request = _request(frame, target, query, content_type, received, cancellation)
+    answer = dispatch.answer(service, target.route, request)
     if target.head:
         answer.chunks = []
     return answer
+
+
+def _request(
+    frame: Frame,
+    target: dispatch.Target,
+    query: dict[str, str],
+    content_type: str,
+    received: float,
+    cancellation: Cancellation,
+) -> ApiRequest:
+    # As in HTTP, where the header that says so counts on these routes only.
+    body = memoryview(frame.body)
+    split = target.route.answer == "infer" and frame.json_length != len(body)
+    json_length = frame.json_length if split else None
+    deadline = received + frame.arg / 1000 if frame.arg else None
+    return ApiRequest(target.path, query, body, json_length, content_type, deadline, cancellation, received, True)
+
+
+def wait(
+    service: Service, frame: Frame, received: float, cancellation: Cancellation, sender: Sender
+) -> PlannedErrand | ApiResponse | None:
+    """Let an inference request wait for its model without a thread, where it would have to wait; never raises.
+
+    Args:
+        frame, received, cancellation: as for :func:`handle`.
+        sender: begins and answers what waits.
+
+    Returns:
+        What waits; or the answer to what may not; or None, where nothing was done and :func:`handle` answers it.
+    """
+    try:
+        target, query = _read_target(frame.target)
+    except ApiError:
+        return None
+    if target.route.answer != "infer" or query or frame.ext:
+        return None
+    try:
+        return oip.infer_later(service, _request(frame, target, query, "", received, cancellation), sender)
+    except Exception as error:
+        return dispatch.failure(error, "waiting for a model")
+
+
+def finish(errand: PlannedErrand) -> ApiResponse:
+    """The answer to what has waited; never raises."""
+    try:
+        return oip.finish(errand)
+    except Exception as error:
+        return dispatch.failure(error, "running what has waited")
 
 
 def refuse_early(service: Service, frame: Frame, follower: tuple[bytes, memoryview] | None) -> ApiResponse | None:

@@ -15,6 +15,7 @@ from pocketserve.config import Config
 from pocketserve.places import Places
 from pocketserve.service import Service
 from pocketserve.transports.listener import bind
+from pocketserve.transports.socket.errands import Errands
 from pocketserve.transports.socket.patience import Patience
 from pocketserve.transports.socket.watcher import Watcher
 from pocketserve.transports.socket.workers import Room, Workers
@@ -55,6 +56,7 @@ class SocketServer:
         strangers, lingering: connections before and after their time; the watcher's thread alone touches them.
         runners: places for requests that run or wait on all connections together.
         incoming: bytes for bodies that are on their way on all connections together.
+        errands: requests that wait for their model without a thread.
         stopped: nobody is waited for any more.
 
     Raises:
@@ -76,6 +78,7 @@ class SocketServer:
         self.incoming = Room(INCOMING * _bytes_inflight(config))
         # A thread reads a connection, writes to it or runs a request: nothing that must be read waits for a thread.
         self.workers = Workers(2 * config.socket_connections + config.worker_threads)
+        self.errands = Errands(self.watcher, self.workers)
         self.strangers: dict[Stranger, None] = {}
         self.lingering: dict[Lingering, None] = {}
         self._most = config.socket_connections

@@ -1,0 +1,304 @@
+"""Requests in a long line: they wait without a thread, and everything that may happen to one that waits still does."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framed import TIMEOUT_S, Answer, Framed
+from pocketserve.engine.lane import Lane
+from pocketserve.engine.terms import Terms
+from pocketserve.service import LONG_LINE
+from pocketserve.tensors import to_array, to_tensor
+from pocketserve.transports.socket.connection import SMALL_BODY
+from pocketserve_wire import oip
+from pocketserve_wire.frames import FrameType
+from pocketserve_wire.oip import InferRequest
+
+TARGET = "POST /v2/models/petals/infer"
+DIABETES = "POST /v2/models/diabetes/infer"
+
+
+def body(
+    number: int = 0, *, name: str = "features", rows: int = 1, width: int = 3, **parameters: Any
+) -> tuple[bytes, int]:
+    """A request with raw tensors, whose answer tells it from others, and the length of its JSON."""
+    values = np.full((rows, width), 0.25 * (number % 32), np.float32)
+    request = InferRequest(inputs=[to_tensor(name, values)], parameters=parameters, binary_output=True)
+    encoded = oip.encode_infer_request(request)
+    assert encoded.json_length is not None
+    return b"".join(encoded.chunks), encoded.json_length
+
+
+def ask(peer: Framed, number: int = 0, target: str = TARGET, *, arg: int = 0, **options: Any) -> int:
+    """Send such a request; its id."""
+    content, json_length = body(number, **options)
+    return peer.ask(target, content, json_length=json_length, arg=arg)
+
+
+def tensor(answer: Answer) -> Any:
+    """The first output."""
+    assert answer.status == 200, answer.body
+    return to_array(oip.decode_infer_response(answer.body, answer.json_length).outputs[0])
+
+
+class Session:
+    """A session that fails where a test wants it to.
+
+    Attributes:
+        faults: what is raised in place of a run, by its number.
+        threads: which made the runs.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session, self.runs = session, 0
+        self.threads: list[int] = []
+        self.faults: dict[int, BaseException] = {}
+
+    def run(self, *arguments: Any) -> Any:
+        """As the session's own."""
+        self.runs += 1
+        self.threads.append(threading.get_ident())
+        if self.runs in self.faults:
+            raise self.faults[self.runs]
+        return self._session.run(*arguments)
+
+
+class Crowd:
+    """A model whose one session is held, with a line of requests before it that is long already.
+
+    Attributes:
+        waiters: ids of the requests that wait with a thread each.
+    """
+
+    def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Callable[[Callable[[], bool]], None]) -> None:
+        self.service, self.server, self.connect = started.service, started.server, started.connect
+        self.until, self._go = until, threading.Event()
+        self.peer: Framed = started.connect()
+        large = {"rows": SMALL_BODY // 12 + 1}
+        for kind in ({}, {"priority": 1}, large) * 2:  # kinds of requests that are known from then on
+            ask(self.peer, **kind)
+            assert self.peer.answer().status == 200
+        self.running = self.service.engine.running("petals", "tflite")
+        self.lane: Lane = self.running.lane
+        idle = self.lane._line.idle
+        self.session = idle[0] = Session(idle[0])
+        held = threading.Event()
+
+        def hold(session: object) -> None:
+            held.set()
+            assert self._go.wait(TIMEOUT_S)
+
+        self._held = pool.submit(self.lane.run, hold, Terms(monotonic() + TIMEOUT_S))
+        assert held.wait(TIMEOUT_S)
+        self.waiters = [self.join(self.peer) for _ in range(LONG_LINE)]
+
+    def join(self, peer: Framed, number: int = 0, **options: Any) -> int:
+        """Send one request, and wait until it is in the line."""
+        before = self.lane.waiting
+        sent = ask(peer, number, **options)
+        self.until(lambda: self.lane.waiting == before + 1)
+        return sent
+
+    def errands(self) -> int:
+        """How many wait without a thread."""
+        return len(self.server.errands._waiting)
+
+    def ended(self, how: str) -> int:
+        """How many requests ended so, by the statistics."""
+        count: int = self.service.engine.statistics("petals", "tflite").unanswered[how].count
+        return count
+
+    def stay_full(self) -> None:
+        """Have the line taken for full from now on, as if others came: one thread carries out all errands then."""
+        self.lane._line.limit = 0
+
+    def go(self) -> None:
+        """Let the session go."""
+        self._go.set()
+        self._held.result(TIMEOUT_S)
+
+
+@pytest.fixture
+def crowd(local: Any, pool: ThreadPoolExecutor, until: Any) -> Iterator[Crowd]:
+    """A busy model with a long line."""
+    one = Crowd(local(queue_limit=24), pool, until)
+    yield one
+    one.go()
+    one.peer.close()
+
+
+@pytest.fixture
+def one_by_one(local: Any, pool: ThreadPoolExecutor, until: Any) -> Iterator[Crowd]:
+    """The same, without batches."""
+    one = Crowd(local(queue_limit=24, batching=False), pool, until)
+    yield one
+    one.go()
+    one.peer.close()
+
+
+def test_those_who_wait_in_a_long_line_hold_no_thread_and_get_their_own_answers(crowd):
+    expected = {}
+    with crowd.connect() as other:
+        first = crowd.join(crowd.peer, 1)
+        threads = threading.active_count()
+        mine = {first: 1} | {crowd.join(crowd.peer, number): number for number in range(2, 9)}
+        theirs = {crowd.join(other, number): number for number in range(9, 17)}
+        assert crowd.errands() == 16
+        assert threading.active_count() <= threads + 2  # one that reads each connection, and the other's
+        crowd.go()
+        answers = crowd.peer.answers(len(crowd.waiters) + len(mine))
+        got = {number: tensor(answers[sent]) for sent, number in mine.items()}
+        others = other.answers(len(theirs))
+        got |= {number: tensor(others[sent]) for sent, number in theirs.items()}
+    for number in got:
+        ask(crowd.peer, number)
+        expected[number] = tensor(crowd.peer.answer())
+    assert len({values.tobytes() for values in expected.values()}) == len(expected)
+    for number, values in got.items():
+        np.testing.assert_allclose(values, expected[number], rtol=1e-5)
+    assert crowd.errands() == 0 and crowd.running.users == 0
+
+
+def test_a_large_one_keeps_its_thread(crowd):
+    for _ in range(3):
+        sent = ask(crowd.peer, rows=SMALL_BODY // 12 + 1)
+        crowd.until(lambda: crowd.lane.waiting == LONG_LINE + 1)
+        assert crowd.errands() == 0
+        crowd.peer.cancel(sent)
+        assert crowd.peer.answer().code == "CANCELLED"
+
+
+def test_one_that_waits_can_be_cancelled(crowd):
+    sent = crowd.join(crowd.peer)
+    crowd.peer.cancel(sent)
+    answer = crowd.peer.answer()
+    assert (answer.request_id, answer.code) == (sent, "CANCELLED")
+    assert crowd.ended("cancelled") == 1 and crowd.lane.waiting == LONG_LINE
+    crowd.until(lambda: crowd.errands() == 0)
+
+
+def test_one_whose_time_is_over_is_told_while_the_model_is_busy(crowd):
+    lasting = crowd.join(crowd.peer)
+    short = [ask(crowd.peer, arg=arg) for arg in (120, 40, 80)]
+    answers = crowd.peer.answers(3)
+    assert list(answers) == [short[1], short[2], short[0]]
+    assert {answer.code for answer in answers.values()} == {"DEADLINE_EXCEEDED"}
+    assert crowd.ended("expired") == 3 and crowd.lane.waiting == LONG_LINE + 1
+    crowd.go()
+    assert crowd.peer.answers(LONG_LINE + 1)[lasting].status == 200
+
+
+def test_an_urgent_one_goes_first_and_takes_the_last_ones_place(crowd):
+    sent = [crowd.join(crowd.peer) for _ in range(crowd.lane._line.limit - LONG_LINE)]
+    urgent = ask(crowd.peer, priority=1)
+    ousted = crowd.peer.answer()
+    assert (ousted.request_id, ousted.code) == (sent[-1], "QUEUE_FULL")
+    assert crowd.lane._line.waiting[0].rank == 1
+    ask(crowd.peer)
+    assert crowd.peer.answer().code == "QUEUE_FULL"
+    crowd.go()
+    answers = crowd.peer.answers(LONG_LINE + len(sent))
+    assert {answer.status for answer in answers.values()} == {200} and urgent in answers
+
+
+def test_who_leaves_gives_up_what_waits(crowd):
+    with crowd.connect() as other:
+        for number in range(4):
+            crowd.join(other, number)
+        other.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    crowd.until(lambda: crowd.lane.waiting == LONG_LINE)
+    crowd.until(lambda: crowd.errands() == 0 and crowd.server.connections == 1)
+    crowd.until(lambda: crowd.ended("cancelled") == 4)
+
+
+def test_who_has_sent_everything_still_gets_the_answers(crowd):
+    with crowd.connect() as other:
+        sent = [crowd.join(other, number) for number in range(4)]
+        other.socket.shutdown(socket.SHUT_WR)
+        crowd.go()
+        answers = other.answers(4)
+        assert sorted(answers) == sent and {answer.status for answer in answers.values()} == {200}
+        assert other.ends().frame is None
+    crowd.until(lambda: crowd.server.connections == 1)
+
+
+def test_a_model_that_is_unloaded_answers_those_who_wait_for_it(crowd):
+    sent = crowd.join(crowd.peer)
+    crowd.service.unload("petals")
+    assert crowd.running.retired and crowd.running.users == LONG_LINE + 1
+    crowd.go()
+    assert crowd.peer.answers(LONG_LINE + 1)[sent].status == 200
+    crowd.until(lambda: crowd.running.users == 0)
+    ask(crowd.peer)
+    assert crowd.peer.answer().code == "MODEL_NOT_FOUND"
+
+
+def test_a_server_that_shuts_down_answers_those_who_wait(crowd, pool):
+    sent = [crowd.join(crowd.peer) for _ in range(3)]
+    drained = pool.submit(crowd.service.drain, TIMEOUT_S)
+    crowd.server.drain()
+    late = ask(crowd.peer)
+    crowd.until(lambda: crowd.service.draining)
+    crowd.go()
+    frames = [crowd.peer.next() for _ in range(LONG_LINE + len(sent) + 2)]
+    status = {frame.request_id: frame.arg for frame in frames if frame.type == FrameType.RESPONSE}
+    assert status.pop(late) == 503 and set(status.values()) == {200} and set(sent) <= set(status)
+    assert drained.result(TIMEOUT_S) and crowd.server.wait(TIMEOUT_S)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # that is what SystemExit is for
+@pytest.mark.parametrize("fault", [RuntimeError, SystemExit])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_run_that_fails_costs_nobody_else_their_turn(one_by_one, fault, full):
+    sent = [one_by_one.join(one_by_one.peer) for _ in range(9)]
+    if full:
+        one_by_one.stay_full()
+    one_by_one.session.faults = {LONG_LINE + 3: fault("no more"), LONG_LINE + 6: fault("again")}
+    one_by_one.go()
+    one_by_one.until(lambda: one_by_one.running.users == 0)
+    assert one_by_one.session.runs == LONG_LINE + 9 and one_by_one.errands() == 0
+    if fault is RuntimeError:
+        answers = one_by_one.peer.answers(LONG_LINE + 9)
+        assert [answers[one].code for one in sent].count("INFERENCE_FAILED") == 2
+        assert one_by_one.peer.call("GET /v2/health/live").status == 200
+
+
+def test_one_thread_carries_out_all_while_the_line_is_full(one_by_one):
+    sent = [one_by_one.join(one_by_one.peer) for _ in range(9)]
+    one_by_one.stay_full()
+    one_by_one.go()
+    assert set(sent) <= set(one_by_one.peer.answers(LONG_LINE + 9))
+    assert len(set(one_by_one.session.threads[-9:])) == 1
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_errands_of_two_models_take_turns(one_by_one, full):
+    """What follows an errand on its thread may be another model's."""
+    crowd = one_by_one
+    with crowd.connect() as other:
+        for parameters in range(2):
+            ask(other, parameters, DIABETES, width=10)
+            assert other.answer().status == 200
+        mine = [crowd.join(crowd.peer, number) for number in range(6)]
+        crowd.service.engine._scheduler.resize(1)  # one run at a time, whichever model's
+        lane = crowd.service.engine.running("diabetes", "tflite").lane
+        theirs = []
+        for number in range(LONG_LINE + 6):
+            theirs.append(ask(other, number, DIABETES, width=10))
+            crowd.until(lambda number=number: lane.waiting == number + 1)
+        assert crowd.errands() == 12
+        if full:
+            crowd.stay_full()
+            lane._line.limit = 0
+        crowd.go()
+        assert {answer.status for answer in other.answers(len(theirs)).values()} == {200}
+        assert {answer.status for answer in crowd.peer.answers(LONG_LINE + len(mine)).values()} == {200}
