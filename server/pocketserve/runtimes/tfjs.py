@@ -29,7 +29,6 @@ from .tfjs_process import (
 )
 from .tfjs_specs import DTYPES, as_seen, dtype_of, input_specs, output_specs
 
-
 _COPIES = {"wasm": 2, "cpu": 1}
 """How many times a backend holds the weights."""
 
