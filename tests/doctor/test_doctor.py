@@ -277,6 +277,8 @@ def test_no_server_where_clients_look(phone):
         del phone.environ["POCKETSERVE_URL"]
     for nonsense in ("127.0.0.1:8470", "http://", "ftp://x", "http://x:99999", "http://[::1"):
         assert "an address looks like http://" in server_finding(phone, url=nonsense).sentence
+    for nonsense in ("http://a..b", f"socket://{'a' * 70}.example"):
+        assert "no host can be called" in server_finding(phone, url=nonsense).sentence
 
 
 def test_something_else_where_clients_look(phone):

@@ -64,6 +64,8 @@ def _ask(url: str) -> str | None:
         return ask(host, port or USUAL_PORTS[scheme])
     except TimeoutError:
         return f"nothing answers within {PATIENCE_S:g} s"
+    except UnicodeError:  # a part of the name is empty or longer than names can be
+        return f"no host can be called {host:.80}"
     except (OSError, http.client.HTTPException) as error:
         return str(getattr(error, "strerror", None) or type(error).__name__).lower()
 
