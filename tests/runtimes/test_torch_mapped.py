@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pocketserve.runtimes import torch_weights  # noqa: E402
 from pocketserve.runtimes.base import ModelSource  # noqa: E402
 from pocketserve.runtimes.torch_eager import RUNTIME, TorchSession  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
@@ -141,3 +142,117 @@ def test_numbers_that_a_module_draws_after_a_seed_of_its_own_stay(tmp_path: Path
     torch.save(module.state_dict(), tmp_path / "weights.pt")
     for _ in range(2):
         torch.testing.assert_close(opened(tmp_path, "weights.pt")._module.drawn, module.drawn)
+
+
+def built(folder: Path, code: str) -> Any:
+    """A module of this code, which lies in the folder; its weights, drawn anew, in ``weights.pt`` beside it."""
+    folder.chmod(0o755)
+    path = folder / "model.py"
+    path.write_text(f"import torch\nfrom torch import nn\n{code}")
+    path.chmod(0o644)
+    names: dict[str, Any] = {}
+    exec(path.read_text(), names)
+    module = names["build"]().eval()
+    torch.save(module.state_dict(), folder / "weights.pt")
+    return module
+
+
+def test_layers_read_what_their_version_wrote(tmp_path: Path) -> None:
+    """PyTorch notes the versions beside the weights; without them its quantised layers do not load, as one example."""
+    module = built(
+        tmp_path,
+        "class Layer(nn.Linear):\n"
+        "    _version = 2\n"
+        "    def _load_from_state_dict(self, state, prefix, noted, *rest):\n"
+        "        if noted.get('version', 1) < 2:\n"
+        "            state[prefix + 'weight'] = state[prefix + 'weight'].T\n"
+        "        super()._load_from_state_dict(state, prefix, noted, *rest)\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Linear(200, 200), Layer(200, 200))\n",
+    )
+    check(opened(tmp_path, "weights.pt"), module)
+
+
+LOADS_IN_ITS_OWN_WAY = {
+    "a parent": "def _load_from_state_dict(self, state, prefix, *rest):\n"
+    "        state[prefix + 'inner.weight'] = state[prefix + 'inner.weight'].T\n"
+    "        super()._load_from_state_dict(state, prefix, *rest)",
+    "the whole": "def load_state_dict(self, state, **options):\n"
+    "        return super().load_state_dict({**state, 'inner.weight': state['inner.weight'].T}, **options)",
+}
+
+
+@pytest.mark.parametrize("method", LOADS_IN_ITS_OWN_WAY.values(), ids=LOADS_IN_ITS_OWN_WAY)
+def test_what_a_layer_is_part_of_may_change_what_is_meant_for_it(tmp_path: Path, method: str) -> None:
+    module = built(
+        tmp_path,
+        "class Module(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.inner = nn.Linear(200, 200)\n"
+        "    def forward(self, x):\n"
+        "        return self.inner(x)\n"
+        f"    {method}\n"
+        "build = Module\n",
+    )
+    session = opened(tmp_path, "weights.pt")
+    torch.testing.assert_close(session._module.inner.weight, module.inner.weight.T, check_device=False)
+
+
+def test_weights_that_a_module_shows_as_copies_are_filled_all_the_same(tmp_path: Path) -> None:
+    module = built(
+        tmp_path,
+        "def build():\n"
+        "    module = nn.Linear(200, 200)\n"
+        "    module.register_state_dict_post_hook(lambda layer, state, prefix, metadata: state.update(\n"
+        "        {prefix + 'weight': layer.weight.detach().clone()}))\n"
+        "    return module\n",
+    )
+    check(opened(tmp_path, "weights.pt"), module)
+
+
+def test_two_tensors_do_not_get_one_memory_because_the_file_has_one(tmp_path: Path) -> None:
+    built(
+        tmp_path,
+        "class Module(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('sum', torch.zeros(200, 200))\n"
+        "        self.register_buffer('start', torch.zeros(200, 200))\n"
+        "    def forward(self, x):\n"
+        "        self.sum += 1\n"
+        "        return x + self.start[0]\n"
+        "build = Module\n",
+    )
+    zeros = torch.zeros(200, 200)
+    torch.save({"sum": zeros, "start": zeros}, tmp_path / "weights.pt")
+    session, rows = opened(tmp_path, "weights.pt"), np.ones((1, 200), np.float32)
+    for _ in range(2):
+        (given,) = session.run({"x": rows}).values()
+        np.testing.assert_array_equal(given, rows)
+
+
+def test_weights_with_two_names_are_not_copied_onto_themselves(module: Any, tmp_path: Path) -> None:
+    """That would make all of their memory the process's own."""
+    names = {"tied.weight", "also.weight"}
+    torch.save({name: module.tied.weight.detach() for name in names}, tmp_path / "weights.pt")
+    drop(module, "spectral")
+    state = torch_weights._pickled_state(torch, tmp_path / "weights.pt")
+    assert torch_weights._map(torch, module, module.state_dict(keep_vars=True), state) == names
+
+
+DRAWN = {
+    "fork": "with torch.random.fork_rng():\n        torch.manual_seed(7)\n        module = nn.Linear(200, 2)\n"
+    "        drawn = torch.randn(3)",
+    "generator": "own = torch.Generator().manual_seed(7)\n    module = nn.Linear(200, 2)\n"
+    "    nn.init.uniform_(module.weight, generator=own)\n    drawn = torch.randn(3, generator=own)",
+}
+
+
+@pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
+def test_numbers_of_a_series_that_a_module_chose_for_a_while_stay(tmp_path: Path, draw: str) -> None:
+    module = built(
+        tmp_path,
+        f"def build():\n    {draw}\n    module.register_buffer('drawn', drawn, persistent=False)\n    return module\n",
+    )
+    torch.testing.assert_close(opened(tmp_path, "weights.pt")._module.drawn, module.drawn)

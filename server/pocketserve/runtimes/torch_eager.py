@@ -158,9 +158,9 @@ def _takes_names(module: Any, names: Sequence[str]) -> bool:
 def _build_unfilled(torch: Any, source: ModelSource) -> Any:
     """The module without random numbers where a file's weights will be, unless it counts on them."""
     seed = torch.seed()
-    with suppress(ModelLoadError), unfilled(torch):
+    with suppress(ModelLoadError), unfilled(torch, seed) as context:
         module = _build(torch, source)
-        if torch.initial_seed() == seed:
+        if torch.initial_seed() == seed and not context.seeded:
             return module
     return _build(torch, source)  # it seeds, so what it draws later depends on all that it drew before; or it failed
 

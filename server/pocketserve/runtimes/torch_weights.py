@@ -11,7 +11,8 @@ names that all begin with the wrapper's (``module.`` of DataParallel, ``model.``
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,17 @@ MIN_MAPPED_BYTES = 64 * 1024
 _FOREIGN = re.compile(r"Unsupported (?:global|class|operand): (?:GLOBAL )?([\w.]+)")
 
 
-def unfilled(torch: Any) -> Any:
+def unfilled(torch: Any, seed: int) -> Any:
     """A context in which a module is built without random numbers in its parameters: a file fills them all.
 
     So their memory is not touched, and what takes seconds for a large model is left out.
+
+    Args:
+        seed: of PyTorch's random numbers as the context begins.
+
+    Returns:
+        The context; its ``seeded`` says whether numbers were left out of a series that the code chose, of which others
+        than parameters may have been drawn too.
     """
     from torch.overrides import TorchFunctionMode
 
@@ -41,10 +49,14 @@ def unfilled(torch: Any) -> Any:
     random = (tensor.uniform_, tensor.normal_, init.uniform_, init.kaiming_uniform_)
 
     class Unfilled(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not typed here
+        seeded = False
+
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             target = args[0] if args else kwargs.get("tensor")
             if function in random and isinstance(target, torch.nn.Parameter):
+                own = any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
+                self.seeded = self.seeded or own or torch.initial_seed() != seed
                 return target
             return function(*args, **kwargs)
 
@@ -73,8 +85,7 @@ def fill(torch: Any, module: Any, source: ModelSource) -> None:
     state = _unwrapped(torch, state, set(own))
     mapped = _map(torch, module, own, state)
     try:
-        rest = {key: value for key, value in state.items() if key not in mapped}
-        missing, unexpected = module.load_state_dict(rest, strict=False)
+        missing, unexpected = module.load_state_dict(_without(state, mapped), strict=False)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{name} does not fit the module: {' '.join(str(error).split())[:400]}") from None
     # Weights that are used in two places are often saved under one of the two names.
@@ -93,18 +104,53 @@ def _map(torch: Any, module: Any, own: Mapping[str, Any], state: Mapping[str, An
     Everything else is copied as PyTorch does it: what another module fills in a way of its own, what is converted, and
     what the module looks at in a second way, which would go on seeing the old memory.
     """
-    modules = dict(module.named_modules())
-    if any(part._load_state_dict_pre_hooks for part in modules.values()):
+    modules = dict(module.named_modules(remove_duplicate=False))
+    if any(part._load_state_dict_pre_hooks for part in modules.values()) or not _is_usual(torch, module):
         return set()
-    usual = torch.nn.Module._load_from_state_dict
-    mapped = set()
+    mapped, taken = set(), dict[int, int]()
     for key, mine in own.items():
-        owner = modules.get(key.rpartition(".")[0])
-        plain = owner is not None and type(owner)._load_from_state_dict is usual
-        if plain and key in state and _is_exchangeable(torch, mine, state[key]):
-            mine.data = state[key]
-            mapped.add(key)
+        theirs = state.get(key)
+        path, _, name = key.rpartition(".")
+        if theirs is None or not _loads_plainly(torch, modules, path) or not _is_own(modules[path], name, mine):
+            continue
+        if _is_exchangeable(torch, mine, theirs):
+            # Two tensors of the module must not get one memory, even if the file keeps them in one.
+            if taken.setdefault(theirs.data_ptr(), id(mine)) == id(mine):
+                mine.data = theirs
+                mapped.add(key)
+        elif _is_already(torch, mine, theirs) and taken.get(theirs.data_ptr()) == id(mine):
+            mapped.add(key)  # a second name; copying memory onto itself would make it this process's own
     return mapped
+
+
+def _is_own(part: Any, name: str, tensor: Any) -> bool:
+    """Whether a module has this very tensor; a hook may have put another one into the state dict."""
+    return getattr(part, name, None) is tensor
+
+
+def _is_usual(torch: Any, module: Any) -> bool:
+    return getattr(module.load_state_dict, "__func__", None) is torch.nn.Module.load_state_dict
+
+
+def _loads_plainly(torch: Any, modules: Mapping[str, Any], path: str) -> bool:
+    """Whether neither a layer nor what it is part of, which may change what is meant for it, loads in its own way."""
+    usual = torch.nn.Module._load_from_state_dict
+    names = path.split(".") if path else []
+    parts = (modules.get(".".join(names[:count])) for count in range(len(names) + 1))
+    return all(getattr(getattr(part, "_load_from_state_dict", None), "__func__", None) is usual for part in parts)
+
+
+def _is_already(torch: Any, mine: Any, theirs: Any) -> bool:
+    alike = type(theirs) is torch.Tensor and mine.data_ptr() == theirs.data_ptr()
+    return alike and mine.dtype == theirs.dtype and mine.shape == theirs.shape and theirs.is_contiguous()
+
+
+def _without(state: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
+    """The others, with what ``torch.save`` noted of the modules' versions: by that they read what older ones wrote."""
+    rest = OrderedDict((key, value) for key, value in state.items() if key not in names)
+    if (noted := getattr(state, "_metadata", None)) is not None:
+        rest._metadata = noted  # type: ignore[attr-defined]
+    return rest
 
 
 def _is_exchangeable(torch: Any, mine: Any, theirs: Any) -> bool:
