@@ -166,6 +166,12 @@ def test_features_without_names() -> None:
         rows({"age": 1}, task)
 
 
+def test_features_that_are_texts_may_look_like_numbers() -> None:
+    task = TabularRegression(tables.Rows(spec("BYTES"), FEATURES), "y", "")
+    (array,) = task.prepare(memoryview(b'{"age": "5,1", "bmi": "1", "bp": "high"}')).runs[0].values()
+    assert array.tolist() == [[b"5,1", b"1", b"high"]]
+
+
 def test_the_features_are_told_with_their_units() -> None:
     told = TabularRegression(tables.Rows(spec(), FEATURES, ("years", "", "mmHg")), "y", "").describe()["input"]
     assert told.endswith("or lines of CSV; the features are age (years), bmi, bp (mmHg)")

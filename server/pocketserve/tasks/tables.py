@@ -136,7 +136,8 @@ class Rows:
         if unknown or missing:
             fault = f"unknown feature {unknown[0]!r}" if unknown else f"feature {missing[0]!r} is missing"
             raise invalid_input(f"row {index}: {fault}; the model takes {', '.join(self._features)}")
-        comma = next((name for name in row if isinstance(row[name], str) and _COMMA.fullmatch(row[name].strip())), None)
+        texts = {} if self.spec.datatype == "BYTES" else {name: row[name] for name in row if isinstance(row[name], str)}
+        comma = next((name for name, text in texts.items() if _COMMA.fullmatch(text.strip())), None)
         if comma is not None:
             raise invalid_input(f"row {index}: feature {comma!r} is a text, {row[comma]!r:.40}{POINT}")
         return [row[name] for name in self._features]
