@@ -24,6 +24,7 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissin
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.onnx import RUNTIME, OnnxRuntime, OnnxSession
 from pocketserve.runtimes.onnx_check import ModelFacts, check_model
+from pocketserve.runtimes.onnx_errors import is_about_sizes
 from pocketserve.tensors import TensorSpec
 
 ort = pytest.importorskip("onnxruntime", reason="onnx")
@@ -383,6 +384,30 @@ def test_sizes_that_the_file_calls_free_and_the_model_does_not_take(opened: Open
     ):
         with pytest.raises(ValueError, match=f"^{reason}"):
             opened(model).run({"x": array})
+
+
+def test_sizes_that_nobody_chose_are_the_models_fault(opened: Opener):
+    """As of a detector that finds nothing in a good picture."""
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Squeeze", ["places", "axis"], ["flat"]),
+        node("Reshape", ["flat", "shape"], ["y"]),
+    ]
+    model = built(nodes, [value("x", T.FLOAT, [4])], [value("y", T.INT64, [2])])
+    for name, numbers in (("axis", [0]), ("shape", [2])):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(numbers), name))
+    session = opened(model)
+    assert session.run({"x": floats(0, 1, 1, 0)})["y"].tolist() == [1, 2]
+    with pytest.raises(RuntimeError, match=r"^Reshape: The input tensor cannot be reshaped"):
+        session.run({"x": floats(0, 0, 0, 0)})
+
+
+def test_names_of_steps_say_nothing_of_sizes():
+    step = "Non-zero status code returned while running {0} node. Name:'{1}' Status Message: "
+    full = "/src/bfc_arena.cc:376 void* AllocateRawInternal(size_t, bool) Failed to allocate memory for a buffer"
+    assert not is_about_sizes(step.format("Loop", "loop") + step.format("Conv", "/shape/split_3") + full)
+    broadcast = "axis == 1 was false. Attempting to broadcast an axis by a dimension other than 1. 2 by 3"
+    assert is_about_sizes(step.format("Loop", "loop") + step.format("Add", "add") + broadcast)
 
 
 def test_a_run_that_fails_for_reasons_of_its_own(opened: Opener):

@@ -118,6 +118,8 @@ class OnnxSession:
         self._outputs = {arg.name: output_of(arg, facts) for arg in native.get_outputs()}
         self._by_value = any(spec.datatype == "BF16" for output in self._outputs.values() for spec in output.specs)
         check_bfloat16(self._by_value, self._inputs.values(), self._outputs.values())
+        # Where all sizes are fixed and no whole numbers say some, those that do not fit are the model's own.
+        self._takes_sizes = any(spec.open or -1 in spec.shape or _may_index(spec) for spec in self._inputs.values())
         self.runtime = runtime
         self.device = device
         if any(output.unsure for output in self._outputs.values()):
@@ -170,7 +172,7 @@ class OnnxSession:
             raise RuntimeError("an output string of the model is not UTF-8") from error
         except Exception as error:
             # The classes themselves lie in a private module of the package.
-            if type(error).__name__ == "InvalidArgument" or is_about_sizes(str(error)):
+            if type(error).__name__ == "InvalidArgument" or (self._takes_sizes and is_about_sizes(str(error))):
                 raise ValueError(cleaned(str(error), 300)) from error
             if type(error).__module__.startswith("onnxruntime"):
                 raise RuntimeError(cleaned(str(error), 300)) from error
@@ -210,6 +212,11 @@ class OnnxSession:
             return self.run({name: _zeros(spec, size) for name, spec in self._inputs.items()})
         except Exception:
             return None
+
+
+def _may_index(spec: TensorSpec) -> bool:
+    """Whether its values may be sizes or places rather than measurements: pixels are UINT8."""
+    return spec.datatype in ("INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64")
 
 
 def _fixed(spec: TensorSpec, size: int) -> tuple[int, ...]:

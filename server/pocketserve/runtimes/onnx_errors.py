@@ -81,7 +81,10 @@ def cleaned(text: str, most: int) -> str:
 
 
 def is_about_sizes(text: str) -> bool:
-    """Whether a failed run says that sizes do not fit: the file calls them free, and the model takes only some."""
+    """Whether a failed run says that sizes do not fit: the file calls them free, and the model takes only some.
+
+    Only the innermost reason is looked at: of a step within a loop, names of steps come before it.
+    """
     line = " ".join(text[:_MOST_READ].split())
-    reason = _CHECK.sub("", _STEP.split(line, maxsplit=1)[-1])
+    reason = _CHECK.sub("", _STEP.split(line)[-1])
     return _STEP.search(line) is not None and _SIZES.search(reason) is not None
