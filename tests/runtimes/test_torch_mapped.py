@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="torch")
 
 from pocketserve.runtimes import torch_weights  # noqa: E402
 from pocketserve.runtimes.base import ModelSource  # noqa: E402
