@@ -343,36 +343,40 @@ def test_a_path_needs_local(run, connection):
 
 @pytest.fixture
 def petals_copy(tmp_path):
-    """A model whose manifest says what its numbers mean."""
-    return shutil.copytree(MODELS / "petals", tmp_path / "petals")
+    """A model whose manifest says what its numbers mean, and lists a second version that every environment can load."""
+    folder = shutil.copytree(MODELS / "petals", tmp_path / "petals")
+    shutil.copy(folder / "petals.tflite", folder / "second.tflite")
+    with (folder / "model.toml").open("a") as manifest:
+        manifest.write('\n[versions.second]\nfile = "second.tflite"\n')
+    return folder
 
 
 def test_a_file_beside_its_manifest_is_what_that_says(run, petals_copy, monkeypatch):
     """Its task, its names, and the version that it is there; however the path is written."""
-    whole = json.loads(run("predict", petals_copy, *FLOWER, "--local", "--version", "onnx", "--json"))
+    whole = json.loads(run("predict", petals_copy, *FLOWER, "--local", "--version", "second", "--json"))
     monkeypatch.chdir(petals_copy)
-    for path in (petals_copy / "petals.onnx", "petals.onnx", "../petals/petals.onnx"):
+    for path in (petals_copy / "second.tflite", "second.tflite", "../petals/second.tflite"):
         answer = json.loads(run("predict", path, *FLOWER, "--local", "--json"))
-        assert (answer["model"], answer["version"]) == ("petals", "onnx")
+        assert (answer["model"], answer["version"]) == ("petals", "second")
         assert answer["predictions"] == whole["predictions"] and answer["predictions"][0]["name"] == "petal_width"
         shown = json.loads(run("inspect", path, "--json"))
-        assert (shown["name"], shown["parameters"]["version"]) == ("petals", "onnx")
+        assert (shown["name"], shown["parameters"]["version"]) == ("petals", "second")
     service, *named = open_local(str(petals_copy / "savedmodel"), None)  # a folder that is a version
     service.close()
     assert named == ["petals", "savedmodel"]
 
 
 def test_a_file_that_the_manifest_does_not_list_is_opened_by_itself(petals_copy, capsys):
-    shutil.copy(petals_copy / "petals.onnx", petals_copy / "new.onnx")
-    assert main(["inspect", str(petals_copy / "new.onnx"), "--json"]) == 0
+    shutil.copy(petals_copy / "second.tflite", petals_copy / "new.tflite")
+    assert main(["inspect", str(petals_copy / "new.tflite"), "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["name"] == "new"
-    assert printed.err == "pocketserve: new.onnx is opened by itself: model.toml beside it does not list it\n"
+    assert printed.err == "pocketserve: new.tflite is opened by itself: model.toml beside it does not list it\n"
 
 
 def test_a_broken_manifest_beside_a_file_is_told(run, petals_copy):
     (petals_copy / "model.toml").write_text("taks = 1\n")
-    told = run("predict", petals_copy / "petals.onnx", *FLOWER, "--local", code=1)
+    told = run("predict", petals_copy / "second.tflite", *FLOWER, "--local", code=1)
     assert "petals/model.toml: unknown key taks; did you mean 'task'?" in told
 
 
@@ -380,13 +384,13 @@ def test_folders_whose_names_no_model_can_have(run, petals_copy, tmp_path):
     odd = tmp_path / "my petals"
     petals_copy.rename(odd)
     assert "a model cannot be called 'my petals': its name has no spaces" in run("inspect", odd, code=1)
-    shutil.copy(odd / "petals.onnx", tmp_path / "a b.onnx")
-    assert "a model cannot be called 'a b'" in run("predict", tmp_path / "a b.onnx", *FLOWER, "--local", code=1)
+    shutil.copy(odd / "second.tflite", tmp_path / "a b.tflite")
+    assert "a model cannot be called 'a b'" in run("predict", tmp_path / "a b.tflite", *FLOWER, "--local", code=1)
     inside = tmp_path / "Größe und Maß"
     inside.mkdir()
     odd.rename(inside / "petals")
     assert "0.2266" in run("predict", inside / "petals", *FLOWER, "--local")
-    assert "0.2266" in run("predict", inside / "petals" / "petals.onnx", *FLOWER, "--local")
+    assert "0.2266" in run("predict", inside / "petals" / "second.tflite", *FLOWER, "--local")
 
 
 def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path):
