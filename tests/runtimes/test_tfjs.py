@@ -147,7 +147,7 @@ def test_says_who_it_is(session: TfjsSession) -> None:
     assert tfjs.RUNTIME.option_keys == {"backend"}
     assert session.runtime.startswith("tensorflow.js 4.")
     assert session.device == "wasm"
-    assert session.memory_bytes == len(RAW) * (2 if session.device == "wasm" else 1)
+    assert session.memory_bytes == 2 * len(RAW)  # once more for WebAssembly
     assert session.signatures == {}
 
 
