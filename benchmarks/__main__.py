@@ -97,6 +97,12 @@ def choose(only: str, benchmarks: Benchmarks = BENCHMARKS) -> list[str]:
     return named or list(benchmarks)
 
 
+def keep_to_loopback() -> None:
+    """Have the servers here asked directly, also where a proxy is set for everything else, such as pip."""
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    os.environ["no_proxy"] = f"{known},127.0.0.1" if known else "127.0.0.1"
+
+
 def _run(name: str, benchmark: Benchmark, effort: Effort, results: list[Result]) -> int:
     """One benchmark; 1 if it failed."""
     try:
@@ -111,4 +117,5 @@ def _run(name: str, benchmark: Benchmark, effort: Effort, results: list[Result])
 
 
 if __name__ == "__main__":
+    keep_to_loopback()
     sys.exit(main())

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from conftest import ROOT
 sys.path.append(str(ROOT))
 
 from benchmarks import calls, imports, report, results
-from benchmarks.__main__ import BENCHMARKS, choose, main
+from benchmarks.__main__ import BENCHMARKS, choose, keep_to_loopback, main
 from benchmarks.against_peers import Side, in_blocks
 from benchmarks.grpc_call import (
     DATA,
@@ -89,6 +90,16 @@ def test_an_unknown_benchmark_is_told_with_those_that_there_are(capsys: pytest.C
     assert main(["--only", "S1,S9", "--output", str(tmp_path / "none.json")]) == 2
     assert "there is no benchmark S9; there are S1, S2," in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "127.0.0.1"), ("a.example", "a.example,127.0.0.1")])
+def test_no_proxy_stands_between_a_benchmark_and_its_server(before: str, after: str, monkeypatch: pytest.MonkeyPatch):
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, before)
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    assert not urllib.request.proxy_bypass("127.0.0.1")
+    keep_to_loopback()
+    assert urllib.request.proxy_bypass("127.0.0.1") and os.environ["no_proxy"] == after
 
 
 def _stop(effort: Effort) -> list[Result]:
