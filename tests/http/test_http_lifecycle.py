@@ -58,12 +58,10 @@ def post(server, path: str, body: Any) -> requests.Response:
     return requests.post(server.url + path, data=body, headers=headers, timeout=BUSY_S)
 
 
-def serve(*options: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def serve(*options: object) -> subprocess.CompletedProcess[str]:
     """Run a server that is expected not to start."""
     command = [sys.executable, "-m", "pocketserve", "serve", "--socket-port", "0", *map(str, options)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, **(environment or {})}
-    )
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 def sentence(ended: subprocess.CompletedProcess[str]) -> str:
@@ -164,7 +162,8 @@ def test_the_token_file_is_private_and_is_kept(new_server, models_copy):
 
 def test_a_taken_port_is_an_error(server, tmp_path):
     ready = tmp_path / "ready.json"
-    ended = serve("--http-port", server.port, "--token-file", tmp_path / "token", "--ready-file", ready)
+    state = ("--state-dir", tmp_path / "state")
+    ended = serve("--http-port", server.port, "--token-file", tmp_path / "token", "--ready-file", ready, *state)
     assert f"cannot listen on 127.0.0.1:{server.port}" in sentence(ended) and "--http-port" in sentence(ended)
     assert not ready.exists()
 
@@ -183,7 +182,7 @@ def test_a_token_that_others_can_read_is_refused(tmp_path, mode):
     token = tmp_path / "token"
     token.write_text("a" * 43)
     token.chmod(mode)
-    assert f"chmod 600 {token}" in sentence(serve("--http-port", 0, "--token-file", token))
+    assert f"chmod 600 {token}" in sentence(serve("--http-port", 0, "--token-file", token, "--state-dir", tmp_path))
 
 
 @pytest.mark.parametrize("content", ["", "short", "with spaces in it " * 5, "a" * 2000])
@@ -191,7 +190,7 @@ def test_a_token_file_without_a_token_is_refused(tmp_path, content):
     token = tmp_path / "token"
     token.write_text(content)
     token.chmod(0o600)
-    assert "holds no token" in sentence(serve("--http-port", 0, "--token-file", token))
+    assert "holds no token" in sentence(serve("--http-port", 0, "--token-file", token, "--state-dir", tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,8 @@ def test_a_token_file_without_a_token_is_refused(tmp_path, content):
 def test_settings_that_cannot_work_are_explained(tmp_path, options, reason):
     if "--http-port" not in options:
         options = [*options, "--http-port", "0"]
-    assert reason in sentence(serve(*options, "--token-file", tmp_path / "token", environment={"HOME": str(tmp_path)}))
+    # In the usual state folder servers of other tests may have been killed, which would be told, too.
+    assert reason in sentence(serve(*options, "--token-file", tmp_path / "token", "--state-dir", tmp_path / "state"))
 
 
 def test_without_a_token_everybody_is_served_and_warned(new_server, models_copy, refused):

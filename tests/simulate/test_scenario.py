@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT
+from pocketserve.simulate.events import KINDS
 from pocketserve.simulate.scenario import (
+    DISTURBANCES,
     MAX_FILE_BYTES,
     Scenario,
     ScenarioError,
@@ -52,14 +54,16 @@ def test_everything_can_be_said() -> None:
     assert [event.kind for event in scenario.events] == ["kill", "vanishing"], "by the time at which they begin"
 
 
+NO_DEVICE = "s.toml: device must be one of budget, mid, flagship"
+NO_KIND = f"s.toml: events[0].kind must be one of {', '.join((*KINDS, *DISTURBANCES))}"
 MISTAKES = {
     "seconds = ": "s.toml: not a TOML file",
     STREAM: "s.toml: seconds is missing",
     f"seconds = 0\n{STREAM}": "s.toml: seconds must be a number from 1 to 3600, not 0",
     "seconds = 9": "s.toml: streams must be 1 to 16 tables ([[streams]]), not 0",
     f"seconds = 9\n{STREAM}{STREAM}": "s.toml: streams holds two called 'a'",
-    f'seconds = 9\ndevice = "ultra"\n{STREAM}': "s.toml: device must be one of budget, mid, flagship, not 'ultra'",
-    f'seconds = 9\ndevice = "bugdet"\n{STREAM}': "not 'bugdet'; did you mean 'budget'?",
+    f'seconds = 9\ndevice = "ultra"\n{STREAM}': f"{NO_DEVICE}, not 'ultra'",
+    f'seconds = 9\ndevice = "bugdet"\n{STREAM}': f"{NO_DEVICE}, not 'bugdet'; did you mean 'budget'?",
     f"secnds = 9\nseconds = 9\n{STREAM}": "s.toml: unknown key secnds; did you mean 'seconds'?",
     f"seconds = 9\n{STREAM}rte = 4\n": "s.toml: unknown key streams[0].rte; did you mean 'rate'?",
     f"seconds = 9\n[server]\nprot = 1\n{STREAM}": "s.toml: unknown key server.prot; known keys are options, load",
@@ -67,8 +71,8 @@ MISTAKES = {
     f'seconds = 9\n{STREAM}client = "udp"\n': "s.toml: streams[0].client must be one of socket, http, not 'udp'",
     f"seconds = 9\n{STREAM}rows = 257\n": "s.toml: streams[0].rows must be a whole number from 1 to 256, not 257",
     f'seconds = 9\n{STREAM}allow = ["BUSY"]\n': "s.toml: streams[0].allow holds 'BUSY', which is no error code",
-    WHOLE.replace("freeze", "freez"): "not 'freez'; did you mean 'freeze'?",
-    WHOLE.replace("freeze", "flood"): "s.toml: events[0].kind must be one of ",
+    WHOLE.replace("freeze", "freez"): f"{NO_KIND}, not 'freez'; did you mean 'freeze'?",
+    WHOLE.replace("freeze", "flood"): f"{NO_KIND}, not 'flood'",
     WHOLE.replace("at = 3", "at = 17"): "s.toml: events[0].seconds must end it by 18 s, so that there is time to see",
     WHOLE.replace("at = 3\n", ""): "s.toml: events[0].at is missing",
     WHOLE.replace("freeze", "vanishing").replace("rate = 5", 'rate = 5\nask = "pictures"'): (
