@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -20,6 +21,7 @@ from pocketserve.service import LONG_LINE
 from pocketserve.tensors import to_array, to_tensor
 from pocketserve.transports.socket.connection import SMALL_BODY
 from pocketserve_wire import oip
+from pocketserve_wire.faults import GoAwayReason
 from pocketserve_wire.frames import FrameType
 from pocketserve_wire.oip import InferRequest
 
@@ -302,3 +304,16 @@ def test_errands_of_two_models_take_turns(one_by_one, full):
         crowd.go()
         assert {answer.status for answer in other.answers(len(theirs)).values()} == {200}
         assert {answer.status for answer in crowd.peer.answers(LONG_LINE + len(mine)).values()} == {200}
+
+
+def test_a_connection_whose_last_answers_had_no_thread_is_closed_once_it_is_idle(local, pool, until):
+    crowd = Crowd(local({"quiet": 0.1}, queue_limit=24, socket_idle=3), pool, until)
+    with contextlib.closing(crowd.peer), crowd.connect() as other:
+        sent = crowd.join(other)
+        [connection] = [one for one in crowd.server._connections if sent in one._unanswered and one._last_id == sent]
+        until(lambda: connection._watched)
+        crowd.go()
+        assert other.answer().request_id == sent
+        frame = other.next()
+        assert (frame.type, frame.arg) == (FrameType.GOAWAY, GoAwayReason.IDLE)
+        assert other.ends().frame is None

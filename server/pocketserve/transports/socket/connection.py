@@ -266,6 +266,10 @@ class Connection(StreamReader):
         self._runners.give()
         self._post(requests.encode(frame.request_id, answer, self._client_max_frame)[0])
         self._answered(frame.request_id)
+        if not self._unanswered:
+            with self._lock:
+                if self._watched and not self._closed:
+                    self._set_patience()  # whoever left it to the watcher did not know when it would be idle
 
     def _refuse_early(self, frame: Frame) -> ApiResponse | None:
         """The answer to a request that is not even read; None to go on."""
@@ -365,13 +369,17 @@ class Connection(StreamReader):
             self._drop()
             return
         self._watched = True
+        self._set_patience()
+        self._watcher.arm(self.descriptor)
+
+    def _set_patience(self) -> None:
+        """Say how long is waited for what comes. Under the lock, while the watcher has the right to read."""
         patience = self._server.patience
         if self._frame_begun is not None:
             self._watcher.set_time(self, self._frame_begun + patience.frame)
         elif not self._unanswered:
             idle = self._server.limits.idle_ms / 1000
             self._watcher.set_time(self, time.monotonic() + idle - patience.quiet)
-        self._watcher.arm(self.descriptor)
 
     def on_ready(self, events: int) -> None:
         """Bytes came while nobody was reading, or the connection broke."""
