@@ -317,3 +317,41 @@ def test_a_connection_whose_last_answers_had_no_thread_is_closed_once_it_is_idle
         frame = other.next()
         assert (frame.type, frame.arg) == (FrameType.GOAWAY, GoAwayReason.IDLE)
         assert other.ends().frame is None
+
+
+@pytest.mark.parametrize("why", ["the pool is at its most", "the system gives none"])
+def test_errands_are_run_when_all_threads_wait_in_line_behind_them(local, pool, until, monkeypatch, why):
+    """A run's end begins the next errand: it must not wait for a thread that waits for the very same session."""
+    started = local({"quiet": 0.1}, queue_limit=24, batching=False)
+    workers = started.server.workers
+    workers._idle_s = 0.01
+    crowd = Crowd(started, pool, until)
+    large = {"rows": SMALL_BODY // 12 + 1}
+    sent = [crowd.join(crowd.peer, **kind) for kind in [{"priority": 1}, {}, large] * 3]
+    until(lambda: workers.count == LONG_LINE + 3)
+    assert crowd.errands() == 6
+
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    if why == "the system gives none":
+        monkeypatch.setattr(threading.Thread, "start", none_left)
+    else:
+        workers._most = workers.count
+    crowd.peer.socket.settimeout(5)
+    with contextlib.closing(crowd.peer) as peer:
+        crowd.go()
+        answers = peer.answers(LONG_LINE + len(sent))
+        assert {answer.status for answer in answers.values()} == {200} and set(sent) < set(answers)
+        until(lambda: crowd.running.users == 0)
+
+
+def test_many_errands_on_one_thread_are_no_tower_of_calls(local, pool, until, monkeypatch):
+    crowd = Crowd(local(queue_limit=400, socket_inflight=420, batching=False), pool, until)
+    with contextlib.closing(crowd.peer) as peer:
+        sent = [crowd.join(peer) for _ in range(300)]
+        monkeypatch.setattr(crowd.server.workers, "submit", lambda job, *, waits=True: waits)
+        crowd.go()
+        answers = peer.answers(LONG_LINE + len(sent))
+        assert {answer.status for answer in answers.values()} == {200}
+        monkeypatch.undo()

@@ -29,6 +29,7 @@ class Errands:
         self._lock = threading.Lock()
         self._waiting: set[PlannedErrand] = set()
         self._alarm = NEVER
+        self._here = threading.local()  # what the thread that asks has still to carry out
 
     def watch(self, errand: PlannedErrand) -> None:
         """See to it that an errand does not wait beyond its deadline. It may have been begun by now."""
@@ -40,14 +41,23 @@ class Errands:
                 self._set_alarm(errand.deadline)
 
     def begin(self, errand: PlannedErrand) -> None:
-        """Have some thread carry an errand out, and all that follow."""
-        try:
-            # In a queue that is emptied: the job lives until the last one that follows is carried out.
-            self._workers.submit(partial(self._carry_out, deque([errand])))
-        except RuntimeError:  # no thread is to be had, and this one is better than none
-            self._carry_out(deque([errand]))
+        """Have some thread carry an errand out, and all that follow.
+
+        It must not wait for a thread that is at work: all of them may be waiting for the session that it was given.
+        """
+        # In a queue that is emptied: the job lives until the last one that follows is carried out.
+        ready = deque([errand])
+        if self._workers.submit(partial(self._carry_out, ready), waits=False):
+            return
+        # No thread is to be had, and this one is better than none.
+        mine: deque[PlannedErrand] | None = getattr(self._here, "ready", None)
+        if mine is None:
+            self._carry_out(ready)
+        else:
+            mine.append(errand)  # behind the one that it is at: a line of these must not become a tower of calls
 
     def _carry_out(self, ready: deque[PlannedErrand]) -> None:
+        self._here.ready = ready
         try:
             while ready:
                 errand = ready.popleft()
@@ -60,6 +70,7 @@ class Errands:
                     ready += errand.followers
                     errand.followers = []
         finally:
+            self._here.ready = None
             # Only if something like SystemExit ends this thread: sessions are waiting for these.
             for errand in ready:
                 self.begin(errand)

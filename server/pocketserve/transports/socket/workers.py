@@ -52,13 +52,21 @@ class Workers:
         with self._lock:
             return self._count - len(self._parked)
 
-    def submit(self, job: Job) -> None:
-        """Run ``job`` on some thread, soon. It must not raise."""
+    def submit(self, job: Job, *, waits: bool = True) -> bool:
+        """Run ``job`` on some thread, soon. It must not raise.
+
+        Args:
+            waits: for a thread that is at work, where none is free and none can be started.
+
+        Returns:
+            Whether it is run; only what does not wait may not be.
+        """
         with self._lock:
             if not self._parked:
                 if self._count >= self._most:
-                    self._queue.append(job)
-                    return
+                    if waits:
+                        self._queue.append(job)
+                    return waits
                 self._count += 1
                 parked = None
             else:
@@ -66,10 +74,10 @@ class Workers:
                 parked.job = job
         if parked is not None:
             parked.wake.release()
-        else:
-            self._start(job)
+            return True
+        return self._start(job, waits)
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: Job, waits: bool) -> bool:
         place = _Parked()
         place.job = job
         try:
@@ -77,9 +85,12 @@ class Workers:
         except RuntimeError:  # the system has no more threads; one of ours will find the job
             with self._lock:
                 self._count -= 1
+                if not waits:
+                    return False
                 if not self._count:
                     raise
                 self._queue.append(job)
+        return True
 
     def _work(self, place: _Parked) -> None:
         job, place.job = place.job, None  # not an argument: the thread would keep that until it ends
