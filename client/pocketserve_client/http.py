@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -112,6 +113,7 @@ class HttpPending:
 
     def __init__(self, future: Future[Answer]) -> None:
         self._future = future
+        self._process = os.getpid()
 
     def result(self, timeout: float | None = None) -> Answer:
         """Wait for the answer.
@@ -119,6 +121,8 @@ class HttpPending:
         Raises:
             ServerUnreachableError: none came.
         """
+        if os.getpid() != self._process and not self._future.done():
+            raise ConnectionLostError("the request is under way in the process from which this one was forked")
         try:
             return self._future.result(timeout)
         except FutureTimeoutError:

@@ -26,13 +26,16 @@ class SocketTransport:
         self._key = token.encode("utf-8") if token is not None else None
         self._timeout = timeout
         self._closed = False
-        self.start_anew()
+        self._opening = threading.Lock()
+        self._connection: Connection | None = None
         forks.watch(self)
 
     def start_anew(self) -> None:
         """Leave the connection to the process from which this one was forked."""
         self._opening = threading.Lock()
-        self._connection: Connection | None = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.forget()
 
     def send(self, request: Request) -> Answer:
         """Send one request and wait for its answer.
