@@ -228,6 +228,28 @@ def test_what_sequences_hold_is_counted() -> None:
     assert feeding.memory_bytes == 20
 
 
+def test_counting_does_not_wait_for_a_session_that_is_closed() -> None:
+    """The engine counts under its own lock, behind which all requests would stand."""
+    closing, counted = threading.Event(), threading.Event()
+
+    class Slow(Counted):
+        def close(self) -> None:
+            closing.set()
+            counted.wait(WAIT_S)
+
+    sequences = table(opener=Slow)
+    take(sequences, start("a"))
+    thread = threading.Thread(target=take, args=(sequences, go_on("a", end=True)))
+    thread.start()
+    assert closing.wait(WAIT_S)
+    watch = threading.Timer(WAIT_S / 2, counted.set)
+    watch.start()
+    assert sequences.memory_bytes == 0 and not counted.is_set()
+    watch.cancel()
+    counted.set()
+    thread.join(WAIT_S)
+
+
 @pytest.mark.parametrize("parameters", BAD)
 def test_bad_parameters_are_refused(parameters: dict[str, object]) -> None:
     assert refusal(lambda: read_step(parameters)) is ErrorCode.INVALID_PARAMETER

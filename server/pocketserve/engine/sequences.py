@@ -146,9 +146,11 @@ class SequenceTable:
 
     @property
     def memory_bytes(self) -> int:
-        """What the open sequences hold: their sessions, or their arrays."""
-        with self._lock:
-            return sum(sequence.memory_bytes for sequence in self._sequences.values())
+        """What the open sequences hold: their sessions, or their arrays.
+
+        Asked under the engine's lock, so that it does not wait for ours, under which sessions are closed.
+        """
+        return sum(sequence.memory_bytes for sequence in tuple(self._sequences.values()))
 
     def enter(self, step: SequenceStep) -> tuple[Sequence, object]:
         """The sequence of a request, fresh if it starts one, and the request's ticket for its line.
