@@ -365,6 +365,14 @@ def test_a_state_starts_with_a_shape(shape: object) -> None:
         parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"c": [1]}}})
 
 
+@pytest.mark.parametrize("shape", [[2**26 + 1], [2**40, 2**40], [0, 2**70], [1] * 33])
+def test_a_state_starts_with_what_memory_can_hold(shape: list[int]) -> None:
+    """Every sequence, and every request of none, gets memory for it."""
+    with pytest.raises(ManifestError, match=r"state\.start\.h is larger than 67,108,864 numbers, or has too many"):
+        parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"h": shape}}})
+    assert parse_manifest({"state": {"feedback": {"h": "hn"}, "start": {"h": [2**26, 0]}}}).state.start
+
+
 def test_default_version_must_be_declared() -> None:
     """Where versions are declared, the default one is among them."""
     versions = {"a": {"file": "a.tflite"}, "b": {"file": "b.tflite"}}

@@ -5,6 +5,7 @@ Every fault names the file, the key and the fix. The format is documented in ``d
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import field
@@ -15,10 +16,14 @@ from pocketserve.repository.sections import SECTIONS, TASKS
 from pocketserve.repository.toml_table import ManifestError, Table
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
+from pocketserve_wire.limits import MAX_RANK
 from pocketserve_wire.records import dataclass
 
 FILE_NAME = "model.toml"
 MAX_MANIFEST_BYTES = 256 * 1024
+MAX_START_ELEMENTS = 2**26
+"""Of a state's first zeros, 256 MiB of FP32: each request of no sequence, and each sequence, has its own."""
+
 Section = TypeVar("Section")
 
 
@@ -194,6 +199,8 @@ def _state(table: Table) -> StateOptions:
             raise table.fault(f"start.{taken}", "is no input of state.feedback")
         if not _is_shape(shape) or -1 in shape:
             raise table.fault(f"start.{taken}", "must be a list of sizes, such as [1, 2, 0, 64]")
+        if len(shape) > MAX_RANK or math.prod(max(1, size) for size in shape) > MAX_START_ELEMENTS:
+            raise table.fault(f"start.{taken}", f"is larger than {MAX_START_ELEMENTS:,} numbers, or has too many sizes")
     max_idle = table.number("max_idle", 0, 1e9)
     most = table.integer("max_sequences", 1, 1024)
     idle = StateOptions().max_idle if max_idle is None else max_idle
