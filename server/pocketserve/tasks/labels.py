@@ -96,6 +96,8 @@ def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
         offset: what is added to a class's number to find its label.
     """
     names = len(labels.names)
+    if names == classes + offset:
+        return ""  # blank ones at the end are classes without a name
     while names and not labels.names[names - 1].strip():
         names -= 1
     if not names or classes <= 1 or names == classes + offset:
