@@ -21,7 +21,8 @@ from pocketserve.cli import COMMANDS, main
 from pocketserve.cli.bench import memory_of
 from pocketserve.cli.device_load import busy
 from pocketserve.cli.local import open_local
-from pocketserve.cli.models import _print_models
+from pocketserve.cli.models import _load_each, _print_models
+from pocketserve_client import ConnectionLostError
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"
 FLOWER = ["5.1", "3.5", "1.4"]
@@ -406,6 +407,21 @@ def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path):
     assert {entry["name"]: entry["state"] for entry in told} == {"good": "READY", "short": "UNAVAILABLE"}
     assert "failed to load 'short'" in told[1]["reason"]
     assert json.loads(run("models", "--json", *connection)) == told
+
+
+def test_a_check_ends_with_the_server():
+    """Every further call would look for it for seconds."""
+    asked = []
+
+    class Gone:
+        def model_metadata(self, name, version):
+            asked.append((name, version))
+            raise ConnectionLostError("the connection broke")
+
+    entries = [{"name": name, "version": "1", "state": "READY"} for name in "abc"]
+    with pytest.raises(ConnectionLostError):
+        _load_each(Gone(), entries)
+    assert asked == [("a", "1")]
 
 
 def test_labels_that_are_too_few_are_told(run, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +54,18 @@ def _load_each(client: Client, entries: Sequence[Mapping[str, Any]]) -> None:
 
     They go again as after any use: when their time is over, or for the memory budget.
     """
-    from pocketserve_client.errors import PocketserveError
+    from pocketserve_client.errors import ConnectionLostError, NobodyListensError, PocketserveError
 
     progress, ready = Progress(), [entry for entry in entries if entry["state"] == READY]
     try:
         for done, entry in enumerate(ready):
             progress.show(f"loading {entry['name']}/{entry['version']}", done / len(ready))
-            with contextlib.suppress(PocketserveError):  # a server that has gone is told by the next list
+            try:
                 client.model_metadata(entry["name"], entry["version"])
+            except (ConnectionLostError, NobodyListensError):
+                raise  # each of the others would look for the server as long
+            except PocketserveError:
+                continue  # the next list tells it
     finally:
         progress.end()
 
