@@ -5,7 +5,7 @@ A file that is passed over in silence leaves its owner with an empty list of mod
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set
 
 from pocketserve.runtimes.registry import MARKERS
 
@@ -57,7 +57,7 @@ _MAYBE_OTHER_THINGS = frozenset({_ARCHIVE, _UNFINISHED})
 """What lies in many a folder that has nothing to do with models."""
 
 
-def advice(file_name: str, beside: Collection[str] = ()) -> tuple[str, str] | None:
+def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | None:
     """What a bare file or folder that cannot be served would be called as a model, and why it cannot be one.
 
     Args:
@@ -78,7 +78,7 @@ def advice(file_name: str, beside: Collection[str] = ()) -> tuple[str, str] | No
     return None
 
 
-def advice_for_folder(folder: str, names: Collection[str]) -> str | None:
+def advice_for_folder(folder: str, names: Set[str]) -> str | None:
     """Why a folder without any model file in it is no model, if it looks as if it was meant to be one.
 
     Args:

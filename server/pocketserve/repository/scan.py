@@ -87,7 +87,7 @@ class Models(Mapping[str, ModelEntry]):
         self._read: dict[str, ModelEntry | None] = {}
         with os.scandir(root) as entries:
             found = sorted(entry.name for entry in entries)
-        misnamed = []
+        misnamed, beside = [], frozenset(found)
         for name in found:
             if name.startswith("."):
                 continue
@@ -102,7 +102,7 @@ class Models(Mapping[str, ModelEntry]):
                     self._bare.setdefault(_stem(name), []).append(path)
                 else:
                     misnamed.append(name)
-            elif (told := advice(name, found)) is not None and is_valid_name(told[0]):
+            elif (told := advice(name, beside)) is not None and is_valid_name(told[0]):
                 self._unusable.setdefault(*told)
         self.names = tuple(sorted(self._folders | set(self._bare) | set(self._unusable)))
         self.misnamed = tuple(misnamed)
@@ -171,7 +171,7 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     versions = _undeclared_versions(folder, root)
     if versions:
         return _model(folder.name, folder, versions)
-    problem = advice_for_folder(folder.name, os.listdir(folder))
+    problem = advice_for_folder(folder.name, frozenset(os.listdir(folder)))
     return None if problem is None else ModelEntry(folder.name, folder, {}, "", problem=problem)
 
 
