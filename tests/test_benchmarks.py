@@ -24,6 +24,7 @@ from benchmarks.against_peers import Side, in_blocks
 from benchmarks.grpc_call import (
     DATA,
     HEADERS,
+    INITIAL_WINDOW_SIZE,
     MAX_FRAME_SIZE,
     PING,
     PREFACE,
@@ -234,21 +235,30 @@ def test_protobuf_fields_come_back():
     assert fields(fields(fields(message)[5])[5])[8] == bytes(200)
 
 
-class Http2Server(threading.Thread):
-    """Answers each request with the length of its message, grants windows sparingly and asks for a PING between."""
+USUAL_WINDOW, USUAL_FRAME, NARROW, GRANT = 65_535, 16_384, 30_000, 20_000
 
-    def __init__(self, listening: socket.socket, grant: int) -> None:
+
+class Http2Server(threading.Thread):
+    """Answers each request with the length of its message, grants windows sparingly and asks for a PING between.
+
+    Attributes:
+        broken: which of the bounds that it set a client went past.
+    """
+
+    def __init__(self, listening: socket.socket) -> None:
         super().__init__(daemon=True)
-        self._listening, self._grant = listening, grant
+        self._listening = listening
         self.acknowledged = 0
+        self.broken: list[str] = []
 
     def run(self) -> None:
         connected, _ = self._listening.accept()
         connected.settimeout(20)
+        settings = struct.pack(">HIHI", INITIAL_WINDOW_SIZE, NARROW, MAX_FRAME_SIZE, 1 << 24)
         with connected, connected.makefile("rb") as incoming:
             assert incoming.read(len(PREFACE)) == PREFACE
-            connected.sendall(frame(SETTINGS, 0, 0, struct.pack(">HI", MAX_FRAME_SIZE, 1 << 24)))
-            message = bytearray()
+            connected.sendall(frame(SETTINGS, 0, 0, settings))
+            message, room, own = bytearray(), USUAL_WINDOW, USUAL_WINDOW
             while head := incoming.read(9):
                 content = incoming.read(int.from_bytes(head[:3], "big"))
                 kind, flags, stream = head[3], head[4], head[5:9]
@@ -256,21 +266,30 @@ class Http2Server(threading.Thread):
                 if kind != DATA:
                     continue
                 message += content
-                for number in (0, int.from_bytes(stream, "big")):
-                    connected.sendall(frame(WINDOW_UPDATE, 0, number, self._grant.to_bytes(4, "big")))
-                connected.sendall(frame(PING, 0, 0, bytes(8)))
+                room, own = room - len(content), own - len(content)
+                self._check(len(content), room, own)
+                room, own = room + GRANT, own + GRANT
+                granted = [
+                    frame(WINDOW_UPDATE, 0, at, GRANT.to_bytes(4, "big")) for at in (0, int.from_bytes(stream, "big"))
+                ]
+                connected.sendall(b"".join((*granted, frame(PING, 0, 0, bytes(8)))))
                 if flags:
                     answer = len(message).to_bytes(4, "big")
                     block = frame(DATA, 0, int.from_bytes(stream, "big"), b"\0\0\0\0\4" + answer)
                     connected.sendall(block + frame(HEADERS, 5, int.from_bytes(stream, "big")))
                     message.clear()
+                    own = NARROW
+
+    def _check(self, size: int, room: int, own: int) -> None:
+        found = {"connection": room < 0, "stream": own < 0, "frame": size > USUAL_FRAME and not self.acknowledged}
+        self.broken += [name for name, is_broken in found.items() if is_broken]
 
 
 @pytest.mark.parametrize("size", [0, 40, 65_530, 65_531, 700_000])
 def test_grpc_messages_pass_narrow_windows(size: int):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        server = Http2Server(listening, max(1, size))
+        server = Http2Server(listening)
         server.start()
         call = GrpcCall(calls.connect(port), port, "/a/b", bytes(size))
         call.be_patient(20)
@@ -280,6 +299,7 @@ def test_grpc_messages_pass_narrow_windows(size: int):
         call.close()
         server.join(20)
     assert not server.is_alive() and server.acknowledged >= 3
+    assert server.broken == []
 
 
 def test_a_run_becomes_a_page_of_the_docs(tmp_path: Path):
