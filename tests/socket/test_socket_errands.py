@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import struct
 import threading
@@ -17,6 +18,7 @@ import pytest
 from framed import TIMEOUT_S, Answer, Framed
 from pocketserve.engine.lane import Lane
 from pocketserve.engine.terms import Terms
+from pocketserve.engine.waiting import Place
 from pocketserve.service import LONG_LINE
 from pocketserve.tensors import to_array, to_tensor
 from pocketserve.transports.socket.connection import SMALL_BODY
@@ -197,6 +199,22 @@ def test_one_whose_time_is_over_is_told_while_the_model_is_busy(crowd):
     assert crowd.ended("expired") == 3 and crowd.lane.waiting == LONG_LINE + 1
     crowd.go()
     assert crowd.peer.answers(LONG_LINE + 1)[lasting].status == 200
+
+
+def test_nothing_is_left_of_those_who_waited_in_vain(crowd):
+    """An error that knows the request that knows the error would keep its body until the collector comes by."""
+    sent = [*crowd.waiters[:2], *(crowd.join(crowd.peer) for _ in range(4))]
+    gc.collect()
+    gc.disable()
+    try:
+        for one in sent:
+            crowd.peer.cancel(one)
+            assert crowd.peer.answer().code == "CANCELLED"
+        crowd.until(lambda: crowd.running.users == LONG_LINE - 2)
+        left = LONG_LINE - 2
+        crowd.until(lambda: sum(isinstance(one, Place) for one in gc.get_objects()) == left)
+    finally:
+        gc.enable()
 
 
 def test_an_urgent_one_goes_first_and_takes_the_last_ones_place(crowd):

@@ -322,8 +322,12 @@ class Lane:
         return self._outcome(waiter, arrived)
 
     def _outcome(self, place: Place, arrived: int) -> Turn[Any]:
-        if place.error is not None:
-            raise place.error
+        error, place.error = place.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it knows this frame, and the frame the request: its body would stay for the collector
         if place.session is not None:
             return self._lead(place, place.session, arrived)
         turn = place.turn
