@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.engine.cancellation import Cancellation
+from pocketserve.engine.engine import Engine
 from pocketserve.engine.lane import Lane, Scheduler
+from pocketserve.engine.running import EngineOptions
 from pocketserve.engine.terms import Terms
 from pocketserve.engine.waiting import Errand
 from pocketserve_wire import ApiError, ErrorCode
@@ -244,6 +248,29 @@ def test_an_errand_cancelled_while_it_joins_is_begun_once():
     end()
 
 
+def test_whom_another_core_gives_a_turn_is_begun_under_no_lock():
+    cores, free = [0], []
+    engine = Engine(EngineOptions(10**9, 60.0, 1, 4, 10**6), usable_cores=lambda: cores)
+    lane = Lane([object(), object()], 8, scheduler=engine._scheduler)
+    assert engine._scheduler.sharing.start(lane._line) is not None
+
+    def take() -> bool:
+        taken = engine._slots.lock.acquire(timeout=1.0)
+        if taken:
+            engine._slots.lock.release()
+        return taken
+
+    def begin(errand: Errand) -> None:  # another thread asks, since the lock lets its own holder in
+        with ThreadPoolExecutor(1) as other:
+            free.append(other.submit(take).result())
+
+    terms = Terms(time.monotonic() + LATER)
+    lane.enter(Errand(lambda session: None, terms, lane.describe(None), begin), terms)
+    cores = [0, 1]
+    engine.sweep()
+    assert free == [True]
+
+
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.integers(0, 1), st.integers(1, 6), st.sampled_from([None, "k", "fails"])),
@@ -283,7 +310,8 @@ def test_every_errand_ends_once_whatever_happens_in_whichever_order(operations, 
         elif name == "end" and held:
             held.pop(arguments[0] % len(held))()
         elif name == "resize":
-            office.lanes[0].scheduler.resize(arguments[0])
+            for leader in office.lanes[0].scheduler.resize(arguments[0]):
+                leader.call()
     for end in held:
         end()
     office.finish()

@@ -63,13 +63,15 @@ class Scheduler:
         self.lock = threading.Lock()
         self._clock = clock
 
-    def resize(self, slots: int) -> None:
-        """Change how many runs there may be at a time."""
+    def resize(self, slots: int) -> Sequence[Place]:
+        """Change how many runs there may be at a time.
+
+        Returns:
+            As :meth:`finish`.
+        """
         with self.lock:
             self.sharing.slots = slots
-            leaders = self._hand_over()
-        for leader in leaders:
-            leader.call()
+            return self._hand_over()
 
     def join(self, line: Line, waiter: Place) -> Session | None:
         """Let a request wait, unless a session has become idle meanwhile: then it is returned.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from pocketserve.engine.cores import CoreWatch
 from pocketserve.engine.lane import Scheduler
 from pocketserve.engine.running import EngineOptions, Running, start_running
 from pocketserve.engine.slots import Key, Slot, SlotTable, State, close_all, detach
+from pocketserve.engine.waiting import Place
 from pocketserve.repository.files import file_bytes, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
@@ -131,9 +132,12 @@ class Opener:
     def look_around(self) -> None:
         """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
         self._watch.power.look()
+        leaders: Sequence[Place] = ()
         with self._slots.lock:  # asked under the lock, or a thread that was held up would bring an old answer back
             if self._watch.follow():
-                self._scheduler.resize(self._watch.runs_at_a_time)
+                leaders = self._scheduler.resize(self._watch.runs_at_a_time)
+        for leader in leaders:
+            leader.call()
 
     def fit_threads(self) -> None:
         """Open loaded models again whose sessions were made for another number of cores. The old ones serve on.
