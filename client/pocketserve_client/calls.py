@@ -79,6 +79,14 @@ class Sender:
         raise lost
 
 
+def unreadable(error: ApiError) -> NotOurServerError:
+    """What to say of an answer that looks like one of ours until it is read; the error's words may be for a request."""
+    return NotOurServerError(
+        "the answer is larger than this client reads, or what answers at this address is not a pocketserve server "
+        f"({error.message})"
+    )
+
+
 def is_picture(answer: Answer) -> bool:
     """Whether the answer is the picture that was asked for, not JSON."""
     return answer.content_type.startswith("image/")

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from pocketserve_client.arrays import Array, as_array, as_tensor
 from pocketserve_client.automatic import AutomaticTransport
-from pocketserve_client.calls import FOREIGN, Call, Sender, is_picture
+from pocketserve_client.calls import Call, Sender, is_picture, unreadable
 from pocketserve_client.credentials import find_credentials
-from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
+from pocketserve_client.errors import AddressError, ServerError
 from pocketserve_client.http import DEFAULT_URL, HttpTransport
 from pocketserve_client.inputs import RawInput, raw_body, with_hint
 from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
@@ -316,8 +316,8 @@ def _infer_request(
 def _tensors(answer: Answer) -> dict[str, Array]:
     try:
         response = oip.decode_infer_response(answer.body, answer.json_length)
-    except ApiError:  # its words are those for a request
-        raise NotOurServerError(FOREIGN) from None
+    except ApiError as error:
+        raise unreadable(error) from None
     return {tensor.name: as_array(tensor) for tensor in response.outputs}
 
 
@@ -340,8 +340,8 @@ def _prediction(answer: Answer) -> Any:
 def _document(answer: Answer) -> Any:
     try:
         return strict_json.loads(answer.body)
-    except ApiError:
-        raise NotOurServerError(FOREIGN) from None
+    except ApiError as error:
+        raise unreadable(error) from None
 
 
 def _json_request(method: str, path: str, body: bytes | None = None, *, idempotent: bool = True) -> Request:

@@ -21,8 +21,11 @@ from conftest import MODELS
 from pocketserve_client import Client, NotOurServerError, ServerError, ServerUnreachableError
 from pocketserve_client.arrays import as_array, as_tensor
 from pocketserve_client.calls import pauses
+from pocketserve_client.client import _tensors
 from pocketserve_client.credentials import find_token
+from pocketserve_client.transport import Answer
 from pocketserve_wire import DATATYPES, ErrorCode, Tensor
+from pocketserve_wire.limits import MAX_TENSORS
 
 TIMEOUT_S = 30.0
 FLOWERS = np.array([[5.1, 3.5, 1.4], [6.2, 2.9, 4.3]], np.float32)
@@ -346,6 +349,16 @@ def test_arguments_that_are_none_are_told_as_that(client):
         client.infer("petals", {"features": FLOWERS}, outputs="petal_width")
     with pytest.raises(TypeError, match="name is a str, not a NoneType"):
         client.predict(None, [1, 2, 3])
+
+
+MANY = b'{"outputs": [%s]}' % b", ".join(
+    [b'{"name": "y", "datatype": "FP32", "shape": [1], "data": [1]}'] * (MAX_TENSORS + 1)
+)
+
+
+def test_an_answer_beyond_the_limits_may_still_be_ours():
+    with pytest.raises(NotOurServerError, match=r"is larger than this client reads, or .* \(outputs has 257 entries"):
+        _tensors(Answer(200, MANY, None))
 
 
 @pytest.mark.parametrize("page", [b"<html>hello</html>", b"{not JSON", b"[1, 2"])
