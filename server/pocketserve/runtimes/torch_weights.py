@@ -105,9 +105,10 @@ def _map(torch: Any, module: Any, own: Mapping[str, Any], state: Mapping[str, An
     what the module looks at in a second way, which would go on seeing the old memory.
     """
     modules = dict(module.named_modules(remove_duplicate=False))
-    if any(part._load_state_dict_pre_hooks for part in modules.values()) or not _is_usual(torch, module):
+    if any(part._load_state_dict_pre_hooks for part in modules.values()) or not _loads_whole_as_usual(torch, module):
         return set()
-    mapped, taken = set(), dict[int, int]()
+    mapped, taken = dict[int, Any](), set[int]()
+    names = set()
     for key, mine in own.items():
         theirs = state.get(key)
         path, _, name = key.rpartition(".")
@@ -115,12 +116,13 @@ def _map(torch: Any, module: Any, own: Mapping[str, Any], state: Mapping[str, An
             continue
         if _is_exchangeable(torch, mine, theirs):
             # Two tensors of the module must not get one memory, even if the file keeps them in one.
-            if taken.setdefault(theirs.data_ptr(), id(mine)) == id(mine):
-                mine.data = theirs
-                mapped.add(key)
-        elif _is_already(torch, mine, theirs) and taken.get(theirs.data_ptr()) == id(mine):
-            mapped.add(key)  # a second name; copying memory onto itself would make it this process's own
-    return mapped
+            if theirs.data_ptr() not in taken:
+                taken.add(theirs.data_ptr())
+                mine.data = mapped[id(mine)] = theirs
+                names.add(key)
+        elif id(mine) in mapped and _are_one(mapped[id(mine)], theirs):
+            names.add(key)  # a second name; copying memory onto itself would make it this process's own
+    return names
 
 
 def _is_own(part: Any, name: str, tensor: Any) -> bool:
@@ -128,7 +130,8 @@ def _is_own(part: Any, name: str, tensor: Any) -> bool:
     return getattr(part, name, None) is tensor
 
 
-def _is_usual(torch: Any, module: Any) -> bool:
+def _loads_whole_as_usual(torch: Any, module: Any) -> bool:
+    """Whether the module as a whole leaves it to PyTorch how a state dict is loaded."""
     return getattr(module.load_state_dict, "__func__", None) is torch.nn.Module.load_state_dict
 
 
@@ -140,9 +143,11 @@ def _loads_plainly(torch: Any, modules: Mapping[str, Any], path: str) -> bool:
     return all(getattr(getattr(part, "_load_from_state_dict", None), "__func__", None) is usual for part in parts)
 
 
-def _is_already(torch: Any, mine: Any, theirs: Any) -> bool:
-    alike = type(theirs) is torch.Tensor and mine.data_ptr() == theirs.data_ptr()
-    return alike and mine.dtype == theirs.dtype and mine.shape == theirs.shape and theirs.is_contiguous()
+def _are_one(first: Any, second: Any) -> bool:
+    """Whether two tensors of a file are the same memory read in the same way."""
+    return type(first) is type(second) and all(
+        getattr(first, name)() == getattr(second, name)() for name in ("data_ptr", "size", "stride")
+    )
 
 
 def _without(state: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
