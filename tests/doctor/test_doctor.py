@@ -281,10 +281,13 @@ def test_no_server_where_clients_look(phone):
         assert "no host can be called" in server_finding(phone, url=nonsense).sentence
 
 
-def test_something_else_where_clients_look(phone):
+@pytest.mark.parametrize(("status", "told"), [(404, "with status 404"), (200, "with a page of its own")])
+def test_something_else_where_clients_look(phone, status, told):
     class Other(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_error(404)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"<html>")
 
         def log_message(self, *_):
             pass
@@ -294,7 +297,7 @@ def test_something_else_where_clients_look(phone):
         thread.start()
         finding = server_finding(phone, url=f"http://127.0.0.1:{other.server_port}")
         thread.join(10)
-    assert finding.level is Level.WARNING and "something else answers there, with status 404" in finding.sentence
+    assert finding.level is Level.WARNING and f"something else answers there, {told}" in finding.sentence
 
 
 def test_a_server_where_clients_look(phone, server):

@@ -75,8 +75,10 @@ def _ask_http(host: str, port: int) -> str | None:
     with contextlib.closing(connection):
         connection.request("GET", "/v2/health/live")
         live = connection.getresponse()
-        live.read(MOST_ANSWER)
-        return None if live.status == 200 else f"something else answers there, with status {live.status}"
+        page = live.read(MOST_ANSWER)
+        if live.status != 200:
+            return f"something else answers there, with status {live.status}"
+        return None if page[:1] == b"{" else "something else answers there, with a page of its own"
 
 
 def _ask_socket(host: str, port: int) -> str | None:
