@@ -228,8 +228,8 @@ def test_what_sequences_hold_is_counted() -> None:
     assert feeding.memory_bytes == 20
 
 
-def test_counting_does_not_wait_for_a_session_that_is_closed() -> None:
-    """The engine counts under its own lock, behind which all requests would stand."""
+def test_nothing_that_the_engine_asks_waits_for_a_session_that_is_closed() -> None:
+    """It asks under its own lock, behind which all requests would stand."""
     closing, counted = threading.Event(), threading.Event()
 
     class Slow(Counted):
@@ -244,7 +244,7 @@ def test_counting_does_not_wait_for_a_session_that_is_closed() -> None:
     assert closing.wait(WAIT_S)
     watch = threading.Timer(WAIT_S / 2, counted.set)
     watch.start()
-    assert sequences.memory_bytes == 0 and not counted.is_set()
+    assert sequences.memory_bytes == 0 and sequences.next_expiry() is None and not counted.is_set()
     watch.cancel()
     counted.set()
     thread.join(WAIT_S)

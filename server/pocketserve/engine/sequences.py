@@ -229,11 +229,13 @@ class SequenceTable:
             self._close_all(self._drop_idle())
 
     def next_expiry(self) -> float | None:
-        """The earliest clock time at which a sequence may be given up; None when none is open."""
-        with self._lock:
-            now = self._clock()
-            ends = [(now if item.users else item.last_used) + self._max_idle for item in self._sequences.values()]
-            return min(ends, default=None)
+        """The earliest clock time at which a sequence may be given up; None when none is open.
+
+        Asked under the engine's lock, as :attr:`memory_bytes`.
+        """
+        now = self._clock()
+        ends = [(now if item.users else item.last_used) + self._max_idle for item in tuple(self._sequences.values())]
+        return min(ends, default=None)
 
     def close(self) -> None:
         """Give up every sequence; those with a request under way are closed by it."""
