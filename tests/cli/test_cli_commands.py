@@ -375,6 +375,22 @@ def test_a_file_that_the_manifest_does_not_list_is_opened_by_itself(petals_copy,
     assert printed.err == "pocketserve: new.tflite is opened by itself: model.toml beside it does not list it\n"
 
 
+def test_a_manifest_in_a_folder_whose_parent_cannot_be_listed(petals_copy, monkeypatch, capsys):
+    """As Android's shared storage: what is above it belongs to the system."""
+    scandir = os.scandir
+
+    def refused(path="."):
+        if path == petals_copy.parent:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert main(["inspect", str(petals_copy / "petals.onnx"), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["name"] == "petals"
+    assert printed.err.startswith("pocketserve: petals.onnx is opened by itself: the models folder ")
+
+
 def test_a_broken_manifest_beside_a_file_is_told(run, petals_copy):
     (petals_copy / "model.toml").write_text("taks = 1\n")
     told = run("predict", petals_copy / "second.tflite", *FLOWER, "--local", code=1)

@@ -80,7 +80,11 @@ def _of_manifest(path: Path, threads: int) -> tuple[Service, str, str | None] | 
     folder = path.parent
     if not (folder / FILE_NAME).is_file():
         return None
-    service = _service(str(folder.parent), threads)
+    try:
+        service = _service(str(folder.parent), threads)
+    except CommandError as error:  # as above Android's shared storage
+        print(f"pocketserve: {path.name} is opened by itself: {error}", file=sys.stderr)
+        return None
     found = _find(service, path, folder.name)
     entry = service.repository.models().get(folder.name)
     if found is not None:
