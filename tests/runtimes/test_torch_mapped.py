@@ -256,3 +256,12 @@ def test_numbers_of_a_series_that_a_module_chose_for_a_while_stay(tmp_path: Path
         f"def build():\n    {draw}\n    module.register_buffer('drawn', drawn, persistent=False)\n    return module\n",
     )
     torch.testing.assert_close(opened(tmp_path, "weights.pt")._module.drawn, module.drawn)
+
+
+def test_what_another_model_seeded_goes_on(module: Any, tmp_path: Path) -> None:
+    torch.save(module.state_dict(), tmp_path / "weights.pt")
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    opened(tmp_path, "weights.pt")
+    torch.testing.assert_close(torch.rand(3), expected)

@@ -157,11 +157,15 @@ def _takes_names(module: Any, names: Sequence[str]) -> bool:
 
 def _build_unfilled(torch: Any, source: ModelSource) -> Any:
     """The module without random numbers where a file's weights will be, unless it counts on them."""
+    before = torch.get_rng_state()  # another model may have seeded it, for what it draws in its runs
     seed = torch.seed()
-    with suppress(ModelLoadError), unfilled(torch, seed) as context:
-        module = _build(torch, source)
-        if torch.initial_seed() == seed and not context.seeded:
-            return module
+    try:
+        with suppress(ModelLoadError), unfilled(torch, seed) as context:
+            module = _build(torch, source)
+            if torch.initial_seed() == seed and not context.seeded:
+                return module
+    finally:
+        torch.set_rng_state(before)
     return _build(torch, source)  # it seeds, so what it draws later depends on all that it drew before; or it failed
 
 
