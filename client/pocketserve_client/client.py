@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,8 +57,8 @@ class Client:
         timeout: float = 60.0,
         reconnect: float = 5.0,
     ) -> None:
-        _check_seconds("timeout", timeout, SHORTEST_S)
-        _check_seconds("reconnect", reconnect, 0.0)
+        timeout = _seconds("timeout", timeout, SHORTEST_S)
+        reconnect = _seconds("reconnect", reconnect, 0.0)
         self.url = url or os.environ.get("POCKETSERVE_URL") or DEFAULT_URL
         chosen = None if self.url == DEFAULT_URL and url is None else self.url
         credentials = find_credentials(token, token_file)
@@ -260,9 +261,10 @@ class Client:
         return _document(self._sender.send(_json_request(method, path, body)))
 
 
-def _check_seconds(name: str, value: float, least: float) -> None:
-    if not isinstance(value, int | float) or not least <= value <= LONGEST_S:
+def _seconds(name: str, value: float, least: float) -> float:
+    if not isinstance(value, numbers.Real) or not least <= float(value) <= LONGEST_S:  # NumPy's are Real, too
         raise ValueError(f"{name} must be a number of seconds from {least:g} to {LONGEST_S:,.0f}, not {value!r}")
+    return float(value)
 
 
 def _open(url: str | None, token: str | None, timeout: float) -> Transport:

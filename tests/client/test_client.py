@@ -342,6 +342,14 @@ def test_times_that_are_none(options):
         Client("http://127.0.0.1:1", "x", **options)
 
 
+def test_times_may_be_numbers_of_numpy(server):
+    for kind in (np.float32, np.int64):
+        for transport in ("http", "socket"):
+            url = f"{transport}://127.0.0.1:{server.ready[transport]['port']}"
+            with Client(url, server.token, timeout=kind(60), reconnect=kind(5)) as client:
+                assert client.predict("petals", [5.1, 3.5, 1.4])["model"] == "petals"
+
+
 def test_arguments_that_are_none_are_told_as_that(client):
     with pytest.raises(TypeError, match="arrays by input name"):
         client.infer("petals", [1, 2, 3])
