@@ -33,6 +33,7 @@ SANS_NUMPY: Final = (
     *("wire", "pairing/test_srp.py", "pairing/test_desk.py", "repository/test_manifest.py", "android"),
     *(
         "engine/test_policy_simulation.py",
+        "engine/test_recorded_arrivals.py",
         "engine/test_cores.py",
         "engine/test_memory_policy.py",
         "engine/test_terms.py",

@@ -6,7 +6,6 @@ import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,8 +160,8 @@ def anonymous_bytes() -> int:
 def test_what_a_thread_frees_inside_goes_back_to_the_system():
     """Blocks of a size that glibc keeps, in the heap of a thread that lives on: what ``malloc_trim`` does not reach."""
 
-    def fill() -> list[np.ndarray]:
-        return [np.ones(6 << 20, np.uint8) for _ in range(8)]
+    def fill() -> list[bytearray]:
+        return [bytearray(b"1") * (6 << 20) for _ in range(8)]
 
     with ThreadPoolExecutor(1) as thread:
         with giving_back():
