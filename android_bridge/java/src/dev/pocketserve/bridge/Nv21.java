@@ -83,21 +83,22 @@ public final class Nv21 {
         }
         int columns = half(width);
         int rows = half(height);
-        int used = (columns - 1) * uvPixelStride + 1; // of a row; the last one may end there
+        long row = (columns - 1L) * uvPixelStride + 1; // the last one may end there
         check("Y", y, yRowStride, width, height);
-        check("U", u, uvRowStride, used, rows);
-        check("V", v, uvRowStride, used, rows);
+        check("U", u, uvRowStride, row, rows);
+        check("V", v, uvRowStride, row, rows);
+        int used = (int) row;
         copyRows(y.duplicate(), yRowStride, width, height, into);
         byte[] uRow = new byte[used];
         byte[] vRow = new byte[used];
         ByteBuffer us = u.duplicate();
         ByteBuffer vs = v.duplicate();
         int at = width * height;
-        for (int row = 0; row < rows; row++) {
+        for (int number = 0; number < rows; number++) {
             // A row at once: from a camera's buffer, value by value takes many times as long.
-            us.position(u.position() + row * uvRowStride);
+            us.position(u.position() + number * uvRowStride);
             us.get(uRow, 0, used);
-            vs.position(v.position() + row * uvRowStride);
+            vs.position(v.position() + number * uvRowStride);
             vs.get(vRow, 0, used);
             for (int from = 0; from < used; from += uvPixelStride) {
                 into[at++] = vRow[from];
@@ -106,7 +107,7 @@ public final class Nv21 {
         }
     }
 
-    private static void check(String name, ByteBuffer plane, int rowStride, int used, int rows) {
+    private static void check(String name, ByteBuffer plane, int rowStride, long used, int rows) {
         long needed = (long) (rows - 1) * rowStride + used;
         if (rowStride < used || plane.remaining() < needed) {
             throw new IllegalArgumentException("plane " + name + " has " + plane.remaining() + " bytes; " + rows

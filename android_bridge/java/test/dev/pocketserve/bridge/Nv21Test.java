@@ -97,5 +97,7 @@ public class Nv21Test {
         refused(() -> Nv21.pack(y, -4, colour, colour, 2, 1, 4, 2));
         refused(() -> Nv21.pack(y, 4, colour, colour, 2, 0, 4, 2));
         refused(() -> Nv21.pack(y, Integer.MAX_VALUE, colour, colour, 2, 1, 4, 2));
+        refused(() -> Nv21.pack(y, 4, colour, colour, 2, Integer.MAX_VALUE, 4, 2));
+        refused(() -> Nv21.pack(ByteBuffer.allocate(12), 6, colour, colour, 2, Integer.MAX_VALUE, 6, 2));
     }
 }
