@@ -31,7 +31,10 @@ TIMEOUT_S = 30.0
 BUSY_S = 240.0
 """For an answer that a hundred thousand runs of a model make, which other work on the machine holds up."""
 ENDS_S = 20.0
-"""For a server to end, however busy the machine; requests under way would be waited for for longer."""
+"""For a server to end, however busy the machine."""
+
+WAITS = ("--drain-timeout", "60")
+"""What is waited for, is waited for for longer."""
 ZEROS = json.dumps([0.0] * 64)
 NUMBERS = "[5.1,3.5,1.4]"
 LABELS = "".join(f"{digit}\n" for digit in range(10))
@@ -332,7 +335,7 @@ def test_the_log_holds_neither_tokens_nor_inputs(new_server, models_copy):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_requests_finish_and_refuses_new_ones(new_server, models_copy, slow, refused, number):
-    server = new_server(models_copy, "--drain-timeout", "30")
+    server = new_server(models_copy, *WAITS)
     under_way = slow.begin(server)
     server.process.send_signal(number)
     until(lambda: has_begun_to_drain(server))
@@ -352,7 +355,7 @@ def test_a_signal_lets_requests_finish_and_refuses_new_ones(new_server, models_c
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(new_server, models_copy, slow, number):
-    server = new_server(models_copy, "--drain-timeout", "30")
+    server = new_server(models_copy, *WAITS)
     under_way = slow.begin(server)
     server.process.send_signal(number)
     until(lambda: has_begun_to_drain(server))
@@ -373,7 +376,7 @@ def test_a_request_that_does_not_finish_is_not_waited_for_longer_than_set(new_se
 
 
 def test_open_connections_do_not_hold_the_server_up(new_server, models_copy):
-    server = new_server(models_copy)
+    server = new_server(models_copy, *WAITS)
     assert server.call("GET", "/v2").status_code == 200  # kept alive
     with socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as half:
         half.sendall(b"POST /predictions/petals HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le")

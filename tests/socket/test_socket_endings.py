@@ -19,7 +19,10 @@ from pocketserve_wire.frames import Frame, FrameType, encode_frame
 NUMBERS = b"[5.1, 3.5, 1.4]"
 PETALS = "POST /predictions/petals"
 ENDS_S = 20.0
-"""For a server to end, however busy the machine; requests under way would be waited for for longer."""
+"""For a server to end, however busy the machine."""
+
+WAITS = ("--drain-timeout", "60")
+"""What is waited for, is waited for for longer."""
 
 
 def goaway(peer: Framed) -> Frame:
@@ -162,7 +165,7 @@ def test_a_slow_reader_gets_everything_and_others_do_not_wait(server):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_requests_finish(new_server, models_copy, slow, number):
-    server = new_server(models_copy, "--drain-timeout", "30")
+    server = new_server(models_copy, *WAITS)
     with server.connect() as busy, server.connect() as idle:
         asked = [busy.ask(slow.target, slow.body) for _ in range(3)]
         slow.begun()
@@ -184,7 +187,7 @@ def test_a_signal_lets_requests_finish(new_server, models_copy, slow, number):
 
 
 def test_a_second_signal_ends_at_once(new_server, models_copy, slow):
-    server = new_server(models_copy, "--drain-timeout", "30")
+    server = new_server(models_copy, *WAITS)
     with server.connect() as peer:
         peer.ask(slow.target, slow.body)
         slow.begun()
@@ -196,7 +199,7 @@ def test_a_second_signal_ends_at_once(new_server, models_copy, slow):
 
 
 def test_peers_that_hang_do_not_hold_the_server_up(new_server, models_copy):
-    server = new_server(models_copy)
+    server = new_server(models_copy, *WAITS)
     half = server.connect()
     half.send(half.write(PETALS, NUMBERS)[:30])
     deaf = server.connect(receive_buffer=4096)
