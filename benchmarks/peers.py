@@ -148,14 +148,14 @@ def _install(environment: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return f"not within {INSTALL_TIMEOUT_S} s"
-    return reason_of(done.stderr) if done.returncode else ""
+    return reason_of(done.stdout + done.stderr) if done.returncode else ""
 
 
 def reason_of(errors: str) -> str:
-    """pip's last word on why it failed; else the last line."""
-    lines = errors.strip().splitlines() or ["no reason given"]
+    """pip's last word on why it failed; else the last line that says more than ``tools/environment.py`` does."""
+    lines = [line for line in errors.strip().splitlines() if not line.endswith(" said why above")]
     told = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    return (told or lines)[-1]
+    return (told or lines or ["no reason given"])[-1]
 
 
 @functools.cache

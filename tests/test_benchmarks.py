@@ -158,6 +158,7 @@ def test_why_an_environment_cannot_be_made():
     told = "WARNING: retrying\nERROR: No matching distribution found for mlserver==1.7.1\n.bench/mlserver could not"
     assert reason_of(told) == "No matching distribution found for mlserver==1.7.1"
     assert reason_of("a\nOSError: no space left\n") == "OSError: no space left"
+    assert reason_of("a\nKilled\n.bench/mlserver could not be made: python said why above") == "Killed"
     assert reason_of("") == "no reason given"
 
 
