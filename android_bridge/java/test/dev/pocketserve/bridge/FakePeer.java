@@ -32,6 +32,16 @@ final class FakePeer implements Closeable {
         void run(Connection connection) throws Exception;
     }
 
+    /** Gives every request of a connection this answer. */
+    static Script answering(String body) {
+        return c -> {
+            c.handshake();
+            while (true) {
+                c.respond(c.next(FrameType.REQUEST).requestId(), 200, body);
+            }
+        };
+    }
+
     private final ServerSocket listener;
     private final Script[] scripts;
     private final List<Throwable> faults = new ArrayList<>();

@@ -17,16 +17,6 @@ public class GivenUpTest {
     private static final int LIMIT = 30_000;
     private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
 
-    private static FakePeer.Script seeing() {
-        return c -> {
-            c.handshake();
-            while (true) {
-                Frame frame = c.next(FrameType.REQUEST);
-                c.respond(frame.requestId(), 200, SEEN);
-            }
-        };
-    }
-
     /** Answers the first request, and then no other one; it is alive all the same. */
     private static void hanging(FakePeer.Connection c, BlockingQueue<Integer> types) throws Exception {
         c.handshake();
@@ -44,7 +34,8 @@ public class GivenUpTest {
     @Test(timeout = LIMIT)
     public void givenUpRequestsDoNotFillTheConnectionForEver() throws Exception {
         assertTrue(FakePeer.LIMITS.contains("\"max_inflight\":4"));
-        try (FakePeer peer = new FakePeer(c -> hanging(c, new LinkedBlockingQueue<Integer>()), seeing());
+        try (FakePeer peer = new FakePeer(c -> hanging(c, new LinkedBlockingQueue<Integer>()),
+                FakePeer.answering(SEEN));
                 PocketServe client = peer.client().pingIntervalMs(100).retries(0).build()) {
             client.classify("m", new byte[1]);
             for (int i = 0; i < 4; i++) {

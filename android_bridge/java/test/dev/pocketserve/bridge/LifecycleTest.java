@@ -22,54 +22,6 @@ public class LifecycleTest {
     private static final int LIMIT = 30_000;
     private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
 
-    /** Writes down what it hears, and on which thread. */
-    private static final class Ear<T> implements Callback<T>, StreamListener {
-        final BlockingQueue<String> heard;
-        final BlockingQueue<String> threads = new LinkedBlockingQueue<>();
-
-        Ear() {
-            this(new LinkedBlockingQueue<String>());
-        }
-
-        Ear(BlockingQueue<String> heard) {
-            this.heard = heard;
-        }
-
-        private void hear(String what) {
-            threads.add(Thread.currentThread().getName());
-            heard.add(what);
-        }
-
-        @Override
-        public void onResult(T result) {
-            hear("result");
-        }
-
-        @Override
-        public void onError(PocketServeException error) {
-            hear(error.getCode());
-        }
-
-        @Override
-        public void onResult(long frame, Prediction prediction) {
-            hear("result " + frame);
-        }
-
-        @Override
-        public void onDropped(long frame) {
-            hear("dropped " + frame);
-        }
-
-        @Override
-        public void onError(long frame, PocketServeException error) {
-            hear(error.getCode() + " " + frame);
-        }
-
-        String next() throws InterruptedException {
-            return heard.poll(10, TimeUnit.SECONDS);
-        }
-    }
-
     private static FakePeer silent(CountDownLatch asked) throws Exception {
         return new FakePeer(c -> {
             c.handshake();

@@ -3,7 +3,6 @@ package dev.pocketserve.bridge;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
-import dev.pocketserve.bridge.wire.Frame;
 import dev.pocketserve.bridge.wire.FrameType;
 import java.util.Arrays;
 import java.util.concurrent.BlockingQueue;
@@ -35,8 +34,7 @@ public class MisuseTest {
     }
 
     /** Does something when it hears of its first frame or answer, and then writes down what comes. */
-    private static class Clumsy implements StreamListener, Callback<Prediction> {
-        final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+    private static class Clumsy extends Ear<Prediction> {
         private final Runnable first;
         private boolean done;
 
@@ -44,8 +42,9 @@ public class MisuseTest {
             this.first = first;
         }
 
-        private void hear(String what) {
-            heard.add(what);
+        @Override
+        void hear(String what) {
+            super.hear(what);
             boolean now;
             synchronized (this) {
                 now = !done;
@@ -55,45 +54,6 @@ public class MisuseTest {
                 first.run();
             }
         }
-
-        @Override
-        public void onResult(long frame, Prediction prediction) {
-            hear("result " + frame);
-        }
-
-        @Override
-        public void onDropped(long frame) {
-            hear("dropped " + frame);
-        }
-
-        @Override
-        public void onError(long frame, PocketServeException error) {
-            hear(error.getCode() + " " + frame);
-        }
-
-        @Override
-        public void onResult(Prediction result) {
-            hear("result");
-        }
-
-        @Override
-        public void onError(PocketServeException error) {
-            hear(error.getCode());
-        }
-
-        String next() throws InterruptedException {
-            return heard.poll(10, TimeUnit.SECONDS);
-        }
-    }
-
-    private static FakePeer.Script seeing() {
-        return c -> {
-            c.handshake();
-            while (true) {
-                Frame frame = c.next(FrameType.REQUEST);
-                c.respond(frame.requestId(), 200, SEEN);
-            }
-        };
     }
 
     private static void fail() {
@@ -102,7 +62,7 @@ public class MisuseTest {
 
     @Test(timeout = LIMIT)
     public void aStreamOutlivesAListenerThatThrows() throws Exception {
-        try (FakePeer peer = new FakePeer(seeing()); PocketServe client = peer.client().build()) {
+        try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN)); PocketServe client = peer.client().build()) {
             Clumsy clumsy = new Clumsy(MisuseTest::fail);
             FrameStream stream = client.stream("m", clumsy);
             stream.offer(new byte[1]);
@@ -116,7 +76,7 @@ public class MisuseTest {
 
     @Test(timeout = LIMIT)
     public void aStreamOutlivesAListenerThatInterruptsItsThread() throws Exception {
-        try (FakePeer peer = new FakePeer(seeing()); PocketServe client = peer.client().build()) {
+        try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN)); PocketServe client = peer.client().build()) {
             Clumsy clumsy = new Clumsy(() -> Thread.currentThread().interrupt());
             FrameStream stream = client.stream("m", clumsy);
             stream.offer(new byte[1]);
@@ -173,7 +133,7 @@ public class MisuseTest {
 
     @Test(timeout = LIMIT)
     public void callbacksMayCloseTheClientAndAskAgain() throws Exception {
-        try (FakePeer peer = new FakePeer(seeing())) {
+        try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN))) {
             PocketServe client = peer.client().build();
             BlockingQueue<String> said = new LinkedBlockingQueue<>();
             Clumsy clumsy = new Clumsy(() -> {
@@ -192,7 +152,7 @@ public class MisuseTest {
 
     @Test(timeout = LIMIT)
     public void aListenerMayCloseItsStreamAndOfferFromWithin() throws Exception {
-        try (FakePeer peer = new FakePeer(seeing()); PocketServe client = peer.client().build()) {
+        try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN)); PocketServe client = peer.client().build()) {
             FrameStream[] stream = new FrameStream[1];
             Clumsy clumsy = new Clumsy(() -> {
                 stream[0].offer(new byte[1]);
@@ -216,7 +176,7 @@ public class MisuseTest {
 
     @Test(timeout = LIMIT)
     public void aTargetThatTheSocketCannotCarryIsAnErrorOfItsCallAlone() throws Exception {
-        try (FakePeer peer = new FakePeer(seeing()); PocketServe client = peer.client().build()) {
+        try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN)); PocketServe client = peer.client().build()) {
             client.classify("m", new byte[1]);
             PredictOptions tooLong = new PredictOptions().parameter("prompt", longer(1100));
             for (int i = 0; i < 10; i++) { // more than may be under way
@@ -278,7 +238,7 @@ public class MisuseTest {
 
     @Test(timeout = LIMIT)
     public void theLongestTimeIsLong() throws Exception {
-        try (FakePeer peer = new FakePeer(seeing());
+        try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN));
                 PocketServe client = peer.client().timeoutMs(Integer.MAX_VALUE).connectTimeoutMs(Integer.MAX_VALUE)
                         .pingIntervalMs(Integer.MAX_VALUE).reconnectMs(Integer.MAX_VALUE).build()) {
             PredictOptions longest = new PredictOptions().timeoutMs(Integer.MAX_VALUE);
