@@ -385,10 +385,10 @@ def test_a_manifest_in_a_folder_whose_parent_cannot_be_listed(petals_copy, monke
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refused)
-    assert main(["inspect", str(petals_copy / "petals.onnx"), "--json"]) == 0
+    assert main(["inspect", str(petals_copy / "petals.tflite"), "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["name"] == "petals"
-    assert printed.err.startswith("pocketserve: petals.onnx is opened by itself: the models folder ")
+    assert printed.err.startswith("pocketserve: petals.tflite is opened by itself: the models folder ")
 
 
 def test_a_broken_manifest_beside_a_file_is_told(run, petals_copy):
