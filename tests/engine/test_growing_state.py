@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conftest import STATE
 from pocketserve.api import oip
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import Config
+from pocketserve.request_inputs import collect
 from pocketserve.service import Service
+from pocketserve_client.arrays import as_tensor
 from pocketserve_wire import ApiError, ErrorCode
 
 onnx = pytest.importorskip("onnx")
@@ -74,6 +77,16 @@ def test_a_cache_begins_empty_and_grows(serve: Serve) -> None:
 
 def test_without_a_start_free_sizes_are_one(serve: Serve) -> None:
     assert step(serve(FEEDBACK), 1, sequence_id=7, sequence_start=True) == [0, 0, 1, 1]
+
+
+def test_a_model_may_write_into_its_first_state(serve: Serve) -> None:
+    """Unconverted PyTorch does, with ``state.add_(x)``: the next request begins with zeros all the same."""
+    with serve(FEEDBACK).running("cache", None) as (_, running):
+        model, x = running.model, as_tensor("x", np.ones((1, 1, 2), np.float32))
+        for _ in range(2):
+            state = collect([x], model.inputs, False, model.first_state).state["past.0"]
+            np.testing.assert_array_equal(state, np.zeros((1, 1, 2)))
+            state += 1
 
 
 @pytest.mark.parametrize("shape", ["[1, 0]", "[1, 0, 3]"])
