@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from .registry import first_bytes
+
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _PAGE = re.compile(rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]", re.IGNORECASE)
 
@@ -18,12 +20,8 @@ def placeholder(path: Path) -> str | None:
     Returns:
         A sentence that begins with the file's name; None for anything else, what cannot be read among it.
     """
-    try:
-        if not path.is_file():  # opening a named pipe would wait for a writer
-            return None
-        with path.open("rb") as file:
-            head = file.read(64)
-    except OSError:
+    head = first_bytes(path, 64)
+    if head is None:
         return None
     if head.startswith(_POINTER):
         return f"{path.name} is only a pointer of Git LFS: run git lfs pull in the clone, or download the file itself"

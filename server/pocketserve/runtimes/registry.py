@@ -109,14 +109,21 @@ def kind_at(path: Path) -> Kind | None:
     return told or announced
 
 
-def content_of(path: Path) -> str | None:
-    """What a file's first bytes say it is: a kind's name, or a name of :func:`kind_of_zip`; None if they do not."""
+def first_bytes(path: Path, most: int) -> bytes | None:
+    """How a file begins; None for what is no file or cannot be read."""
     try:
         if not path.is_file():  # opening a named pipe would wait for a writer
             return None
         with path.open("rb") as file:
-            head = file.read(8)
+            return file.read(most)
     except OSError:
+        return None
+
+
+def content_of(path: Path) -> str | None:
+    """What a file's first bytes say it is: a kind's name, or a name of :func:`kind_of_zip`; None if they do not."""
+    head = first_bytes(path, 8)
+    if head is None:
         return None
     if head.startswith(b"PK\3\4"):
         return kind_of_zip(path)

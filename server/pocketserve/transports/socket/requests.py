@@ -84,14 +84,11 @@ def wait(
     Returns:
         What waits; or the answer to what may not; or None, where nothing was done and :func:`handle` answers it.
     """
-    try:
-        target, query = _read_target(frame.target)
-    except ApiError:
-        return None
-    if target.route.answer != "infer" or query or frame.ext:
+    target = _plain_inference(frame)
+    if target is None:
         return None
     try:
-        return oip.infer_later(service, _request(frame, target, query, "", received, cancellation), sender)
+        return oip.infer_later(service, _request(frame, target, {}, "", received, cancellation), sender)
     except Exception as error:
         return dispatch.failure(error, "waiting for a model")
 
@@ -112,16 +109,22 @@ def refuse_early(service: Service, frame: Frame, follower: tuple[bytes, memoryvi
     Args:
         follower: target and JSON part of the next request on the connection, if it is there.
     """
-    try:
-        target, query = _read_target(frame.target)
-    except ApiError:
-        return None
-    if target.route.answer != "infer" or query or frame.ext:
+    target = _plain_inference(frame)
+    if target is None:
         return None
     after = follower[1] if follower is not None and follower[0] == frame.target else None
     head = memoryview(frame.body)[: frame.json_length]
     error = service.refusal(target.path["model"], target.path.get("version"), head, after)
     return _refused(error.code, error.message, error.retry_after_s) if error is not None else None
+
+
+def _plain_inference(frame: Frame) -> dispatch.Target | None:
+    """What an inference request without query and extensions asks; None for every other request."""
+    try:
+        target, query = _read_target(frame.target)
+    except ApiError:
+        return None
+    return None if target.route.answer != "infer" or query or frame.ext else target
 
 
 def stream_of(frame: Frame) -> str:
@@ -131,11 +134,7 @@ def stream_of(frame: Frame) -> str:
     head = bytes(memoryview(frame.body)[: frame.json_length])
     if b'"stream"' not in head:
         return ""
-    try:
-        target, query = _read_target(frame.target)
-    except ApiError:
-        return ""
-    return terms.stream_of(head) if target.route.answer == "infer" and not query else ""
+    return terms.stream_of(head) if _plain_inference(frame) is not None else ""
 
 
 def lane_of(service: Service, frame: Frame) -> Lane | None:
