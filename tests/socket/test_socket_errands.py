@@ -7,17 +7,15 @@ import gc
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
 from typing import Any
 
 import numpy as np
 import pytest
 
 from framed import TIMEOUT_S, Answer, Framed
-from pocketserve.engine.lane import Lane
-from pocketserve.engine.terms import Terms
+from held_model import HeldModel, Until
 from pocketserve.engine.waiting import Place
 from pocketserve.service import LONG_LINE
 from pocketserve.tensors import to_array, to_tensor
@@ -76,33 +74,22 @@ class Session:
         return self._session.run(*arguments)
 
 
-class Crowd:
+class Crowd(HeldModel):
     """A model whose one session is held, with a line of requests before it that is long already.
 
     Attributes:
         waiters: ids of the requests that wait with a thread each.
     """
 
-    def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Callable[[Callable[[], bool]], None]) -> None:
-        self.service, self.server, self.connect = started.service, started.server, started.connect
-        self.until, self._go = until, threading.Event()
-        self.peer: Framed = started.connect()
+    def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Until) -> None:
+        super().__init__(started, until)
         large = {"rows": SMALL_BODY // 12 + 1}
         for kind in ({}, {"priority": 1}, large) * 2:  # kinds of requests that are known from then on
             ask(self.peer, **kind)
             assert self.peer.answer().status == 200
-        self.running = self.service.engine.running("petals", "tflite")
-        self.lane: Lane = self.running.lane
-        idle = self.lane._line.idle
+        idle = self.service.engine.running("petals", "tflite").lane._line.idle
         self.session = idle[0] = Session(idle[0])
-        held = threading.Event()
-
-        def hold(session: object) -> None:
-            held.set()
-            assert self._go.wait(TIMEOUT_S)
-
-        self._held = pool.submit(self.lane.run, hold, Terms(monotonic() + TIMEOUT_S))
-        assert held.wait(TIMEOUT_S)
+        self.hold(pool)
         self.waiters = [self.join(self.peer) for _ in range(LONG_LINE)]
 
     def join(self, peer: Framed, number: int = 0, **options: Any) -> int:
@@ -116,19 +103,9 @@ class Crowd:
         """How many wait without a thread."""
         return len(self.server.errands._waiting)
 
-    def ended(self, how: str) -> int:
-        """How many requests ended so, by the statistics."""
-        count: int = self.service.engine.statistics("petals", "tflite").unanswered[how].count
-        return count
-
     def stay_full(self) -> None:
         """Have the line taken for full from now on, as if others came: one thread carries out all errands then."""
         self.lane._line.limit = 0
-
-    def go(self) -> None:
-        """Let the session go."""
-        self._go.set()
-        self._held.result(TIMEOUT_S)
 
 
 @pytest.fixture

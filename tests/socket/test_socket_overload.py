@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
 from typing import Any
 
 import pytest
 
-from framed import TIMEOUT_S, Framed
+from framed import TIMEOUT_S
+from held_model import HeldModel, Until
 from pocketserve.engine.lane import Lane
-from pocketserve.engine.terms import Terms
 from pocketserve.transports.socket.server import INCOMING
 from pocketserve_wire import ErrorCode
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
@@ -29,23 +28,13 @@ def body(**parameters: object) -> bytes:
     return json.dumps({"inputs": [TENSOR], "parameters": parameters}).encode()
 
 
-class Busy:
-    """A model whose one session is held until the test lets it go."""
+class Busy(HeldModel):
+    """A busy model, and requests that have to wait for it."""
 
-    def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Callable[[Callable[[], bool]], None]) -> None:
-        self.service, self.server = started.service, started.server
-        self._until, self._go = until, threading.Event()
-        self.peer: Framed = started.connect()
+    def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Until) -> None:
+        super().__init__(started, until)
         assert self.peer.call(TARGET, body()).status == 200
-        self.lane: Lane = self.service.engine.running("petals", "tflite").lane
-        held = threading.Event()
-
-        def hold(session: object) -> None:
-            held.set()
-            assert self._go.wait(TIMEOUT_S)
-
-        self._held = pool.submit(self.lane.run, hold, Terms(monotonic() + TIMEOUT_S))
-        assert held.wait(TIMEOUT_S)
+        self.hold(pool)
 
     def wait(self, count: int, **parameters: object) -> list[int]:
         """Send requests that have to wait, one after the other; their ids."""
@@ -53,18 +42,8 @@ class Busy:
         for _ in range(count):
             before = self.lane.waiting
             ids.append(self.peer.ask(TARGET, body(**parameters)))
-            self._until(lambda before=before: self.lane.waiting == before + 1)
+            self.until(lambda before=before: self.lane.waiting == before + 1)
         return ids
-
-    def ended(self, how: str) -> int:
-        """How many requests ended so, by the statistics."""
-        count: int = self.service.engine.statistics("petals", "tflite").unanswered[how].count
-        return count
-
-    def go(self) -> None:
-        """Let the session go."""
-        self._go.set()
-        self._held.result(TIMEOUT_S)
 
 
 @pytest.fixture

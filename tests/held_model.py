@@ -1,0 +1,57 @@
+"""A model that is busy for as long as a test wants it to be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic
+from typing import Any
+
+from framed import TIMEOUT_S, Framed
+from pocketserve.engine.lane import Lane
+from pocketserve.engine.running import Running
+from pocketserve.engine.terms import Terms
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+class HeldModel:
+    """Petals, whose one session is held from :meth:`hold` to :meth:`go`.
+
+    Attributes:
+        peer: a connection to its server.
+        running, lane: the version whose session is held, and where its requests wait.
+    """
+
+    running: Running
+    lane: Lane
+    _held: Future[Any]
+
+    def __init__(self, started: Any, until: Until) -> None:
+        self.service, self.server, self.connect = started.service, started.server, started.connect
+        self.until, self._go = until, threading.Event()
+        self.peer: Framed = started.connect()
+
+    def hold(self, pool: ThreadPoolExecutor) -> None:
+        """Take the session. The model is loaded."""
+        running: Running = self.service.engine.running("petals", "tflite")
+        self.running, self.lane = running, running.lane
+        held = threading.Event()
+
+        def take(session: object) -> None:
+            held.set()
+            assert self._go.wait(TIMEOUT_S)
+
+        self._held = pool.submit(self.lane.run, take, Terms(monotonic() + TIMEOUT_S))
+        assert held.wait(TIMEOUT_S)
+
+    def ended(self, how: str) -> int:
+        """How many requests ended so, by the statistics."""
+        count: int = self.service.engine.statistics("petals", "tflite").unanswered[how].count
+        return count
+
+    def go(self) -> None:
+        """Let the session go."""
+        self._go.set()
+        self._held.result(TIMEOUT_S)
