@@ -98,6 +98,11 @@ class Config:
     memory_budget: int = _setting(
         0, "Memory that loaded models may hold together; 0 takes half of what is available.", "bytes"
     )
+    decode_budget: int = _setting(
+        256 * 2**20,
+        "Memory that pictures being decoded and JSON being read may take together; further ones wait.",
+        "bytes",
+    )
     keep_alive: float = _setting(300.0, "Idle time after which a model is unloaded; 0 keeps it for good.", "seconds")
     threads: int = _setting(0, "Threads one inference may use; 0 takes the fast cores this process may use.")
     low_power: str = _setting(
@@ -236,6 +241,7 @@ def _check(config: Config) -> None:
         "socket_bytes_inflight": (1024, 2**31 - 1),
         "socket_idle": (3, 86400),
         "memory_budget": (0, 2**50),
+        "decode_budget": (2**20, 2**50),
         "trial_memory": (0, 2**50),
         "trial_timeout": (0.1, 86400),
         "keep_alive": (0, 10**9),

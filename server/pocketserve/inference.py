@@ -24,7 +24,7 @@ from pocketserve.prepared import Prepared, remember
 from pocketserve.request_inputs import Inputs, collect, raw_tensor, signature_of, wanted_outputs
 from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Detailed, Hints, OwnTensors, Task
 from pocketserve.tasks.labels import label_of
-from pocketserve.tasks.wanted import while_wanted
+from pocketserve.tasks.wanted import Budget, while_wanted
 from pocketserve.tensors import Array, TensorSpec, dequantize, to_tensor
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import (
@@ -115,9 +115,17 @@ def run_planned(running: Running, asked: tuple[Plan, memoryview], terms: Terms) 
 
 
 def run_raw_input(
-    running: Running, body: memoryview, options: AnswerOptions, terms: Terms, hints: Hints = NO_HINTS
+    running: Running,
+    body: memoryview,
+    options: AnswerOptions,
+    terms: Terms,
+    hints: Hints = NO_HINTS,
+    budget: Budget | None = None,
 ) -> Prediction:
     """Answer raw input through the model's task.
+
+    Args:
+        budget: what decoding takes its memory from; None is without bounds.
 
     Raises:
         ApiError: INVALID_INPUT and others for a fault of the input; INFERENCE_FAILED when the framework raises.
@@ -128,7 +136,7 @@ def run_raw_input(
     if wants_picture and not isinstance(model.task, Annotator):
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {model.task.name} has no picture to draw on")
     running.lane.refuse_if_full(terms)  # before the picture is decoded, which may cost more than the model
-    with while_wanted(terms.check):
+    with while_wanted(terms.check, budget):
         prepared = model.task.prepare(body, hints)
     try:
         steps = [_collect_run(running, arrays) for arrays in prepared.runs]
@@ -148,7 +156,8 @@ def run_raw_input(
     answer, more = (given.entries, given.more) if isinstance(given, Detailed) else (given, {})
     picture = None
     if wants_picture and isinstance(model.task, Annotator):
-        picture = model.task.annotate(body, hints, runs, answer, prepared.context)
+        with while_wanted(terms.check, budget):
+            picture = model.task.annotate(body, hints, runs, answer, prepared.context)
         if options.values["annotate"] == "both":
             import base64  # late: few ask for a picture
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pocketserve import __version__
 from pocketserve.config import SETTINGS, Config
+from pocketserve.engine.byte_budget import ByteBudget
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.lane import Lane
@@ -89,6 +90,7 @@ class Service:
         self.repository = Repository(config.models_dir)
         self.quarantine = _open_quarantine(config)
         self.power = PowerWatch(config.low_power, config.low_battery, config.hot_battery)
+        self.decode_budget = ByteBudget(config.decode_budget)
         self.tuning = TuningStore(config.state_dir / "tuned.json")
         self.engine = Engine(
             EngineOptions(
@@ -476,7 +478,7 @@ class Service:
         terms = terms or self.terms({})
 
         def run(running: Running, asked: memoryview, terms: Terms) -> tuple[Prediction, Timing]:
-            prediction = run_raw_input(running, asked, options, terms, hints)
+            prediction = run_raw_input(running, asked, options, terms, hints, self.decode_budget)
             return prediction, prediction.timing
 
         return self._count(name, version, terms, run, body)

@@ -52,13 +52,29 @@ def excess_of(raw: bytes) -> str:
     What Python makes of a document can take dozens of times its bytes, so the parts are counted first, without parsing:
     brackets, commas and quotes inside of texts count too.
     """
-    counts = (
-        (raw.count(b"[") + raw.count(b"{"), MAX_JSON_CONTAINERS, "arrays and objects"),
-        (raw.count(b",") + 1, MAX_JSON_SCALARS, "values"),
-        (raw.count(b'"') // 2, MAX_JSON_STRINGS, "texts and names"),
+    limits = (
+        (MAX_JSON_CONTAINERS, "arrays and objects"),
+        (MAX_JSON_SCALARS, "values"),
+        (MAX_JSON_STRINGS, "texts and names"),
     )
-    found = (f"it has {count} {what}, the limit is {most}" for count, most, what in counts if count > most)
+    counts = zip(_counts(raw), limits, strict=True)
+    found = (f"it has {count} {what}, the limit is {most}" for count, (most, what) in counts if count > most)
     return next(found, "")
+
+
+def parsed_bytes(raw: bytes) -> int:
+    """Estimate the memory that a document takes while it is read, from its parts and without parsing it.
+
+    CPython 3.11 takes 56 bytes for a list and 184 for a small dict, 24 for a number and 8 for its place, 60 and more
+    for a text; then numbers are packed into 4 or 8 bytes each.
+    """
+    containers, scalars, strings = _counts(raw)
+    return len(raw) + 120 * containers + 40 * scalars + 80 * strings
+
+
+def _counts(raw: bytes) -> tuple[int, int, int]:
+    """Arrays and objects, values, and texts of a document, each or more."""
+    return raw.count(b"[") + raw.count(b"{"), raw.count(b",") + 1, raw.count(b'"') // 2
 
 
 def loads_object(document: bytes | memoryview) -> dict[str, Any]:

@@ -5,8 +5,10 @@ Flask registers the same table and routes by itself; ``tests/transports`` holds 
 
 from __future__ import annotations
 
+import codecs
 import logging
 import re
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -14,7 +16,8 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_respo
 from pocketserve.api.routes import ROUTES
 from pocketserve.engine.cancellation import cancelled
 from pocketserve.service import Service
-from pocketserve_wire import ApiError, ErrorCode
+from pocketserve.tasks.wanted import holding_of
+from pocketserve_wire import ApiError, ErrorCode, strict_json
 from pocketserve_wire.records import dataclass
 
 log = logging.getLogger(__name__)
@@ -22,6 +25,13 @@ log = logging.getLogger(__name__)
 REMEMBERED = 256
 """Paths whose route is kept at hand: apps ask the same few again and again."""
 
+SMALL_DOCUMENT = 64 * 1024
+"""Bytes of JSON or CSV that are read without counting what they take."""
+
+SNIFFED = 64
+"""Bytes that tell a text from a picture, a sound or an array: those have bytes in front that no text has."""
+
+_NO_ROOM: AbstractContextManager[None] = nullcontext()
 _METHOD = re.compile(r"[A-Z]{1,16}")
 
 Part = tuple[str, str]
@@ -178,9 +188,32 @@ def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
     try:
         if request.cancellation is not None and request.cancellation.cancelled:
             raise cancelled()
-        return route.handler(service, request)
+        with _room_to_parse(service, request) if len(request.body) > SMALL_DOCUMENT else _NO_ROOM:
+            return route.handler(service, request)
     except Exception as error:
         return failure(error, f"{route.method} {route.pattern}")
+
+
+def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextManager[None]:
+    """Room for the JSON or CSV of a request in the memory that all of them share.
+
+    Raises:
+        ApiError: CANCELLED, DEADLINE_EXCEEDED.
+    """
+    text = bytes(request.body[: request.json_length])
+    if len(text) <= SMALL_DOCUMENT or not _is_text(text[:SNIFFED]):
+        return _NO_ROOM
+    terms = service.terms({}, request.deadline, request.cancellation, request.received)
+    return holding_of(service.decode_budget, strict_json.parsed_bytes(text), terms.check)
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether bytes may begin a JSON or CSV document, and no picture, sound or array."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in start
 
 
 def failure(error: Exception, where: str) -> ApiResponse:

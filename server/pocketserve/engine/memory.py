@@ -82,13 +82,24 @@ def giving_back(library: Any = None) -> Iterator[None]:
         library: the C library; the process's own by default.
     """
     library = _c_library() if library is None else library
-    _keep(library, 0)
+    keep_nothing(library)
     try:
         yield
     finally:
         gc.collect()
-        _return_free_blocks(library)
-        _keep(library, _GLIBC_MOST_KEPT)
+        return_freed(library)
+
+
+def keep_nothing(library: Any = None) -> None:
+    """Have the C library give back what is freed from now on; :func:`return_freed` ends that."""
+    _keep(_c_library() if library is None else library, 0)
+
+
+def return_freed(library: Any = None) -> None:
+    """Give back what the C library has kept until now, and let it keep again."""
+    library = _c_library() if library is None else library
+    _return_free_blocks(library)
+    _keep(library, _GLIBC_MOST_KEPT)
 
 
 def _c_library() -> Any:

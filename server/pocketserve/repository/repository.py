@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import islice
 from pathlib import Path
 
@@ -18,6 +19,9 @@ READ_AGAIN = " (POST /v2/repository/index reads the folder again)"
 MOST_LISTED = 8
 """Names in one error."""
 
+SCAN_WAIT_S = 60.0
+"""A hundred thousand files take a desktop's core eight seconds."""
+
 
 class Repository:
     """An index of a models folder. A model is read when it is first asked for, so that a start waits for none but
@@ -33,10 +37,26 @@ class Repository:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._models = Models(root)
+        self._scanning = threading.Lock()
+        self._scans_begun = 0
 
     def refresh(self) -> None:
-        """Scan the folder anew; the new index replaces the old one at once and whole."""
-        self._models = scan(self._root)
+        """Scan the folder anew; the new index replaces the old one at once and whole.
+
+        Calls that come while a scan is under way share the next one: a scan that has begun may miss what they know of.
+
+        Raises:
+            ApiError: QUEUE_FULL, the scans in front of this one take too long.
+        """
+        begun = self._scans_begun
+        if not self._scanning.acquire(timeout=SCAN_WAIT_S):
+            raise ApiError(ErrorCode.QUEUE_FULL, "the models folder is still being read; try again", retry_after_s=1)
+        try:
+            if self._scans_begun == begun:
+                self._scans_begun += 1
+                self._models = scan(self._root)
+        finally:
+            self._scanning.release()
 
     def models(self) -> Models:
         """All models by name."""

@@ -7,12 +7,16 @@ the header announced.
 
 from __future__ import annotations
 
+import re
 from struct import unpack_from
 
 from pocketserve.tasks.base import invalid_input
 
 MAX_STEPS = 1 << 16
 """Segments or blocks in front of the first picture. Colour profiles and XMP data of megabytes take some thousands."""
+
+MAX_SCANS = 100
+"""Of a JPEG file. Encoders make ten for a picture; each costs the decoder a walk over all of its pixels."""
 
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -129,6 +133,32 @@ def _jpeg_in_scans(body: bytes) -> tuple[int, int] | None:
             size = (width, height)
         at += max(2, unpack_from(">H", segment)[0])
     return None
+
+
+def scans_of(body: bytes) -> int:
+    """Count the scans of a JPEG file, those of further pictures in it among them.
+
+    Inside of a scan no marker has these bytes by chance; between scans, in a profile or a thumbnail, they may stand. So
+    only a file that has many is walked through.
+    """
+    count = body.count(b"\xff\xda")
+    return count if count <= MAX_SCANS else _walk_scans(body)
+
+
+def _walk_scans(body: bytes) -> int:
+    """Count from marker to marker, until more than :data:`MAX_SCANS` are found."""
+    at, count = 2, 0
+    while count <= MAX_SCANS and (found := _MARKER.search(body, at)):
+        marker, at = found[1][0], found.end()
+        if marker == _SOS:
+            count += 1
+        if marker not in (_SOI, _EOI) and at + 2 <= len(body):
+            at += max(2, unpack_from(">H", body, at)[0])
+    return count
+
+
+_MARKER = re.compile(rb"\xff([^\x00\x01\xff\xd0-\xd7])")
+"""What begins a segment, or ends the picture: not stuffing, TEM or a restart."""
 
 
 def _count(steps: int) -> None:

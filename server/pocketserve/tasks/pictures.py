@@ -6,7 +6,7 @@ import io
 import math
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.frames import frame_size, is_frame, read_frame
 from pocketserve.tasks.geometry import Area, Placement, place
-from pocketserve.tasks.picture_headers import size_to_hold
-from pocketserve.tasks.wanted import wanted
+from pocketserve.tasks.picture_headers import MAX_SCANS, scans_of, size_to_hold
+from pocketserve.tasks.wanted import check_wanted, holding, wanted
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
 from pocketserve_wire.records import dataclass
@@ -35,6 +35,15 @@ SCALABLE = ("JPEG", "MPO")
 EXACT_PIXELS = 1 << 20
 """A JPEG of at most this size is decoded whole: scaling in the decoder would save milliseconds, and its answers would
 differ in the second decimal from those of the model's own authors, who do not."""
+
+MAX_SIDE = 32_767
+"""Pixels. Decoders and resizers work by rows and columns: one of 64 million pixels takes them gigabytes."""
+
+FULL_SIZE_SCANS = 16
+"""Scans that a JPEG of the largest size may have, and smaller ones in proportion: encoders make ten."""
+
+BYTES_PER_PIXEL = 8
+"""What a picture takes while it is read: Pillow holds four bytes a pixel, before and after a step."""
 
 STRIP_PIXELS = 1 << 18
 """Pixels that are converted at a time where that takes several steps."""
@@ -76,15 +85,15 @@ def read_picture(
     mode = "L" if shape.channels == 1 else "RGB"
     size = (shape.width, shape.height)
     how = options.resize or "stretch"
-    with _reported(), _open(body, hints, max_pixels, size) as image:
+    with _reported(), _reading(body, hints, max_pixels, size) as image:
         upright_size = frame_size(hints, max_pixels) if is_frame(hints) else upright(image)
         region = _region(hints, upright_size)
         placement = place(upright_size, size, how, region, options.crop_fraction or 1.0)
-        _scale_while_decoding(image, mode, placement, max_pixels)
-        _check_size(image.size, max_pixels)
-        coloured = convert(turn_upright(image), mode)
-        sized = _resize(coloured, placement, options, region)
-        pixels = np.asarray(sized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
+        with _decoding(image, mode, placement, max_pixels) as decoded:
+            coloured = convert(turn_upright(decoded), mode)
+            check_wanted()
+            sized = _resize(coloured, placement, options, region)
+            pixels = np.asarray(sized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
     if options.color == "bgr":
         pixels = pixels[..., ::-1]
     return _invert(pixels, options.invert), placement
@@ -101,14 +110,14 @@ def read_whole(
     Raises:
         ApiError: INVALID_INPUT or INVALID_PARAMETER.
     """
-    with _reported(), _open(body, hints, max_pixels, (longest, longest)) as image:
+    with _reported(), _reading(body, hints, max_pixels, (longest, longest)) as image:
         width, height = frame_size(hints, max_pixels) if is_frame(hints) else upright(image)
         scale = min(1.0, longest / max(width, height))
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        _scale_while_decoding(image, "RGB", place((width, height), size, "stretch"), max_pixels)
-        _check_size(image.size, max_pixels)
-        picture = convert(turn_upright(image), "RGB")
-        picture = picture.resize(size, reducing_gap=2.0) if picture.size != size else picture.copy()
+        with _decoding(image, "RGB", place((width, height), size, "stretch"), max_pixels) as decoded:
+            picture = convert(turn_upright(decoded), "RGB")
+            check_wanted()
+            picture = picture.resize(size, reducing_gap=2.0) if picture.size != size else picture.copy()
     return picture, (width, height)
 
 
@@ -121,6 +130,51 @@ def _reported() -> Iterator[None]:
         raise
     except Exception as error:  # decoders raise OSError, ValueError, SyntaxError, struct.error, ...
         raise invalid_input(f"the picture cannot be decoded: {str(error)[:200] or type(error).__name__}") from None
+
+
+@contextmanager
+def _reading(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]) -> Iterator[Image]:
+    """Open the picture, with room for what is decoded before it is known how much of it is needed."""
+    if is_frame(hints):
+        at_once: tuple[int, int] | None = frame_size(hints, max_pixels)
+    else:
+        file = bytes(body)  # Pillow wants bytes, and shares them
+        body, at_once = memoryview(file), size_to_hold(file)  # opening a GIF or WebP already allocates
+    with ExitStack() as stack:
+        if at_once is not None:
+            stack.enter_context(_room(at_once, max_pixels))
+        image = stack.enter_context(_open(body, hints, max_pixels, size))
+        if at_once is None and image.format not in SCALABLE:  # already asking a PNG for its EXIF data decodes it
+            stack.enter_context(_room(image.size, max_pixels))
+        yield image
+
+
+@contextmanager
+def _decoding(image: Image, mode: str, placement: Placement, max_pixels: int) -> Iterator[Image]:
+    """Decode the picture, with room for its pixels."""
+    _scale_while_decoding(image, mode, placement, max_pixels)
+    with _room(image.size, max_pixels):
+        image.load()
+        check_wanted()
+        yield image
+
+
+def _room(size: tuple[int, int], max_pixels: int) -> AbstractContextManager[None]:
+    """Room for so many pixels in the memory that all requests share.
+
+    Raises:
+        ApiError: INVALID_INPUT, there are too many.
+    """
+    _check_size(size, max_pixels)
+    return holding(size[0] * size[1] * BYTES_PER_PIXEL)
+
+
+class _CheckedFile(io.BytesIO):
+    """A file that asks whether the answer is still wanted, each time a decoder wants more of it."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        check_wanted()
+        return super().read(size)
 
 
 def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]) -> Image:
@@ -137,19 +191,17 @@ def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
         width, height = frame_size(hints, max_pixels)
         halved = min(width / size[0], height / size[1]) >= 2 and "region" not in hints.values
         return PIL.Image.fromarray(read_frame(body, hints, max_pixels, halved=halved))
-    file = bytes(body)
-    held = size_to_hold(file)
-    if held is not None:  # opening a GIF or WebP already allocates
-        _check_size(held, max_pixels)
+    file = body.obj
+    assert isinstance(file, bytes)
     PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
     formats: tuple[str, ...] = FORMATS
     if _is_heif(body):
         _need_heif()
         formats = ("HEIF",)
     try:
-        image = PIL.Image.open(io.BytesIO(file), formats=formats)  # which shares the bytes
-        if image.format not in SCALABLE:  # already asking a PNG for its EXIF data decodes it
-            _check_size(image.size, max_pixels)
+        image = PIL.Image.open(_CheckedFile(file), formats=formats)  # which shares the bytes
+        if image.format in SCALABLE:
+            _check_scans(file, image.size, max_pixels)
         return image
     except PIL.UnidentifiedImageError:
         raise invalid_input(_unreadable(body)) from None
@@ -212,6 +264,15 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width * height > max_pixels:
         raise invalid_input(f"the picture has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)")
+    if max(size) > MAX_SIDE:
+        raise invalid_input(f"the picture has {width}x{height} pixels; a side may have {MAX_SIDE}")
+
+
+def _check_scans(file: bytes, size: tuple[int, int], max_pixels: int) -> None:
+    """Refuse a JPEG that walks over its pixels again and again: a scan takes 14 bytes of a file."""
+    most = min(MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // max(1, size[0] * size[1]))
+    if scans_of(file) > most:
+        raise invalid_input(f"the JPEG file has more scans than the {most} that its size allows; save it anew")
 
 
 def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:

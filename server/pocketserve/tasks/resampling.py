@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from pocketserve.tasks.wanted import check_wanted
 from pocketserve.tensors import Array
 
 ZERO_CROSSINGS = 32
@@ -23,6 +24,10 @@ BETA = 9.0
 
 MAX_TERMS = 1000
 """Odd ratios are approximated by a fraction of such numbers, which shifts the pitch by less than anyone hears."""
+
+
+BLOCK = 1 << 16
+"""Samples that are computed between two looks at whether the answer is still wanted."""
 
 
 def resample(samples: Array, rate: int, wanted: int) -> Array:
@@ -57,8 +62,11 @@ def _resample_channel(signal: Array, up: int, down: int, count: int) -> Array:
     windows = np.lib.stride_tricks.sliding_window_view(padded, phases.shape[1])
     for first in range(min(up, count)):
         at = first * down
-        outputs = result[first::up]
-        outputs[:] = windows[at // up :: down][: len(outputs)] @ phases[at % up]
+        outputs, taps = result[first::up], windows[at // up :: down]
+        for begin in range(0, len(outputs), BLOCK):
+            check_wanted()
+            part = outputs[begin : begin + BLOCK]
+            part[:] = taps[begin : begin + len(part)] @ phases[at % up]
     return result
 
 

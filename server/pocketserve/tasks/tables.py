@@ -64,6 +64,12 @@ class Rows:
         Raises:
             ApiError: INVALID_INPUT and others with what is wrong with which row.
         """
+        rows = self._read(body)
+        if len(rows) > MAX_ROWS:  # each is answered with a label and scores, whatever few bytes it came in
+            raise invalid_input(f"{len(rows)} rows are more than {MAX_ROWS}; send them in parts")
+        return rows
+
+    def _read(self, body: memoryview) -> Array:
         if arrays.is_npy(body):
             return arrays.fit_array(arrays.read_npy(body), self.spec)
         first = bytes(body[:256]).lstrip(b" \t\r\n")[:1]

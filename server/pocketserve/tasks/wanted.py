@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final, TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -16,25 +16,65 @@ EVERY: Final = 4096
 """Small things, such as characters, between two questions: some milliseconds of a phone's time."""
 
 
+class Budget(Protocol):
+    """Bytes that all requests share; see :class:`~pocketserve.engine.byte_budget.ByteBudget`."""
+
+    def hold(self, count: int, check: Callable[[], None]) -> AbstractContextManager[None]: ...
+
+
 class _Asking(threading.local):
     check: Callable[[], None] | None = None
+    budget: Budget | None = None
+    holds: bool = False
 
 
 _asking = _Asking()
 
 
 @contextmanager
-def while_wanted(check: Callable[[], None]) -> Iterator[None]:
+def while_wanted(check: Callable[[], None], budget: Budget | None = None) -> Iterator[None]:
     """Let all that runs inside, on this thread, ask whether to go on.
 
     Args:
         check: raises what the request is answered with once nobody wants it.
+        budget: where :func:`holding` takes its bytes from; None is without bounds.
     """
-    before, _asking.check = _asking.check, check
+    before = _asking.check, _asking.budget
+    _asking.check, _asking.budget = check, budget
     try:
         yield
     finally:
-        _asking.check = before
+        _asking.check, _asking.budget = before
+
+
+def holding(count: int) -> AbstractContextManager[None]:
+    """Hold bytes of the budget that all requests share while the block runs; wait until there is room.
+
+    Raises:
+        ApiError: CANCELLED, DEADLINE_EXCEEDED.
+    """
+    return holding_of(_asking.budget, count, check_wanted)
+
+
+def holding_of(budget: Budget | None, count: int, check: Callable[[], None]) -> AbstractContextManager[None]:
+    """Hold bytes of a budget while the block runs, unless this thread holds some already.
+
+    Two requests that each wait for what the other holds would never end: so a nested block holds nothing more.
+
+    Raises:
+        ApiError: whatever ``check`` raises while there is no room.
+    """
+    return nullcontext() if budget is None or _asking.holds else _hold(budget, count, check)
+
+
+@contextmanager
+def _hold(budget: Budget, count: int, check: Callable[[], None]) -> Iterator[None]:
+    with budget.hold(count, check):
+        _asking.holds = True
+        try:
+            yield
+        finally:
+            _asking.holds = False
 
 
 def check_wanted() -> None:

@@ -1,0 +1,204 @@
+"""Small requests of those who have the token must not cost minutes, or gigabytes."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import MODELS, Server, start_server
+from pocketserve.engine.byte_budget import ByteBudget
+from pocketserve.repository import repository as repositories
+from pocketserve.repository.repository import Repository
+from pocketserve.repository.scan import Models, scan
+from pocketserve.repository.sections import ImageOptions
+from pocketserve.tasks.picture_headers import MAX_SCANS, scans_of
+from pocketserve.tasks.pictures import PictureShape, read_picture
+from pocketserve.tasks.resampling import BLOCK, resample
+from pocketserve.tasks.tables import MAX_ROWS
+from pocketserve.tasks.wanted import while_wanted
+from pocketserve_wire import ApiError, ErrorCode
+
+Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+
+SHAPE = PictureShape(8, 8, 3)
+MANY = 8
+
+
+def png(width: int, height: int) -> bytes:
+    """A black picture in colour, packed as small as can be."""
+    rows = zlib.compressobj(9)
+    packed = b"".join([*(rows.compress(bytes(3 * width + 1)) for _ in range(height)), rows.flush()])
+    parts = (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", packed), (b"IEND", b"")
+    chunks = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def jpeg(size: tuple[int, int], *, progressive: bool) -> bytes:
+    """A picture with something in it."""
+    target = io.BytesIO()
+    pixels = np.indices((size[1], size[0])).sum(axis=0).astype(np.uint8)
+    Image.fromarray(np.stack([pixels, pixels // 2, 255 - pixels], 2)).save(target, "JPEG", progressive=progressive)
+    return target.getvalue()
+
+
+def with_scans(file: bytes, count: int) -> bytes:
+    """A progressive JPEG whose last scan is there again and again: 14 bytes that change nothing, each a whole walk."""
+    again = file[file.rindex(b"\xff\xda") :].removesuffix(b"\xff\xd9")
+    return file.removesuffix(b"\xff\xd9") + again[:14] * count + b"\xff\xd9"
+
+
+def refusal(file: bytes, max_pixels: int = 64_000_000) -> str:
+    """Why a picture is refused."""
+    with pytest.raises(ApiError) as raised:
+        read_picture(memoryview(file), SHAPE, ImageOptions(), max_pixels)
+    assert raised.value.code is ErrorCode.INVALID_INPUT
+    return raised.value.message
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that lets all requests together decode 16 MiB."""
+    root = tmp_path_factory.mktemp("bounded")
+    models = root / "models"
+    models.mkdir()
+    shutil.copytree(MODELS / "digits", models / "digits")
+    shutil.copytree(MODELS / "petals", models / "petals")
+    (root / "server").mkdir()
+    running = start_server(root / "server", models, "--decode-budget", "16MiB")
+    yield running
+    assert running.stop() == 0
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused() -> None:
+    file = jpeg((64, 64), progressive=True)
+    assert scans_of(file) <= 20
+    read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)
+    assert f"more scans than the {MAX_SCANS}" in refusal(with_scans(file, 3000))
+
+
+def test_the_larger_a_jpeg_the_fewer_scans_it_may_have() -> None:
+    file = with_scans(jpeg((1100, 1000), progressive=True), 40)
+    read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)
+    assert "more scans than the 16" in refusal(file, max_pixels=1_100_000)
+
+
+def test_marks_in_a_profile_are_no_scans() -> None:
+    file = jpeg((64, 64), progressive=False)
+    profile = b"\xff\xe2" + struct.pack(">H", 2 + 2 * 300) + b"\xff\xda" * 300
+    assert scans_of(file[:2] + profile + file[2:]) == 1
+
+
+@pytest.mark.parametrize("unit", [b"\xff", b"\xff\xda", b"\xff\xda\x00\x02", b"\xff\xe0\x00\x02", b"\xff\x00"])
+def test_scans_of_anything_are_counted_in_one_pass(unit: bytes) -> None:
+    assert scans_of(b"\xff\xd8" + unit * (2**22 // len(unit))) >= 0
+
+
+@pytest.mark.parametrize("size", [(1, 40_000), (40_000, 1)])
+def test_a_picture_of_one_long_line_is_refused(size: tuple[int, int]) -> None:
+    assert "a side may have 32767" in refusal(png(*size))
+
+
+def test_a_request_that_nobody_wants_stops_while_its_picture_is_decoded() -> None:
+    file, calls = png(3000, 3000), 0
+
+    def check() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise ApiError(ErrorCode.CANCELLED, "given up")
+
+    with while_wanted(check), pytest.raises(ApiError, match="given up"):
+        read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)
+
+
+def test_a_request_that_nobody_wants_stops_while_its_sound_is_resampled() -> None:
+    calls = 0
+
+    def check() -> None:
+        nonlocal calls
+        calls += 1
+
+    with while_wanted(check):
+        resample(np.zeros((4 * BLOCK, 1), np.float32), 16_000, 16_001)
+    assert calls >= 4
+
+
+def test_pictures_are_decoded_within_one_budget() -> None:
+    budget, most = ByteBudget(2**20), 0
+
+    def check() -> None:
+        nonlocal most
+        most = max(most, budget.held)
+
+    def read(file: bytes) -> None:
+        with while_wanted(check, budget):
+            read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)
+
+    files = [png(300, 300), jpeg((300, 300), progressive=True), jpeg((300, 300), progressive=False)]
+    with ThreadPoolExecutor(MANY) as pool:
+        list(pool.map(read, files * MANY))
+    assert 300 * 300 * 8 <= most <= 2**20 and budget.held == 0
+
+
+def peak_bytes(server: Server) -> int:
+    """The most memory that the server ever had."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+@pytest.mark.live
+@pytest.mark.alone
+def test_many_large_requests_at_a_time_take_the_memory_of_few(server: Server) -> None:
+    def ask(model: str, body: bytes) -> int:
+        with server.connect() as framed:
+            return framed.call(f"POST /predictions/{model}", body).status
+
+    numbers = b"[" + b"1.5," * 1_000_000 + b"1.5]"  # no whole rows: refused once they are read
+    assert ask("digits", png(28, 28)) == 200 and ask("petals", b"[1,2,3]") == 200
+    before = peak_bytes(server)
+    with ThreadPoolExecutor(2 * MANY) as pool:
+        pictures = pool.map(lambda _: ask("digits", png(2000, 1500)), range(MANY))
+        tables = pool.map(lambda _: ask("petals", numbers), range(MANY))
+        assert set(pictures) == {200} and set(tables) == {400}
+    assert peak_bytes(server) - before < 160 * 2**20  # 8 bodies of 4 MB, and one request's pixels or numbers
+
+
+@pytest.mark.live
+def test_a_table_has_as_many_rows_as_json_as_in_csv(server: Server) -> None:
+    body = b"[" + b"1,2,3," * MAX_ROWS + b"1,2,3]"
+    with server.connect() as framed:
+        answer = framed.call("POST /predictions/petals", body)
+    assert answer.status == 400 and b"more than 100000" in answer.body
+
+
+def test_calls_that_wait_for_a_scan_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans, begun, go_on = [], threading.Event(), threading.Event()
+
+    def slow(root: Path) -> Models:
+        scans.append(root)
+        begun.set()
+        assert go_on.wait(30)
+        return scan(root)
+
+    repository = Repository(tmp_path)
+    monkeypatch.setattr(repositories, "scan", slow)
+    with ThreadPoolExecutor(MANY) as pool:
+        first = pool.submit(repository.refresh)
+        assert begun.wait(30)
+        (tmp_path / "late.tflite").write_bytes(b"\0\0\0\0TFL3")
+        others = [pool.submit(repository.refresh) for _ in range(MANY - 1)]
+        go_on.set()
+        for call in [first, *others]:
+            call.result(30)
+    assert len(scans) <= MANY and "late" in repository.models()

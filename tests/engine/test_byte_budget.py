@@ -1,0 +1,108 @@
+"""The budget of bytes that all requests share: first come, first served, and nobody waits for what is not wanted."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketserve.engine.byte_budget import ByteBudget
+from pocketserve.tasks.wanted import holding, holding_of, while_wanted
+from pocketserve_wire import ApiError, ErrorCode
+
+LIMIT_S = 30.0
+
+
+class Checks:
+    """A check that tells when it was called first, and gives up where it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting = threading.Event()
+        self.give_up = False
+
+    def __call__(self) -> None:
+        self.waiting.set()
+        if self.give_up:
+            raise ApiError(ErrorCode.CANCELLED, "given up")
+
+
+def holder(budget: ByteBudget, count: int, check: Checks, order: list[int]) -> threading.Thread:
+    """Start a thread that holds bytes for a moment and notes when it got them."""
+
+    def hold() -> None:
+        with budget.hold(count, check):
+            order.append(count)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    return thread
+
+
+@given(st.lists(st.integers(0, 200), max_size=8), st.integers(1, 100))
+def test_what_is_held_is_given_back(counts: list[int], size: int) -> None:
+    budget = ByteBudget(size)
+    for count in counts:
+        with budget.hold(count, lambda: None):
+            assert budget.held == min(count, size)  # one that exceeds the budget takes all of it
+        assert budget.held == 0
+
+
+def test_who_comes_first_is_served_first() -> None:
+    budget, large, small, order = ByteBudget(10), Checks(), Checks(), list[int]()
+    with budget.hold(6, lambda: None):
+        first = holder(budget, 8, large, order)
+        assert large.waiting.wait(LIMIT_S)
+        second = holder(budget, 1, small, order)  # there is room for it, but not before the one in front
+        assert small.waiting.wait(LIMIT_S)
+        assert order == []
+    first.join(LIMIT_S)
+    second.join(LIMIT_S)
+    assert order == [8, 1] and budget.held == 0
+
+
+def test_two_that_fit_hold_at_the_same_time() -> None:
+    budget = ByteBudget(10)
+    with budget.hold(4, pytest.fail), budget.hold(6, pytest.fail):
+        assert budget.held == 10
+
+
+def test_who_gives_up_leaves_the_line() -> None:
+    budget, tired, patient, order = ByteBudget(10), Checks(), Checks(), list[int]()
+    faults: list[ErrorCode] = []
+
+    def hold() -> None:
+        try:
+            with budget.hold(10, tired):
+                pytest.fail("there was no room")
+        except ApiError as error:
+            faults.append(error.code)
+
+    with budget.hold(6, lambda: None):
+        waiting = threading.Thread(target=hold)
+        waiting.start()
+        assert tired.waiting.wait(LIMIT_S)
+        behind = holder(budget, 4, patient, order)
+        tired.give_up = True
+        waiting.join(LIMIT_S)
+        behind.join(LIMIT_S)
+        assert faults == [ErrorCode.CANCELLED] and order == [4]
+    assert budget.held == 0
+
+
+def test_a_nested_block_holds_nothing_more() -> None:
+    budget = ByteBudget(10)
+    with while_wanted(pytest.fail, budget), holding(8), holding(8), holding_of(budget, 8, pytest.fail):
+        assert budget.held == 8
+    with holding(8):  # outside of a request there are no bounds
+        assert budget.held == 0
+
+
+def test_a_failure_gives_back_too() -> None:
+    budget = ByteBudget(10)
+    with pytest.raises(KeyError), while_wanted(pytest.fail, budget), holding(8):
+        raise KeyError
+    with while_wanted(pytest.fail, budget), holding(10):
+        assert budget.held == 10
+    assert budget.held == 0
