@@ -1,12 +1,15 @@
 """Tells what a SavedModel would do before TensorFlow loads it, from ``saved_model.pb`` alone.
 
 A SavedModel is a program: its graph may read and write files (``tf.io.read_file`` in a serving function is enough) or
-call into Python. Such graphs are refused. What counts is what can run here: the signatures, the initialisers, the
-restore step, every function that the loader revives, and every function that those call. The part that saves the model
-again lies in every file and holds writing operators, but nothing that is served leads to it.
+call into Python. What is not known to compute only (``savedmodel_ops``) is refused. What counts is what can run here:
+the signatures, the initialisers, the restore step, every function that the loader revives, and every function that
+those call. The part that saves the model again lies in every file and holds writing operators, but nothing that is
+served leads to it.
 
-Tables may be filled from a file when that file is one of the SavedModel's own assets. Each path is followed from the
-operator back to where it comes from, through calls and variables; where that is not plainly an asset, it is refused.
+Tables may be filled from a file when that file is one of the SavedModel's own assets, and variables are restored from
+where the loader says. Each path is followed from the operator back to where it comes from, through calls and variables;
+where that is not plainly such a file, it is refused: a path may also name a file of another program, or one that
+TensorFlow fetches from a network.
 
 This bounds what a stranger's file can do with TensorFlow's documented operators; it is no sandbox against faults in
 TensorFlow itself.
@@ -15,53 +18,18 @@ TensorFlow itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from .flatbuffer import DamagedFileError
 from .savedmodel_graph import Function, MetaGraph, Node, node_name
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_CODE = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
-_FILES = _names(
-    """
-    ReadFile WriteFile MatchingFiles MatchingFilesDataset WholeFileReader WholeFileReaderV2 TextLineReader
-    TextLineReaderV2 FixedLengthRecordReader FixedLengthRecordReaderV2 TFRecordReader TFRecordReaderV2 LMDBReader
-    TextLineDataset FixedLengthRecordDataset FixedLengthRecordDatasetV2 TFRecordDataset TFRecordDatasetV2 CSVDataset
-    CSVDatasetV2 LMDBDataset SqlDataset CacheDataset CacheDatasetV2 LoadDataset SaveDataset SaveDatasetV2
-    SnapshotDataset SnapshotDatasetV2 SnapshotDatasetReader SnapshotNestedDatasetReader SnapshotChunkDataset
-    ListSnapshotChunksDataset DistributedSave GenerateVocabRemapping LoadAndRemapMatrix FileSystemSetConfiguration
-    ImportEvent SummaryWriter CreateSummaryFileWriter CreateSummaryDbWriter Save SaveSlices SaveV2 MergeV2Checkpoints
-    DebugIdentity DebugIdentityV2 DebugIdentityV3 DebugNanCount DebugNumericSummary DebugNumericSummaryV2 Copy CopyHost
-    """
-)
-_NETWORK = _names(
-    """
-    DataServiceDataset DataServiceDatasetV2 DataServiceDatasetV3 DataServiceDatasetV4 RegisterDataset RegisterDatasetV2
-    RpcServer RpcServerStart RpcServerRegister RpcClient RpcCall BigQueryReader ConfigureDistributedTPU WorkerHeartbeat
-    """
-)
-REFUSED = _CODE | _FILES | _NETWORK
-"""Operators that reach out of the model: into Python, files (also through a debug URL) or the network."""
-
-_RESTORES = frozenset({"Restore", "RestoreSlice", "RestoreV2"})
-"""Read checkpoints. Only the loader's restore step has business with them; a signature has not."""
-
-_FROM_FILE = {"InitializeTableFromTextFile": 1, "InitializeTableFromTextFileV2": 1}
-"""Operators that may read an asset, and which of their inputs is the path."""
+from .savedmodel_ops import ALLOWED, FROM_FILE, RESTORES
 
 _PLAIN_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 """Calls that hand their inputs to the function one by one."""
 
-_EXPERIMENTAL = "Experimental"
-"""Older names of datasets: the same operator with this in front."""
-
-_Verdicts = dict[tuple[str, str], bool]
-"""Whether a tensor is an asset's path, by the function that it lies in (empty for the main graph) and its node."""
+_PATH_USERS = frozenset({"AssignVariableOp", "ReadVariableOp", "VarIsInitializedOp", "DestroyResourceOp"})
+"""What may be done with the variable of a path."""
 
 
 class ForbiddenError(Exception):
@@ -117,38 +85,37 @@ def _check_shards(folder: Path) -> None:
 def _check_graph(graph: MetaGraph) -> None:
     """Look at everything that can run.
 
-    Only the restore step may read checkpoints, and what it calls.
+    Only the restore step may read checkpoints, and what it calls; only what the loader runs gets paths of assets. All
+    functions count except those that nothing but the saving of the model leads to.
     """
+    nothing, assets = _Paths(graph, set(), graph.kinds), _Paths(graph, graph.assets, graph.kinds)
     for fed, fetched in graph.signatures:
-        _check_reachable(graph, _Reach(graph).from_tensors(fetched, fed), restoring=False)
-    _check_reachable(graph, _Reach(graph).from_tensors(graph.start_ops), restoring=False)
-    _check_reachable(graph, _Reach(graph).from_functions(graph.revived), restoring=False)
-    _check_reachable(graph, _Reach(graph).from_tensors(graph.restore_op), restoring=True)
+        _check_reachable(graph, _Reach(graph).from_tensors(fetched, fed), nothing)
+    _check_reachable(graph, _Reach(graph).from_tensors(graph.start_ops), assets)
+    restore = _Reach(graph).from_tensors(graph.restore_op)
+    _check_reachable(graph, restore, assets, _Paths(graph, {graph.checkpoint} - {""}))
+    apart = {*_Reach(graph).from_tensors(graph.save_ops).functions, *restore.functions}
+    others = {*(graph.functions.keys() - apart), *graph.captured, *graph.called}
+    _check_reachable(graph, _Reach(graph).from_functions(others), assets)
 
 
-def _check_reachable(graph: MetaGraph, reach: _Reach, *, restoring: bool) -> None:
+def _check_reachable(graph: MetaGraph, reach: _Reach, assets: _Paths, checkpoint: _Paths | None = None) -> None:
     for scope, node in reach.nodes():
         for op in node.ops:
-            _check_op(graph, scope, node, op, restoring)
+            if op in FROM_FILE:
+                _check_path(scope, node, op, FROM_FILE[op], assets, "one of its assets")
+            elif op in RESTORES and checkpoint is not None:
+                _check_path(scope, node, op, 0, checkpoint, "that of its own variables")
+            elif op not in ALLOWED and op not in graph.functions:  # a function may be an operator itself
+                raise ForbiddenError(
+                    f"its graph has the operator {op:.80}, which is not one of those that are known to compute only: "
+                    "it may reach files, the network, devices or other code"
+                )
 
 
-def _check_op(graph: MetaGraph, scope: Function | None, node: Node, op: str, restoring: bool) -> None:
-    plain = op.removeprefix(_EXPERIMENTAL)
-    if plain in REFUSED or (op in _RESTORES and not restoring):
-        raise ForbiddenError(f"its graph has the operator {op}, which {_what_it_does(plain)}")
-    if op == "PrintV2" and node.stream.lower().startswith("file:"):
-        raise ForbiddenError(f"its graph has the operator {op}, which writes to a file")
-    place = _FROM_FILE.get(op)
-    if place is not None:
-        path = node.inputs[place] if place < len(node.inputs) else ""
-        if not _is_asset(graph, scope, path, {}):
-            raise ForbiddenError(f"its graph has the operator {op}, which reads a file that is not one of its assets")
-
-
-def _what_it_does(op: str) -> str:
-    if op in _CODE:
-        return "calls Python code"
-    return "uses the network" if op in _NETWORK else "reads or writes files"
+def _check_path(scope: Function | None, node: Node, op: str, place: int, paths: _Paths, kind: str) -> None:
+    if place >= len(node.inputs) or not paths.is_given(scope, node.inputs[place]):
+        raise ForbiddenError(f"its graph has the operator {op}, which reads a file that is not {kind}")
 
 
 class _Reach:
@@ -157,7 +124,7 @@ class _Reach:
     def __init__(self, graph: MetaGraph) -> None:
         self._graph = graph
         self._main: dict[str, Node] = {}
-        self._functions: dict[str, Function] = {}
+        self.functions: dict[str, Function] = {}
         self._alike: dict[str, list[str]] = {}
         for function in graph.functions.values():
             for group in function.implements:
@@ -167,7 +134,7 @@ class _Reach:
         """All of it, with the function that it lies in; None is the main graph."""
         for node in self._main.values():
             yield None, node
-        for function in self._functions.values():
+        for function in self.functions.values():
             # All of a function counts: what has side effects runs even when no result needs it.
             for node in function.nodes.values():
                 yield function, node
@@ -190,69 +157,89 @@ class _Reach:
         while waiting:
             name = waiting.pop()
             function = self._graph.functions.get(name)
-            if function is None or name in self._functions:
+            if function is None or name in self.functions:
                 continue
-            self._functions[name] = function
+            self.functions[name] = function
             # An operator may be a function's name itself.
             waiting += [called for node in function.nodes.values() for called in (*node.calls, *node.ops)]
             waiting += [name for group in function.implements for name in self._alike.get(group, ())]
         return self
 
 
-def _is_asset(graph: MetaGraph, scope: Function | None, tensor: str, known: _Verdicts) -> bool:
-    """Whether a path can only be that of one of the SavedModel's assets.
+class _Paths:
+    """Tells tensors that can only be a path that the loader gives.
 
     Args:
-        known: verdicts so far; each place is looked at once, however many ways lead to it.
+        given: tensors of the main graph that the loader feeds with such paths.
+        kinds: per object of the object graph, whether it is such a path; functions may capture it.
     """
-    name = node_name(tensor)
-    place = (scope.name if scope else "", name)
-    if place not in known:
-        known[place] = False  # what leads to itself comes from nowhere
-        known[place] = _comes_from_asset(graph, scope, name, known)
-    return known[place]
 
+    def __init__(self, graph: MetaGraph, given: set[str], kinds: Sequence[bool] = ()) -> None:
+        self._graph = graph
+        self._given = given
+        self._kinds = kinds
+        # By the function that a tensor lies in (empty for the main graph) and its node: each place is looked at once,
+        # however many ways lead to it.
+        self._known: dict[tuple[str, str], bool] = {}
 
-def _comes_from_asset(graph: MetaGraph, scope: Function | None, name: str, known: _Verdicts) -> bool:
-    if scope is not None and name in scope.arguments:
-        return _is_asset_argument(graph, scope, scope.arguments.index(name), known)
-    if scope is None and name in graph.assets:
-        return True
-    node = (scope.nodes if scope else graph.nodes).get(name)
-    if node is None or not node.inputs:
+    def is_given(self, scope: Function | None, tensor: str) -> bool:
+        name = node_name(tensor)
+        place = (scope.name if scope else "", name)
+        if place not in self._known:
+            self._known[place] = False  # what leads to itself comes from nowhere
+            self._known[place] = self._comes_from_loader(scope, name)
+        return self._known[place]
+
+    def _comes_from_loader(self, scope: Function | None, name: str) -> bool:
+        if scope is not None and name in scope.arguments:
+            return self._is_given_argument(scope, scope.arguments.index(name))
+        if scope is None and name in self._given:
+            return True
+        node = (scope.nodes if scope else self._graph.nodes).get(name)
+        if node is None or not node.inputs:
+            return False
+        if node.ops == ["Identity"]:
+            return self.is_given(scope, node.inputs[0])
+        if scope is None and node.ops == ["ReadVariableOp"]:
+            return self._is_given_variable(node.inputs[0])
         return False
-    if node.ops == ["Identity"]:
-        return _is_asset(graph, scope, node.inputs[0], known)
-    if scope is None and node.ops == ["ReadVariableOp"]:
-        return _is_asset_variable(graph, node.inputs[0], known)
-    return False
 
+    def _is_given_variable(self, handle: str) -> bool:
+        """TensorFlow 2 keeps an asset's path in a variable of the main graph, which nothing else may write to."""
+        if not self._is_alone(node_name(handle)):
+            return False
+        users = [n for n in self._graph.nodes.values() if node_name(handle) in map(node_name, n.inputs)]
+        if not all(set(user.ops) <= _PATH_USERS for user in users):
+            return False
+        written = [user for user in users if "AssignVariableOp" in user.ops]
+        return bool(written) and all(self.is_given(None, user.inputs[1]) for user in written if user.inputs[1:])
 
-def _is_asset_variable(graph: MetaGraph, handle: str, known: _Verdicts) -> bool:
-    """TensorFlow 2 keeps an asset's path in a variable of the main graph."""
-    written = [node for node in graph.nodes.values() if node.inputs[:1] == [handle] and "AssignVariableOp" in node.ops]
-    return bool(written) and all(_is_asset(graph, None, node.inputs[1], known) for node in written if node.inputs[1:])
+    def _is_alone(self, name: str) -> bool:
+        """Whether a variable is known by one node only."""
+        variable = self._graph.nodes.get(name)
+        shared = set(variable.shared_names or [name]) if variable is not None else set()
+        scopes = (self._graph.nodes, *(function.nodes for function in self._graph.functions.values()))
+        nodes = (node for scope in scopes for node in scope.values() if "VarHandleOp" in node.ops)
+        return [node for node in nodes if shared & {node.name, *node.shared_names}] == [variable]
 
+    def _is_given_argument(self, function: Function, index: int) -> bool:
+        """Every caller must hand over such a path, and the loader must capture one."""
+        verdicts = []
+        scopes: list[tuple[Function | None, dict[str, Node]]] = [(None, self._graph.nodes)]
+        scopes += [(other, other.nodes) for other in self._graph.functions.values()]
+        for scope, nodes in scopes:
+            for node in nodes.values():
+                if function.name in (*node.calls, *node.ops):
+                    plain = set(node.ops) <= _PLAIN_CALLS and index < len(node.inputs)
+                    verdicts.append(plain and self.is_given(scope, node.inputs[index]))
+        if function.name in self._graph.captured:
+            captured = self._graph.captured[function.name]
+            at = index - (len(function.arguments) - len(captured))
+            verdicts.append(0 <= at < len(captured) and self._is_kind(captured[at]))
+        return bool(verdicts) and all(verdicts)
 
-def _is_asset_argument(graph: MetaGraph, function: Function, index: int, known: _Verdicts) -> bool:
-    """Every caller must hand over an asset, and the loader must capture one."""
-    verdicts = []
-    scopes: list[tuple[Function | None, dict[str, Node]]] = [(None, graph.nodes)]
-    scopes += [(other, other.nodes) for other in graph.functions.values()]
-    for scope, nodes in scopes:
-        for node in nodes.values():
-            if function.name in (*node.calls, *node.ops):
-                plain = set(node.ops) <= _PLAIN_CALLS and index < len(node.inputs)
-                verdicts.append(plain and _is_asset(graph, scope, node.inputs[index], known))
-    if function.name in graph.revived:
-        captured = graph.revived[function.name]
-        at = index - (len(function.arguments) - len(captured))
-        verdicts.append(0 <= at < len(captured) and _kind(graph, captured[at]))
-    return bool(verdicts) and all(verdicts)
-
-
-def _kind(graph: MetaGraph, number: int) -> bool:
-    return 0 <= number < len(graph.kinds) and graph.kinds[number]
+    def _is_kind(self, number: int) -> bool:
+        return 0 <= number < len(self._kinds) and self._kinds[number]
 
 
 def _tensor(name: str) -> str:

@@ -19,6 +19,10 @@ BUDGET = 20_000_000
 MAX_DEPTH = 30
 """How deeply attributes may nest; functions that are handed functions need two or three levels."""
 
+_MAX_TAG = 0xFFFFFFFF
+_INIT_SIGNATURE = "__saved_model_init_op"
+_ASSET = 5
+_OBJECT_KINDS = frozenset({4, _ASSET, 6, 7, 8, 9, 10, 12})
 Span = tuple[int, int]
 """Where a message lies in the file: start and end."""
 
@@ -31,14 +35,14 @@ class Node:
         ops: its kind; several only in a file that was made to deceive.
         inputs: tensors as the graph writes them: ``name``, ``name:0``, ``name:output:0`` or ``^name``.
         calls: functions that its attributes name.
-        stream: where ``PrintV2`` prints to.
+        shared_names: under which it shares what it holds with other nodes.
     """
 
     name: str = ""
     ops: list[str] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
-    stream: str = ""
+    shared_names: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -63,11 +67,13 @@ class MetaGraph:
         tags: such as ``serve``.
         signatures: tensors that are fed and fetched, by signature.
         start_ops: nodes that a loader runs at once.
-        restore_op: the node that reads the variables.
+        save_ops, restore_op: the nodes that write and read the variables.
+        checkpoint: the tensor that the loader feeds with the path of the variables.
         assets: tensors that the loader feeds with the path of an asset.
         asset_files: those assets' names.
-        kinds: per object of the object graph, whether it is an asset.
-        revived: functions that the second loader revives -> the objects that they capture.
+        kinds: per object of the object graph, whether it is an asset and nothing else.
+        captured: functions that the second loader revives -> the objects that they capture.
+        called: functions that objects of the second loader call by name.
     """
 
     tags: list[str] = field(default_factory=list)
@@ -75,11 +81,14 @@ class MetaGraph:
     functions: dict[str, Function] = field(default_factory=dict)
     signatures: list[tuple[set[str], set[str]]] = field(default_factory=list)
     start_ops: set[str] = field(default_factory=set)
+    save_ops: set[str] = field(default_factory=set)
     restore_op: set[str] = field(default_factory=set)
+    checkpoint: str = ""
     assets: set[str] = field(default_factory=set)
     asset_files: list[str] = field(default_factory=list)
     kinds: list[bool] = field(default_factory=list)
-    revived: dict[str, list[int]] = field(default_factory=dict)
+    captured: dict[str, list[int]] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
 
 
 def read_meta_graphs(folder: Path) -> list[MetaGraph]:
@@ -115,6 +124,8 @@ class _Reader:
             self._pay()
             tag, at = self._varint(at, end)
             number, kind = tag >> 3, tag & 7
+            if tag > _MAX_TAG or number == 0:  # readers differ in what they make of it
+                raise DamagedFileError("a field has an impossible number")
             if kind == 0:
                 value, at = self._varint(at, end)
                 yield number, value
@@ -176,8 +187,9 @@ class _Reader:
 
 
 def _meta_graph(reader: _Reader, span: Span) -> MetaGraph:
-    """MetaGraphDef: 1 meta_info_def (4 tags), 2 graph_def, 3 saver_def (3 restore_op_name), 4 collection_def,
-    5 signature_def, 6 asset_file_def (1 tensor_info, 2 filename), 7 object_graph_def."""
+    """MetaGraphDef: 1 meta_info_def (4 tags), 2 graph_def, 3 saver_def (1 filename_tensor_name, 2 save_tensor_name,
+    3 restore_op_name), 4 collection_def, 5 signature_def, 6 asset_file_def (1 tensor_info (1 name), 2 filename),
+    7 object_graph_def. Of a text that comes twice the last one counts: of what is fed, it is the only one that is."""
     graph = MetaGraph()
     for number, value in reader.fields(span):
         if isinstance(value, int):
@@ -188,12 +200,15 @@ def _meta_graph(reader: _Reader, span: Span) -> MetaGraph:
             _graph_def(reader, value, graph)
         elif number == 3:
             graph.restore_op.update(reader.texts(value, 3))
+            graph.save_ops.update(reader.texts(value, 2))
+            graph.checkpoint = node_name("".join(reader.texts(value, 1)[-1:])) or graph.checkpoint
         elif number == 4:
             graph.start_ops.update(_collection(reader, value))
         elif number == 5:
-            graph.signatures += [_signature(reader, entry) for entry in reader.messages(value, 2)]
+            _add_signature(reader, value, graph)
         elif number == 6:
-            graph.assets.update(node_name(n) for info in reader.messages(value, 1) for n in reader.texts(info, 1))
+            tensors = [name for info in reader.messages(value, 1) for name in reader.texts(info, 1)]
+            graph.assets.update(map(node_name, tensors[-1:]))
             graph.asset_files += reader.texts(value, 2)
         elif number == 7:
             _object_graph(reader, value, graph)
@@ -229,7 +244,7 @@ def _function(reader: _Reader, span: Span) -> Function:
 
 
 def _node(reader: _Reader, span: Span) -> Node:
-    """NodeDef: 1 name, 2 op, 3 input, 5 attr (1 key, 2 value)."""
+    """NodeDef: 1 name, 2 op, 3 input, 5 attr (1 key, 2 value: AttrValue (2 s))."""
     node = Node()
     for number, value in reader.fields(span):
         if isinstance(value, int):
@@ -241,22 +256,16 @@ def _node(reader: _Reader, span: Span) -> Node:
         elif number == 3:
             node.inputs.append(reader.text(value))
         elif number == 5:
-            _attribute(reader, value, node)
+            key = reader.texts(value, 1)[-1:]
+            for attribute in reader.messages(value, 2):
+                node.calls += _named_functions(reader, attribute)
+                if key == ["shared_name"]:
+                    node.shared_names += reader.texts(attribute, 2)
     return node
 
 
-def _attribute(reader: _Reader, span: Span, node: Node) -> None:
-    """AttrValue: 1 list (9 func), 2 s, 10 func. NameAttrList: 1 name, 2 attr (1 key, 2 value)."""
-    key = "".join(reader.texts(span, 1)[-1:])
-    for value in reader.messages(span, 2):
-        for number, inner in reader.fields(value):
-            if number == 2 and key == "output_stream" and isinstance(inner, tuple):
-                node.stream += reader.text(inner)
-        node.calls += _named_functions(reader, value)
-
-
 def _named_functions(reader: _Reader, span: Span, depth: int = 0) -> list[str]:
-    """The functions in an AttrValue (see above); one that is handed over may be given others in turn."""
+    """AttrValue: 1 list (9 func), 10 func. NameAttrList: 1 name, 2 attr (2 value). Those handed over may get others."""
     if depth > MAX_DEPTH:
         raise DamagedFileError("its attributes nest too deeply")
     handed = [*reader.messages(span, 10)]
@@ -283,6 +292,15 @@ def _collection(reader: _Reader, span: Span) -> list[str]:
     return [name for nodes in lists for name in reader.texts(nodes, 1)]
 
 
+def _add_signature(reader: _Reader, span: Span, graph: MetaGraph) -> None:
+    """An entry of signature_def: 1 key, 2 value (SignatureDef)."""
+    signatures = [_signature(reader, value) for value in reader.messages(span, 2)]
+    if reader.texts(span, 1) == [_INIT_SIGNATURE]:  # not for callers: the loader runs it, and feeds the assets
+        graph.start_ops.update(name for _, fetched in signatures for name in fetched)
+    else:
+        graph.signatures += signatures
+
+
 def _signature(reader: _Reader, span: Span) -> tuple[set[str], set[str]]:
     """SignatureDef: 1 inputs, 2 outputs (both maps: 2 value)."""
     fed, fetched = (
@@ -305,15 +323,22 @@ def _tensor_names(reader: _Reader, span: Span) -> list[str]:
 
 
 def _object_graph(reader: _Reader, span: Span, graph: MetaGraph) -> None:
-    """SavedObjectGraph: 1 nodes (SavedObject: 5 asset), 2 concrete_functions (1 key, 2 value: 2 bound_inputs)."""
+    """SavedObjectGraph: 1 nodes (SavedObject), 2 concrete_functions (1 key, 2 value: 2 bound_inputs).
+
+    SavedObject: 5 asset, 6 function (1 concrete_functions), 8 bare_concrete_function (1 concrete_function_name); of 4
+    to 10 and 12 it is one, the last.
+    """
     for node in reader.messages(span, 1):
-        graph.kinds.append(any(True for _ in reader.messages(node, 5)))
+        kinds = {number for number, _ in reader.fields(node) if number in _OBJECT_KINDS}
+        graph.kinds.append(kinds == {_ASSET})
+        for function in reader.messages(node, 6, 8):
+            graph.called.update(reader.texts(function, 1))
     for entry in reader.messages(span, 2):
         name = "".join(reader.texts(entry, 1)[-1:])
         bound = [number for value in reader.messages(entry, 2) for number in reader.integers(value, 2)]
-        if name in graph.revived:
+        if name in graph.captured:
             raise DamagedFileError(f"the function {name!r:.80} is described twice")
-        graph.revived[name] = bound
+        graph.captured[name] = bound
 
 
 def node_name(tensor: str) -> str:

@@ -1,0 +1,343 @@
+"""SavedModels that reach out of themselves, made with TensorFlow as an attacker would make them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketserve.runtimes import savedmodel_ops
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.savedmodel import RUNTIME
+from pocketserve.runtimes.savedmodel_check import ForbiddenError, check_graphs
+from pocketserve.runtimes.savedmodel_graph import read_meta_graphs
+from pocketserve.runtimes.savedmodel_ops import ALLOWED, FROM_FILE, RESTORES
+
+pytestmark = pytest.mark.tensorflow
+
+PATH_LIKE = re.compile(r"file|path|dir|addr|url|host|token|descriptor|dataset|iterator|prefix|server|command|region")
+CALLS = {"For", "MapDefun", "PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile"}
+CALLS |= {"Case", "If", "StatefulPartitionedCall", "While"}
+
+
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    from pocketserve.runtimes.savedmodel import import_tensorflow
+
+    return import_tensorflow(1)
+
+
+@pytest.fixture(scope="module")
+def registry(tf: Any) -> dict[str, Any]:
+    """All operators of the installed TensorFlow."""
+    from tensorflow.core.framework import op_def_pb2
+    from tensorflow.python.client import pywrap_tf_session
+
+    ops = op_def_pb2.OpList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+    return {op.name: op for op in ops.op}
+
+
+def test_what_is_allowed_computes_only(registry: dict[str, Any]) -> None:
+    """Each property that the list promises, of every operator on it, as the installed TensorFlow describes it."""
+    assert len(registry) > 1_000 and registry.keys() >= ALLOWED
+    stateful = ALLOWED - savedmodel_ops.STATELESS
+    assert not [name for name in savedmodel_ops.STATELESS if registry[name].is_stateful]
+    handles = {"InitializeTable", "LookupTable", "Anonymous", "Hash", "Mutable"}  # older ones are marked as stateless
+    tables = {name for name in savedmodel_ops.TABLES if any(name.startswith(start) for start in handles)}
+    assert {name for name in stateful if not registry[name].is_stateful} <= tables
+    pathlike = set()
+    for name in ALLOWED:
+        op = registry[name]
+        arguments = {argument.name for argument in (*op.input_arg, *op.output_arg, *op.attr)}
+        if any(PATH_LIKE.search(argument) for argument in arguments):
+            pathlike.add(name)
+        assert any("func" in attr.type for attr in op.attr) == (name in CALLS), name
+    # The first puts a text together, the second finds ways through a lattice.
+    assert pathlike - {"ShardedFilename", "CTCBeamSearchDecoder"} == set(FROM_FILE)
+
+
+def test_no_kind_of_operator_that_reaches_out_is_allowed(registry: dict[str, Any]) -> None:
+    """What new versions bring is refused by itself; this names what is there today."""
+    kinds = re.compile(
+        r"Dataset|Iterator|Reader|Summary|Summaries|Queue|TPU|^Xla|Rpc|PyFunc|Debug|Dump|Collective|Nccl|^_(?!EagerConst)"
+        r"|Save|Restore|Checkpoint|ReadFile|WriteFile|MatchingFiles|Send$|Recv$|Print|Abort|Sleep|Remote|^Batch(Function|$)"
+    )
+    reaching = {name for name in registry if kinds.search(name)}
+    assert len(reaching) > 400 and not reaching & ALLOWED
+    assert registry.keys() >= RESTORES and not RESTORES & ALLOWED
+
+
+def raw(name: str, **arguments: Any) -> Any:
+    """An operator by name, with its defaults: several have no function in Python."""
+    import tensorflow as tf
+    from tensorflow.python.framework import op_def_library
+
+    function = getattr(tf.raw_ops, name, None)
+    return op_def_library.apply_op(name, **arguments) if function is None else function(**arguments)
+
+
+def saved(tf: Any, folder: Path, way: Callable[[Any], Any]) -> Path:
+    """A model that hands text through, and does something beside it."""
+
+    def call(x: Any) -> dict[str, Any]:
+        way(x)
+        return {"y": tf.identity(x)}
+
+    module = tf.Module()
+    module.call = tf.function(call, input_signature=[tf.TensorSpec([], tf.string, name="x")], autograph=False)
+    tf.saved_model.save(module, str(folder), signatures=module.call)
+    return folder
+
+
+def to_records(tf: Any, name: str, target: str) -> Callable[[Any], Any]:
+    def way(x: Any) -> Any:
+        source = tf.data.Dataset.from_tensors("#!/bin/sh")._variant_tensor
+        return raw(name, input_dataset=source, filename=target, compression_type="")
+
+    return way
+
+
+def ways_out(tf: Any, target: str) -> dict[str, Callable[[Any], Any]]:
+    """By operator, what writes or reads ``target``, ends the process, or runs something else."""
+    one = {"dtype": tf.float32, "shape": [1]}
+    candidates = {"num_true": 1, "num_sampled": 1, "unique": True, "range_max": 1, "vocab_file": target}
+    return {
+        "DatasetToTFRecord": to_records(tf, "DatasetToTFRecord", target),
+        "ExperimentalDatasetToTFRecord": to_records(tf, "ExperimentalDatasetToTFRecord", target),
+        "DumpTensor": lambda x: raw(
+            "DumpTensor", tensor_data=x, log_dir_path=target, file_name="f", enabled=True, func_name="", node_name=""
+        ),
+        "CalibrationStatisticsSaver": lambda x: raw(
+            "CalibrationStatisticsSaver", args=[x], ids=[""], calibration_methods=[1], output_file_path=target
+        ),
+        "RecordInput": lambda x: raw("RecordInput", file_pattern=target),
+        "FixedUnigramCandidateSampler": lambda x: raw(
+            "FixedUnigramCandidateSampler", true_classes=tf.zeros([1, 1], tf.int64), **candidates
+        ),
+        "DecodeProtoV2": lambda x: raw(
+            "DecodeProtoV2", bytes=x, message_type="a", field_names=[], output_types=[], descriptor_source=target
+        ),
+        "EncodeProto": lambda x: raw(
+            "EncodeProto",
+            sizes=tf.zeros([1, 1], tf.int32),
+            values=[tf.zeros([1, 1])],
+            field_names=["a"],
+            message_type="a",
+            descriptor_source=target,
+        ),
+        "DTensorRestoreV2": lambda x: raw(
+            "DTensorRestoreV2",
+            prefix=target,
+            tensor_names=["a"],
+            shape_and_slices=[""],
+            input_shapes=[[1]],
+            input_layouts=[""],
+            dtypes=[tf.float32],
+        ),
+        "Abort": lambda x: raw("Abort", error_msg="gone"),
+        "ImmutableConst": lambda x: raw("ImmutableConst", memory_region_name=target, **one),
+        "DebugIdentityV3": lambda x: raw("DebugIdentityV3", input=x, debug_urls=[f"file://{target}"]),
+        "Copy": lambda x: raw("Copy", input=x, debug_ops_spec=[f"DebugIdentity;file://{target};0"]),
+        "PrintV2": lambda x: raw("PrintV2", input=x, output_stream=f"file://{target}"),
+        "SleepOp": lambda x: raw("SleepOp", sleep_seconds=10_000),
+        "XlaCustomCallV2": lambda x: raw(
+            "XlaCustomCallV2",
+            operands=[x],
+            call_target_name="system",
+            backend_config="",
+            has_side_effect=True,
+            result_dtypes=[tf.string],
+            result_shapes=[[]],
+        ),
+    }
+
+
+WAYS = tuple(sorted(ways_out(type("", (), {"float32": 1}), "")))
+
+
+@pytest.mark.parametrize("op", WAYS)
+def test_a_model_that_reaches_out_is_refused(tf: Any, tmp_path: Path, op: str) -> None:
+    assert op not in ALLOWED
+    target = tmp_path / "target"
+    folder = saved(tf, tmp_path / "model", ways_out(tf, str(target))[op])
+    before = sorted(tmp_path.iterdir())
+    for loader in ("v1", "v2"):
+        # What makes the records of a data set is found before what writes them.
+        named = rf"({op}|TensorDataset)"
+        with pytest.raises(ModelLoadError, match=f"the operator {named}, which is not one of those"):
+            RUNTIME.open(ModelSource(folder, options={"loader": loader}))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_these_models_would_write(tf: Any, tmp_path: Path) -> None:
+    """Else the tests above would show nothing: TensorFlow itself loads and runs one."""
+    target = tmp_path / "target"
+    folder = saved(tf, tmp_path / "model", to_records(tf, "DatasetToTFRecord", str(target)))
+    loaded = tf.saved_model.load(str(folder))
+    loaded.signatures["serving_default"](x=tf.constant("x"))
+    assert b"#!/bin/sh" in target.read_bytes()
+
+
+# --- Protobufs that say one thing to a checker and another to TensorFlow
+
+
+@pytest.fixture(scope="module")
+def table(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a variable and a table from an asset; do not change it."""
+    folder = tmp_path_factory.mktemp("table")
+    (folder / "words.txt").write_text("zero\none\n")
+    module = tf.Module()
+    index = tf.lookup.TextFileIndex
+    words = tf.lookup.TextFileInitializer(
+        str(folder / "words.txt"), tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
+    )
+    module.table = tf.lookup.StaticHashTable(words, -1)
+    module.scale = tf.Variable(2, dtype=tf.int64)
+    spec = tf.TensorSpec([None], tf.string, name="x")
+    module.call = tf.function(lambda x: {"y": module.table.lookup(x) * module.scale}, input_signature=[spec])
+    tf.saved_model.save(module, str(folder / "model"), signatures=module.call)
+    return folder / "model"
+
+
+def edited(table: Path, tmp_path: Path, change: Callable[[Any], bytes | None]) -> Path:
+    """A copy with a change to its graph; bytes are appended to the graph's own message."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    folder = Path(shutil.copytree(table, tmp_path / "copy"))
+    document = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    more = change(document.meta_graphs[0])
+    content = document.SerializeToString()
+    if more:
+        graph = saved_model_pb2.SavedModel(meta_graphs=document.meta_graphs).meta_graphs[0].SerializeToString() + more
+        content = b"\x08\x01\x12" + varint(len(graph)) + graph
+    (folder / "saved_model.pb").write_bytes(content)
+    return folder
+
+
+def varint(number: int) -> bytes:
+    return bytes([number & 0x7F | 0x80]) + varint(number >> 7) if number > 0x7F else bytes([number])
+
+
+def refused(folder: Path, words: str) -> None:
+    with pytest.raises(ForbiddenError, match=words):
+        check_graphs(read_meta_graphs(folder))
+
+
+def hidden(graph: Any) -> str:
+    """Add a function that writes a file, and that no node calls."""
+    function = graph.graph_def.library.function.add()
+    function.signature.name = "hidden"
+    function.node_def.add(name="write", op="WriteFile")
+    return "hidden"
+
+
+def test_the_plain_model_passes(table: Path) -> None:
+    check_graphs(read_meta_graphs(table))
+
+
+@pytest.mark.parametrize("op", ["Skipgram", "BatchFunction", "XlaCallModule", "RemoteCall", "NoSuchOperator"])
+def test_operators_that_cannot_be_saved_so_are_refused_too(table: Path, tmp_path: Path, op: str) -> None:
+    """Among them those that only old graphs may have."""
+
+    def change(graph: Any) -> None:
+        graph.graph_def.node.add(name="out", op=op)
+        graph.signature_def["serving_default"].outputs["z"].name = "out:0"
+
+    refused(edited(table, tmp_path, change), f"the operator {op},")
+
+
+def test_a_function_that_only_an_object_names_is_found(table: Path, tmp_path: Path) -> None:
+    """The second loader takes functions out of the library by name; ``_initialize`` is run at once."""
+
+    def change(graph: Any) -> None:
+        name = hidden(graph)
+        library = graph.graph_def.library.function
+        saving = next(function for function in library if any(node.op == "SaveV2" for node in function.node_def))
+        saving.node_def.add(name="more", op="PartitionedCall").attr["f"].func.name = name
+        next(n for n in graph.object_graph_def.nodes if n.HasField("function")).function.concrete_functions.append(name)
+
+    refused(edited(table, tmp_path, change), "WriteFile")
+
+
+def test_a_function_that_nothing_names_is_found(table: Path, tmp_path: Path) -> None:
+    refused(edited(table, tmp_path, lambda graph: hidden(graph) and None), "WriteFile")
+
+
+def test_a_signature_may_not_read_what_the_loader_gives_to_the_start(table: Path, tmp_path: Path) -> None:
+    """In a request nothing is fed for an asset, and the constant's own text counts."""
+
+    def change(graph: Any) -> None:
+        node = graph.graph_def.node.add(name="read", op="InitializeTableFromTextFileV2")
+        node.input.extend(["table", graph.asset_file_def[0].tensor_info.name])
+        graph.signature_def["serving_default"].outputs["z"].name = "read:0"
+
+    refused(edited(table, tmp_path, change), "not one of its assets")
+
+
+def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(table: Path, tmp_path: Path) -> None:
+    def change(graph: Any) -> None:
+        asset = next(node for node in graph.object_graph_def.nodes if node.HasField("asset"))
+        asset.MergeFromString(b"\x4a\x03\x0a\x01x")  # 9 constant, which replaces the asset
+
+    def keep_both(graph: Any) -> None:
+        """A protobuf that was parsed has the last one only: put the first beside it again, as bytes."""
+        nodes = graph.object_graph_def.nodes
+        number = next(i for i, node in enumerate(nodes) if node.HasField("asset"))
+        text = nodes[number].SerializeToString()
+        marks.append((text, text + b"\x4a\x03\x0a\x01x"))
+
+    marks: list[tuple[bytes, bytes]] = []
+    refused(edited(table, tmp_path, change), "not one of its assets")
+    folder = edited(table, tmp_path / "bytes", keep_both)
+    whole = (folder / "saved_model.pb").read_bytes()
+    (old, new), pad = marks[0], b"\x4a\x03\x0a\x01x"
+    assert whole.count(varint(len(old)) + old) >= 1 and new.endswith(pad)
+    from tensorflow.core.protobuf import saved_object_graph_pb2
+
+    assert saved_object_graph_pb2.SavedObject.FromString(new).WhichOneof("kind") == "constant"
+    from pocketserve.runtimes import savedmodel_graph as graphs
+
+    graph = graphs.MetaGraph()
+    document = b"\x0a" + varint(len(new)) + new
+    graphs._object_graph(graphs._Reader(document), (0, len(document)), graph)
+    assert graph.kinds == [False]
+
+
+def test_variables_come_from_where_the_loader_says(table: Path, tmp_path: Path) -> None:
+    """A path of a checkpoint may be that of another model, or one that TensorFlow fetches from a network."""
+
+    def change(graph: Any) -> None:
+        for function in graph.graph_def.library.function:
+            for node in function.node_def:
+                if node.op == "RestoreV2":
+                    node.input[0] = "elsewhere:output:0"
+                    function.node_def.add(name="elsewhere", op="Const")
+                    return
+        raise AssertionError("the model restores nothing")
+
+    refused(edited(table, tmp_path, change), "RestoreV2, which reads a file that is not that of its own variables")
+
+
+def test_the_variable_of_a_path_that_another_name_may_write_to_is_no_asset(table: Path, tmp_path: Path) -> None:
+    def change(graph: Any) -> None:
+        asset = graph.asset_file_def[0].tensor_info.name
+        nodes = graph.graph_def.node
+        written = next(
+            node for node in nodes if node.op == "AssignVariableOp" and asset in (node.input[1], f"{node.input[1]}:0")
+        )
+        node = nodes.add(name="alias", op="VarHandleOp")
+        node.attr["shared_name"].s = written.input[0].encode()
+
+    refused(edited(table, tmp_path, change), "not one of its assets")
+
+
+def test_field_numbers_that_readers_cut_differently_are_refused(table: Path, tmp_path: Path) -> None:
+    from pocketserve.runtimes.flatbuffer import DamagedFileError
+
+    folder = edited(table, tmp_path, lambda graph: b"\x92\x80\x80\x80\x10\x00")  # 2 + 2 ** 29, a length, nothing
+    with pytest.raises(DamagedFileError, match="impossible number"):
+        read_meta_graphs(folder)
