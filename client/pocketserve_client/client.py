@@ -206,9 +206,10 @@ class Client:
         """Send raw input, get a labelled answer.
 
         Args:
-            data: a picture, sound or ``.npy`` file, as its bytes, its ``Path`` or opened in binary mode; a NumPy array,
-                which is sent as such a file and is the input tensor's values; or a JSON-like value (numbers,
-                features). A ``str`` is a text.
+            data: a picture, sound or ``.npy`` file, as its bytes, its ``Path`` or opened in binary mode; a Pillow
+                image; a NumPy array, which is sent as such a file: the input tensor's values in their own shape (a
+                leading batch dimension of 1 may be missing), or uint8 of shape [height, width, 3] in RGB for a model
+                that takes pictures; or a JSON-like value (numbers, features). A ``str`` is a text.
             top_k: entries of the answer at most.
             threshold: lowest score that is answered.
             annotate: ``png`` asks for the picture with the answer drawn on it instead of the answer, ``both`` for the

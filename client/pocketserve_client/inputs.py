@@ -17,6 +17,11 @@ from pocketserve_wire import strict_json
 RawInput = bytes | bytearray | memoryview | str | Path | BinaryIO | Sequence[Any] | Mapping[str, Any] | Array
 
 MAX_FILE_NAME: Final = 4096
+PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+"""Of Pillow's images, those that a PNG file can hold."""
+
+VAGUE_MODES: Final = ("F", "I")
+"""Of Pillow's images, those whose range of values nobody knows."""
 
 
 def raw_body(data: RawInput) -> bytes | memoryview:
@@ -39,6 +44,8 @@ def raw_body(data: RawInput) -> bytes | memoryview:
         if not isinstance(content, bytes | bytearray | memoryview):
             raise TypeError("the file is open for text: open it with 'rb', or give its Path")
         return memoryview(content).cast("B")
+    if callable(getattr(data, "getexif", None)):
+        return _png(data)
     try:
         return strict_json.dumps(data)
     except TypeError:
@@ -51,6 +58,16 @@ def with_hint(error: ServerError, data: RawInput) -> ServerError:
         hint = f"a str is a text: give Path({data!r}) to send that file"
         return ServerError(error.status, error.code, error.message, hint)
     return error
+
+
+def _png(image: Any) -> memoryview:
+    """A Pillow image as a PNG file, with the EXIF data that say how it is turned. Pillow itself is not needed here."""
+    if image.mode in VAGUE_MODES:
+        raise TypeError(f"a Pillow image of mode {image.mode} has no known white: convert it to L or RGB")
+    file = io.BytesIO()
+    kept = image if image.mode in PNG_MODES else image.convert("RGB")
+    kept.save(file, "PNG", exif=image.getexif(), compress_level=1)  # time matters more than bytes to this machine
+    return file.getbuffer()
 
 
 def _npy(array: Array) -> memoryview:
@@ -75,8 +92,8 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     raise TypeError(
-        f"predict() takes bytes, a Path, a file, an array, or JSON-like values, and this is a {type(value).__name__}; "
-        "tensors by name go to infer()"
+        "predict() takes bytes, a Path, a file, an array, a Pillow image, or JSON-like values, and this is a "
+        f"{type(value).__name__}; tensors by name go to infer()"
     )
 
 

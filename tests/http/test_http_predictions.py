@@ -191,7 +191,7 @@ FEATURE_FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "mixed rows": ([{"sepal_length": 1, "sepal_width": 1, "petal_length": 1}, [1, 2, 3]], "row 1"),
     "too few": ([1, 2], "2 values are no whole row"),
-    "none": ([], "cannot take 0 values"),
+    "none": ([], "got JSON of shape [0]"),
 }
 
 

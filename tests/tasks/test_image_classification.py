@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pocketserve.repository.sections import ImageOptions
-from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tasks.base import NO_HINTS, AnswerOptions
 from pocketserve.tasks.image_classification import ImageClassification
 from pocketserve.tasks.labels import Labels, mismatch
 from pocketserve.tasks.picture_input import PictureInput, picture_shape
@@ -133,14 +133,93 @@ def test_numbers_instead_of_a_picture() -> None:
         assert (task().prepare(memoryview(body)).runs[0]["image"] == numbers).all()
 
 
+def npy(array: Array) -> memoryview:
+    """The bytes of an .npy file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getbuffer()
+
+
+INPUTS: dict[str, dict[str, Any]] = {
+    "floats": {},
+    "channels first": {"shape": (1, 3, 2, 4), "mean": (10.0, 20.0, 30.0), "std": (1.0, 2.0, 4.0)},
+    "free batch": {"shape": (-1, 3, 2, 4)},
+    "free size": {"shape": (-1, -1, -1, 3), "size": (4, 2)},
+    "UINT8, blue first": {"datatype": "UINT8", "color": "bgr"},
+    "quantised": {"datatype": "INT8", "quantization": Quantization(0.5, -3), "mean": (100.0,), "std": (1.0,)},
+    "grey, inverted": {"shape": (1, 2, 4, 1), "invert": "always"},
+    "another size": {"shape": (1, 7, 5, 3), "resize": "letterbox"},
+}
+PICTURES: dict[str, Array] = {
+    "RGB": PIXELS,
+    "grey": PIXELS[..., 0],
+    "RGBA": np.dstack([PIXELS, PIXELS[..., 0]]),
+    "large": np.arange(20 * 30 * 3, dtype=np.uint32).astype(np.uint8).reshape(20, 30, 3),
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize("case", INPUTS)
+def test_an_array_of_pixels_is_the_picture(case: str, kind: str) -> None:
+    """uint8 [height, width, channels], alone or as a batch of one, gives what its PNG file gives, drawing included."""
+    asked, pixels, file = task(**INPUTS[case]), PICTURES[kind], io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    expected, context = (one := asked.prepare(file.getbuffer())).runs[0]["image"], one.context
+    sent = [pixels, np.asfortranarray(pixels)] + ([pixels[..., np.newaxis]] if pixels.ndim == 2 else [pixels[None]])
+    for array in sent[: 2 if array_is_the_tensor(asked, pixels) else 3]:
+        found = asked.prepare(npy(array))
+        assert found.context == context
+        np.testing.assert_array_equal(found.runs[0]["image"], expected)
+    drawn = [asked.annotate(body, NO_HINTS, [], [], context) for body in (file.getbuffer(), npy(pixels))]
+    assert drawn[0] == drawn[1]
+
+
+def array_is_the_tensor(asked: ImageClassification, pixels: Array) -> bool:
+    """Whether a batch of one is what the model takes: the tensor itself comes first."""
+    array = asked.prepare(npy(pixels)).runs[0]["image"]
+    return array.dtype == np.uint8 and array.shape == (1, *pixels.shape)
+
+
+def test_an_array_of_the_tensors_own_kind_is_the_tensor() -> None:
+    """UINT8 in the model's own shape is passed on as it is: no colours change places."""
+    asked = task(datatype="UINT8", color="bgr")
+    assert (asked.prepare(npy(PIXELS[None])).runs[0]["image"] == PIXELS).all()
+    assert (asked.prepare(npy(PIXELS)).runs[0]["image"][0] == PIXELS[..., ::-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "array", "got"),
+    [
+        ({"shape": (-1, 3, 2, 4)}, np.zeros((2, 4, 3), np.float32), "FP32 [2, 4, 3]"),
+        ({"shape": (-1, 3, 2, 4)}, np.zeros((3, 2, 4), np.int16), "INT16 [3, 2, 4]"),
+        ({"shape": (-1, 2, 4, 3)}, np.zeros((2, 2, 4, 3), np.float32), "FP32 [2, 2, 4, 3]"),
+        ({"shape": (-1, 2, 4, 3)}, np.zeros((2, 2, 4, 3), np.uint8), "UINT8 [2, 2, 4, 3]; send a picture as its file"),
+        ({"shape": (-1, 3, 2, 5)}, np.zeros((3, 2, 5), np.uint8), "UINT8 [3, 2, 5]; send a picture as its file"),
+        ({"shape": (-1, -1, -1, 3), "size": (4, 2)}, np.zeros((1, 3, 3, 3), np.float32), "FP32 [1, 3, 3, 3]"),
+    ],
+)
+def test_arrays_that_a_model_would_misread(options: dict[str, Any], array: Array, got: str) -> None:
+    """Other layouts, other datatypes and batches of which only the first picture would be answered."""
+    with pytest.raises(ApiError) as caught:
+        task(**options).prepare(npy(array))
+    assert caught.value.code is ErrorCode.INVALID_INPUT
+    assert caught.value.message.endswith(f"got {got}" if ";" not in got else f"got {got}, or convert the array")
+    assert caught.value.message.startswith("input 'image': expected FP32 [1, ")
+
+
+def test_pixels_have_the_same_limit_as_files() -> None:
+    with pytest.raises(ApiError, match="the limit is 1000"):
+        task().prepare(npy(np.zeros((11, 100, 3), np.uint8)))
+
+
 @pytest.mark.parametrize(
     ("body", "code", "part"),
     [
         (b"", ErrorCode.INVALID_INPUT, "empty"),
         (b"hello", ErrorCode.INVALID_INPUT, "not a picture"),
-        (b"[1, 2]", ErrorCode.INVALID_INPUT, "cannot take 2 values"),
+        (b"[1, 2]", ErrorCode.INVALID_INPUT, "got JSON of shape"),
         (b"[1, 2", ErrorCode.MALFORMED_JSON, "JSON"),
-        (b"{}", ErrorCode.INVALID_INPUT, "cannot take 1 value"),
+        (b"{}", ErrorCode.INVALID_INPUT, "got an object"),
     ],
 )
 def test_bodies_that_are_refused(body: bytes, code: ErrorCode, part: str) -> None:

@@ -64,6 +64,7 @@ WRAPPED: dict[str, tuple[bytes, dict[str, Any]]] = {
     "npy of two channels": (npy(tone(channels=2)), {}),
     "npy of 16-bit integers": (npy((SECOND[:, 0] * 32767).astype(np.int16)), {}),
     "JSON": (json.dumps(SECOND[:, 0].tolist()).encode(), {}),
+    "JSON of 16-bit integers": (json.dumps((SECOND[:, 0] * 32767).astype(int).tolist()).encode(), {}),
 }
 
 
@@ -143,8 +144,19 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "JSON of a huge integer": (b"[1" + b"0" * 400 + b"]", {}, "numbers from -1 to 1"),
     "JSON of no numbers": (b"[NaN]", {}, "no numbers"),
     "nothing in JSON": (b"[]", {}, "holds no samples"),
-    "npy of words": (npy(np.array(["a"])), {}, "must hold numbers"),
-    "npy of a cube": (npy(np.zeros((2, 2, 2))), {}, "must hold numbers"),
+    "npy of words": (npy(np.array(["a"])), {}, "must hold real numbers from -1 to 1 or 16-bit integers"),
+    "npy of a cube": (npy(np.zeros((2, 2, 2))), {}, r"got float64 \[2, 2, 2\]"),
+    "channels in front": (npy(np.zeros((2, 4000))), {}, r"\[samples, channels\], got float64 \[2, 4000\]"),
+    "npy of 8-bit integers": (npy(np.zeros(9, np.int8)), {}, "16-bit integers, .*, got int8"),
+    "npy of bytes": (npy(np.zeros(9, np.uint8)), {}, r"got uint8 \[9\]"),
+    "npy of 32-bit integers": (npy(np.array([0, 2**20], np.int32)), {}, "16-bit integers, .*, got int32 with others"),
+    "npy of 16-bit samples as reals": (
+        npy(SECOND[:, 0] * 32767),
+        {},
+        "from -1 to 1 or 16-bit integers, .*, got float64",
+    ),
+    "JSON of 32-bit integers": (b"[0, 100000]", {}, "16-bit integers, .*, got int64 with others"),
+    "JSON of 16-bit samples as reals": (b"[0.5, 1000]", {}, "from -1 to 1 or 16-bit integers, .*, got float64"),
 }
 
 

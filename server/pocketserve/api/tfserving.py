@@ -17,9 +17,9 @@ import numpy as np
 from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.bindings import Bindings
 from pocketserve.service import ModelStatus, Service
+from pocketserve.tasks.arrays import nested
 from pocketserve.tensors import Array, TensorSpec, to_array
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor, oip, strict_json
-from pocketserve_wire.limits import MAX_JSON_DEPTH
 from pocketserve_wire.tensor import from_json_values, invalid
 
 _DTYPES = {"BOOL": "DT_BOOL", "FP16": "DT_HALF", "BF16": "DT_BFLOAT16", "FP32": "DT_FLOAT", "FP64": "DT_DOUBLE",
@@ -190,31 +190,10 @@ def _column(spec: TensorSpec, values: Any) -> Tensor:
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{where}: {spec.datatype} cannot be sent in this API")
     # A quantised input takes real numbers here: JSON callers know nothing of its scale.
     datatype = DATATYPES["FP32" if spec.quantization is not None else spec.datatype]
-    shape: list[int] = []
-    level = values
-    while isinstance(level, list):
-        shape.append(len(level))
-        if len(shape) > MAX_JSON_DEPTH or not level:
-            break
-        level = level[0]
-    flat = _flatten(values, shape, 0, where)
+    shape, flat = nested(values, where)
     if datatype.name == "BYTES":
-        return Tensor(spec.name, "BYTES", tuple(shape), [_text(value, where) for value in flat])
-    return Tensor(spec.name, datatype.name, tuple(shape), from_json_values(flat, datatype, tuple(shape), where))
-
-
-def _flatten(values: Any, shape: list[int], depth: int, where: str) -> list[Any]:
-    if depth == len(shape):
-        if isinstance(values, list):
-            raise invalid(where, "the nested arrays are not rectangular")
-        return [values]
-    if not isinstance(values, list) or len(values) != shape[depth]:
-        raise invalid(where, "the nested arrays are not rectangular")
-    if depth == len(shape) - 1:
-        if any(isinstance(value, list) for value in values):
-            raise invalid(where, "the nested arrays are not rectangular")
-        return values
-    return [leaf for value in values for leaf in _flatten(value, shape, depth + 1, where)]
+        return Tensor(spec.name, "BYTES", shape, [_text(value, where) for value in flat])
+    return Tensor(spec.name, datatype.name, shape, from_json_values(flat, datatype, shape, where))
 
 
 def _text(value: Any, where: str) -> bytes:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import numpy as np
 
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tensors import Array, TensorSpec, datatype_of, to_array
-from pocketserve.wording import counted
-from pocketserve_wire import DATATYPES, Tensor, strict_json
-from pocketserve_wire.tensor import from_json_values
+from pocketserve_wire import DATATYPES, ApiError, Tensor, strict_json
+from pocketserve_wire.limits import MAX_JSON_DEPTH
+from pocketserve_wire.strict_json import json_type
+from pocketserve_wire.tensor import from_json_values, invalid
 
 NPY_MAGIC = b"\x93NUMPY"
 
@@ -42,8 +44,23 @@ def read_npy(body: memoryview) -> Array:
     return np.asarray(array, order="C")
 
 
+def picture_in(array: Array) -> Array | None:
+    """The pixels of a uint8 array that is one picture: grey, RGB or RGBA, as OpenCV's users and Pillow have them.
+
+    Returns:
+        uint8 of shape [height, width] or [height, width, 3 or 4], without a copy; None for what is no picture.
+    """
+    if array.dtype != np.uint8 or 0 in array.shape:
+        return None
+    if array.shape[:1] == (1,) and (array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in (1, 3, 4))):
+        array = array[0]
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    return array if array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4)) else None
+
+
 def read_values(body: memoryview, spec: TensorSpec) -> Array:
-    """One input's values from a JSON array, number or ``.npy`` file, shaped to the spec.
+    """One input's values from a JSON array, number or ``.npy`` file; see :func:`fit_shape`.
 
     Raises:
         ApiError: INVALID_INPUT or INVALID_TENSOR.
@@ -54,34 +71,41 @@ def read_values(body: memoryview, spec: TensorSpec) -> Array:
 
 
 def fit_values(values: Any, spec: TensorSpec) -> Array:
-    """JSON values as an array of the spec's datatype and shape.
+    """JSON values as an array of the spec's datatype, in the shape that their nesting has.
 
-    A quantised input takes real numbers. The count decides the size of one variable dimension, the first.
+    A quantised input takes real numbers.
 
     Raises:
         ApiError: INVALID_INPUT or INVALID_TENSOR.
     """
-    listed = values if isinstance(values, list) else [values]
-    count = _count(listed)
+    where = f"input {spec.name!r}"
+    sent, flat = nested(values, where)
     datatype = DATATYPES["FP32" if spec.quantization else spec.datatype]
-    shape = _resolve(spec, count)
-    data = from_json_values(listed, datatype, shape, f"input {spec.name!r}")
-    return to_array(Tensor(spec.name, datatype.name, shape, data))
+    shape = fit_shape(sent, spec) if flat else None
+    if shape is None:
+        raise _misfit(spec, f"JSON of shape {list(sent)}" if isinstance(values, list) else json_type(values))
+    return to_array(Tensor(spec.name, datatype.name, shape, from_json_values(flat, datatype, shape, where)))
 
 
 def fit_array(array: Array, spec: TensorSpec) -> Array:
-    """An array as the spec's datatype and shape; a missing leading dimension of 1 is added.
+    """An array as the spec's datatype, in its own shape.
+
+    Numbers keep their meaning: whole numbers of 8 and 16 bits are pixels, samples or codes, so they are no real
+    numbers, and only integers of a quantised input's own datatype are its codes.
 
     Raises:
         ApiError: INVALID_INPUT.
     """
+    dtype = array.dtype
     wanted = np.dtype(DATATYPES[spec.datatype].typestr)
-    real = np.dtype(np.float32)
-    if spec.quantization and array.dtype.kind == "f":
-        wanted = real
-    if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
-        raise invalid_input(f"input {spec.name!r} needs {spec.datatype}, the array holds {array.dtype}")
-    shape = array.shape if spec.accepts(array.shape) else _resolve(spec, array.size)
+    if dtype.kind == "f" and spec.quantization:
+        wanted = np.dtype(np.float32)
+    elif spec.open and not dtype.kind == wanted.kind == "f":
+        wanted = dtype
+    shape = fit_shape(array.shape, spec)
+    if shape is None or not _same_meaning(dtype, wanted, spec):
+        got = f"{datatype_of(dtype)} {list(array.shape)}"
+        raise _misfit(spec, got, "; send a picture as its file, or convert the array" if dtype == np.uint8 else "")
     with np.errstate(over="ignore"):
         fitted = array.astype(wanted, copy=False)
     wrapped = wanted.kind in "iu" and not np.array_equal(fitted, array)
@@ -91,21 +115,69 @@ def fit_array(array: Array, spec: TensorSpec) -> Array:
     return fitted.reshape(shape)
 
 
-def _resolve(spec: TensorSpec, count: int) -> tuple[int, ...]:
-    shape = list(spec.shape)
-    variable = [index for index, dim in enumerate(shape) if dim < 0]
-    for index in variable[1:]:
-        shape[index] = 1
-    if variable:
-        known = int(np.prod([dim for index, dim in enumerate(shape) if index != variable[0]], dtype=np.int64))
-        if known and count and count % known == 0:
-            shape[variable[0]] = count // known
-        else:
-            shape[variable[0]] = 1
-    if int(np.prod(shape, dtype=np.int64)) != count:
-        raise invalid_input(f"input {spec.name!r} of shape {list(spec.shape)} cannot take {counted(count, 'value')}")
-    return tuple(shape)
+def fit_shape(sent: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...] | None:
+    """The shape in which a model takes numbers that were sent in another; None where it would misread them.
+
+    Every element keeps its place. A leading batch dimension of 1 may be missing; where the model's shape is fixed, so
+    may any dimension of 1; and one flat list is read in row-major order where at most one dimension is free.
+    """
+    if spec.open or spec.accepts(sent):
+        return sent
+    count = math.prod(sent)
+    if count and spec.shape[:1] in ((1,), (-1,)) and spec.accepts((1, *sent)):
+        return (1, *sent)
+    free = spec.shape.count(-1)
+    if not free and [dim for dim in sent if dim != 1] == [dim for dim in spec.shape if dim != 1]:
+        return spec.shape
+    known = math.prod(dim for dim in spec.shape if dim >= 0)
+    if len(sent) > 1 or not count or free > 1 or not known or count % known or (count != known and not free):
+        return None
+    return tuple(count // known if dim < 0 else dim for dim in spec.shape)
 
 
-def _count(values: list[Any]) -> int:
-    return sum(_count(value) if isinstance(value, list) else 1 for value in values)
+def nested(values: Any, where: str) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape that nested JSON arrays have, and their leaves in row-major order.
+
+    Args:
+        where: what they are, for the error.
+
+    Raises:
+        ApiError: INVALID_TENSOR where they are not rectangular.
+    """
+    shape: list[int] = []
+    level = values
+    while isinstance(level, list):
+        shape.append(len(level))
+        if len(shape) > MAX_JSON_DEPTH or not level:
+            break
+        level = level[0]
+    return tuple(shape), _leaves(values, shape, 0, where)
+
+
+def _leaves(values: Any, shape: list[int], depth: int, where: str) -> list[Any]:
+    if depth == len(shape):
+        if isinstance(values, list):
+            raise invalid(where, "the nested arrays are not rectangular")
+        return [values]
+    if not isinstance(values, list) or len(values) != shape[depth]:
+        raise invalid(where, "the nested arrays are not rectangular")
+    if depth == len(shape) - 1:
+        if any(isinstance(value, list) for value in values):
+            raise invalid(where, "the nested arrays are not rectangular")
+        return values
+    return [leaf for value in values for leaf in _leaves(value, shape, depth + 1, where)]
+
+
+def _same_meaning(dtype: np.dtype[Any], wanted: np.dtype[Any], spec: TensorSpec) -> bool:
+    """Whether numbers of one type mean the same in the other."""
+    if dtype == wanted:
+        return True
+    whole = dtype.kind in "iu"
+    if spec.datatype == "BF16" or dtype.kind == "b" or (whole and spec.quantization):
+        return False
+    return np.can_cast(dtype, wanted, "same_kind") and not (whole and wanted.kind == "f" and dtype.itemsize < 4)
+
+
+def _misfit(spec: TensorSpec, got: str, way_out: str = "") -> ApiError:
+    also = " or FP32" if spec.quantization else ""
+    return invalid_input(f"input {spec.name!r}: expected {spec.datatype}{also} {list(spec.shape)}, got {got}{way_out}")

@@ -14,6 +14,9 @@ from pocketserve.tensors import Array
 
 FORMATS = ("nv21", "yuv420", "rgba", "rgb", "gray")
 _BYTES = {"rgba": 4, "rgb": 3, "gray": 1}
+_STEPS = {**_BYTES, "nv21": 2}
+"""Bytes from value to value, where the format itself says so."""
+
 _NEEDS_FORMAT = ("width", "height", "rotation", "row_stride", "uv_row_stride", "pixel_stride")
 
 
@@ -64,6 +67,8 @@ def read_frame(body: memoryview, hints: Hints, max_pixels: int, *, halved: bool 
     """
     width, height = frame_size(hints, max_pixels)
     kind = hints.values["format"]
+    if kind in _STEPS and hints.values.get("pixel_stride", _STEPS[kind]) != _STEPS[kind]:
+        raise invalid_parameter(f"format={kind} has a pixel_stride of {_STEPS[kind]}")
     if kind not in ("nv21", "yuv420"):
         return np.ascontiguousarray(_turned(_packed(body, hints, _BYTES[kind]), hints))
     if width % 2 or height % 2:

@@ -38,6 +38,9 @@ class PictureInput:
         self.options = options
         self.max_pixels = max_pixels
         self.shape, self.channels_first = picture_shape(spec, options.size)
+        high, wide, deep = self.shape.height, self.shape.width, self.shape.channels
+        one = (1, deep, high, wide) if self.channels_first else (1, high, wide, deep)
+        self._one = dataclasses.replace(spec, shape=one)  # of several pictures only the first would be answered
 
     @property
     def size(self) -> tuple[int, int]:
@@ -47,17 +50,25 @@ class PictureInput:
     def read(self, body: memoryview, hints: Hints = NO_HINTS) -> tuple[Array, Placement]:
         """The input tensor, and where the picture lies in it.
 
-        Numbers (JSON, ``.npy``) are the tensor itself: then the input counts as the picture.
+        Numbers (JSON, ``.npy``) are the tensor itself: then the input counts as the picture. An array of uint8 is a
+        picture in RGB, unless it has the tensor's own datatype and shape.
 
         Raises:
             ApiError: INVALID_INPUT, INVALID_PARAMETER, INVALID_TENSOR or MALFORMED_JSON.
         """
         if not len(body):
             raise invalid_input("the body is empty; send a picture")
-        if is_tensor(body, hints):
-            return arrays.read_values(body, self.spec), whole(self.size)
+        if is_tensor(body, hints) or self._is_own(body, hints):
+            return arrays.read_values(body, self._one), whole(self.size)
         pixels, placement = read_picture(body, self.shape, self.options, self.max_pixels, hints)
         return self._normalise(pixels), placement
+
+    def _is_own(self, body: memoryview, hints: Hints) -> bool:
+        """Whether an array of pixels is just what the model takes; then it is passed on as it is."""
+        if self._one.datatype != "UINT8" or is_frame(hints) or not arrays.is_npy(body):
+            return False
+        array = arrays.read_npy(body)
+        return array.dtype == np.uint8 and array.shape == self._one.shape
 
     def describe(self) -> str:
         """What happens to a picture, in words."""
@@ -139,8 +150,12 @@ def takes_picture(facts: ModelFacts) -> bool:
 
 
 def is_tensor(body: memoryview, hints: Hints) -> bool:
-    """Whether a body holds numbers rather than a picture."""
-    return not is_frame(hints) and (arrays.is_npy(body) or arrays.looks_like_json(body))
+    """Whether a body holds numbers rather than a picture. An array of uint8 may be one."""
+    if is_frame(hints):
+        return False
+    if arrays.is_npy(body):
+        return arrays.picture_in(arrays.read_npy(body)) is None
+    return arrays.looks_like_json(body)
 
 
 def picture_shape(spec: TensorSpec, size: tuple[int, int] | None = None) -> tuple[PictureShape, bool]:

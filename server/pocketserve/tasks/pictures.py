@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pocketserve.repository.sections import ImageOptions
+from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.frames import frame_size, is_frame, read_frame
 from pocketserve.tasks.geometry import Area, Placement, place
@@ -191,6 +192,9 @@ def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
         width, height = frame_size(hints, max_pixels)
         halved = min(width / size[0], height / size[1]) >= 2 and "region" not in hints.values
         return PIL.Image.fromarray(read_frame(body, hints, max_pixels, halved=halved))
+    if arrays.is_npy(body) and (pixels := arrays.picture_in(arrays.read_npy(body))) is not None:
+        _check_size((pixels.shape[1], pixels.shape[0]), max_pixels)
+        return PIL.Image.fromarray(pixels)
     file = body.obj
     assert isinstance(file, bytes)
     PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded

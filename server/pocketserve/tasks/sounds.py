@@ -12,7 +12,18 @@ from pocketserve.tasks.base import Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.features import Features, features_of
 from pocketserve.tasks.resampling import resample
-from pocketserve.tasks.wav import FLOAT, MAX_FRAMES, PCM, SampleFormat, Sound, check_rate, decode, is_wav, read_wav
+from pocketserve.tasks.wav import (
+    FLOAT,
+    MAX_CHANNELS,
+    MAX_FRAMES,
+    PCM,
+    SampleFormat,
+    Sound,
+    check_rate,
+    decode,
+    is_wav,
+    read_wav,
+)
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
 from pocketserve_wire.records import dataclass
@@ -22,6 +33,10 @@ RAW_FORMATS = {"pcm8": (PCM, 1), "pcm16": (PCM, 2), "pcm24": (PCM, 3), "pcm32": 
 
 RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate")
 FOREIGN = {b"ID3": "MP3", b"fLaC": "FLAC", b"OggS": "Ogg", b"FORM": "AIFF", b".snd": "AU", b"caff": "CAF"}
+MOST_REAL = 4.0
+"""Of a real sample in an array: 12 dB above full scale, which mixing may leave. More are 16-bit samples as reals."""
+
+FITTING = "real numbers from -1 to 1 or 16-bit integers, of shape [samples] or [samples, channels]"
 MAX_WINDOWS = 100_000
 MAX_PREPARED = 1 << 26
 """Samples in all windows of a request together: 256 MiB. Windows that overlap much fill it sooner."""
@@ -193,9 +208,14 @@ class SoundInput:
     def _of_array(self, array: Array, hints: Hints, *, mono: bool) -> Sound:
         """Samples as numbers: [n] or [n, channels]; integers are 16-bit samples."""
         rate = hints.values.get("rate", self.rate)
-        if array.dtype.kind not in "fi" or array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] > 64):
-            raise invalid_input("an array of sound must hold numbers of shape [samples] or [samples, channels]")
-        reals = array.astype("<f8") / (1.0 if array.dtype.kind == "f" else 32768.0)
+        shape = array.shape
+        if array.dtype.kind not in "fi" or array.ndim not in (1, 2) or (array.ndim == 2 and shape[1] > MAX_CHANNELS):
+            raise invalid_input(f"an array of sound must hold {FITTING}, got {array.dtype} {list(shape)}")
+        whole = array.dtype.kind == "i"
+        lowest, highest = (-32768, 32767) if whole else (-MOST_REAL, MOST_REAL)
+        if array.dtype == np.int8 or (array.size and (array.min() < lowest or array.max() > highest)):
+            raise invalid_input(f"an array of sound must hold {FITTING}, got {array.dtype} with others")
+        reals = array.astype("<f8") / (32768.0 if whole else 1.0)
         channels = 1 if array.ndim == 1 else array.shape[1]
         form = SampleFormat(FLOAT, max(1, channels), rate, 8)
         return decode(memoryview(reals.tobytes()), form, self._options.max_seconds, mono=mono)
@@ -282,8 +302,12 @@ def _normalize(samples: Array, how: str) -> Array:
 
 
 def _listed(body: memoryview) -> Array:
+    """Samples in JSON: whole numbers are 16-bit samples, unless none is beyond 1."""
+    values = strict_json.loads(body)
     try:
-        array = np.asarray(strict_json.loads(body), dtype=np.float64)
+        array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):  # the last: an integer beyond FP64
-        raise invalid_input("a JSON array of sound must hold numbers from -1 to 1") from None
-    return array
+        raise invalid_input(f"a JSON array of sound must hold {FITTING}") from None
+    with np.errstate(invalid="ignore"):
+        whole = array.size > 0 and bool((array == np.rint(array)).all() and np.abs(array).max() > 1)
+    return array.astype(np.int64) if whole and np.abs(array).max() < 2**31 else array
