@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketserve.engine.byte_budget import ByteBudget
-from pocketserve.tasks.wanted import holding, holding_of, while_wanted
+from pocketserve.tasks.wanted import hold, holding_of, while_wanted
 from pocketserve_wire import ApiError, ErrorCode
 
 LIMIT_S = 30.0
@@ -91,18 +91,39 @@ def test_who_gives_up_leaves_the_line() -> None:
     assert budget.held == 0
 
 
-def test_a_nested_block_holds_nothing_more() -> None:
+def test_a_preparation_holds_once_and_until_its_end() -> None:
     budget = ByteBudget(10)
-    with while_wanted(pytest.fail, budget), holding(8), holding(8), holding_of(budget, 8, pytest.fail):
+    with while_wanted(pytest.fail, budget):
+        hold(8)
+        hold(8)
+        with holding_of(budget, 8, pytest.fail):
+            assert budget.held == 8
         assert budget.held == 8
-    with holding(8):  # outside of a request there are no bounds
-        assert budget.held == 0
+    assert budget.held == 0
+    hold(8)  # outside of a request there are no bounds
+    assert budget.held == 0
+
+
+def test_what_a_request_holds_already_is_enough_for_its_preparation() -> None:
+    budget = ByteBudget(10)
+    with holding_of(budget, 8, pytest.fail):
+        with while_wanted(pytest.fail, budget):
+            hold(8)
+        assert budget.held == 8
+    assert budget.held == 0
 
 
 def test_a_failure_gives_back_too() -> None:
     budget = ByteBudget(10)
-    with pytest.raises(KeyError), while_wanted(pytest.fail, budget), holding(8):
-        raise KeyError
-    with while_wanted(pytest.fail, budget), holding(10):
+
+    def fail() -> None:
+        with while_wanted(pytest.fail, budget):
+            hold(8)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with while_wanted(pytest.fail, budget):
+        hold(10)
         assert budget.held == 10
     assert budget.held == 0

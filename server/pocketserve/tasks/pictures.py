@@ -6,7 +6,7 @@ import io
 import math
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_param
 from pocketserve.tasks.frames import frame_size, is_frame, read_frame
 from pocketserve.tasks.geometry import Area, Placement, place
 from pocketserve.tasks.picture_headers import MAX_SCANS, scans_of, size_to_hold
-from pocketserve.tasks.wanted import check_wanted, holding, wanted
+from pocketserve.tasks.wanted import check_wanted, hold, wanted
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
 from pocketserve_wire.records import dataclass
@@ -90,11 +90,10 @@ def read_picture(
         upright_size = frame_size(hints, max_pixels) if is_frame(hints) else upright(image)
         region = _region(hints, upright_size)
         placement = place(upright_size, size, how, region, options.crop_fraction or 1.0)
-        with _decoding(image, mode, placement, max_pixels) as decoded:
-            coloured = convert(turn_upright(decoded), mode)
-            check_wanted()
-            sized = _resize(coloured, placement, options, region)
-            pixels = np.asarray(sized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
+        coloured = _decode(image, mode, placement, max_pixels)
+        check_wanted()
+        sized = _resize(coloured, placement, options, region)
+        pixels = np.asarray(sized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
     if options.color == "bgr":
         pixels = pixels[..., ::-1]
     return _invert(pixels, options.invert), placement
@@ -115,10 +114,9 @@ def read_whole(
         width, height = frame_size(hints, max_pixels) if is_frame(hints) else upright(image)
         scale = min(1.0, longest / max(width, height))
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        with _decoding(image, "RGB", place((width, height), size, "stretch"), max_pixels) as decoded:
-            picture = convert(turn_upright(decoded), "RGB")
-            check_wanted()
-            picture = picture.resize(size, reducing_gap=2.0) if picture.size != size else picture.copy()
+        picture = _decode(image, "RGB", place((width, height), size, "stretch"), max_pixels)
+        check_wanted()
+        picture = picture.resize(size, reducing_gap=2.0) if picture.size != size else picture.copy()
     return picture, (width, height)
 
 
@@ -141,33 +139,31 @@ def _reading(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, i
     else:
         file = bytes(body)  # Pillow wants bytes, and shares them
         body, at_once = memoryview(file), size_to_hold(file)  # opening a GIF or WebP already allocates
-    with ExitStack() as stack:
-        if at_once is not None:
-            stack.enter_context(_room(at_once, max_pixels))
-        image = stack.enter_context(_open(body, hints, max_pixels, size))
+    if at_once is not None:
+        _make_room(at_once, max_pixels)
+    with _open(body, hints, max_pixels, size) as image:
         if at_once is None and image.format not in SCALABLE:  # already asking a PNG for its EXIF data decodes it
-            stack.enter_context(_room(image.size, max_pixels))
+            _make_room(image.size, max_pixels)
         yield image
 
 
-@contextmanager
-def _decoding(image: Image, mode: str, placement: Placement, max_pixels: int) -> Iterator[Image]:
-    """Decode the picture, with room for its pixels."""
+def _decode(image: Image, mode: str, placement: Placement, max_pixels: int) -> Image:
+    """Decode the picture, with room for its pixels, and turn it upright."""
     _scale_while_decoding(image, mode, placement, max_pixels)
-    with _room(image.size, max_pixels):
-        image.load()
-        check_wanted()
-        yield image
+    _make_room(image.size, max_pixels)
+    image.load()
+    check_wanted()
+    return convert(turn_upright(image), mode)
 
 
-def _room(size: tuple[int, int], max_pixels: int) -> AbstractContextManager[None]:
-    """Room for so many pixels in the memory that all requests share.
+def _make_room(size: tuple[int, int], max_pixels: int) -> None:
+    """Hold so many pixels of the memory that all requests share.
 
     Raises:
         ApiError: INVALID_INPUT, there are too many.
     """
     _check_size(size, max_pixels)
-    return holding(size[0] * size[1] * BYTES_PER_PIXEL)
+    hold(size[0] * size[1] * BYTES_PER_PIXEL)
 
 
 class _CheckedFile(io.BytesIO):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -25,6 +25,7 @@ class Budget(Protocol):
 class _Asking(threading.local):
     check: Callable[[], None] | None = None
     budget: Budget | None = None
+    held: ExitStack | None = None
     holds: bool = False
 
 
@@ -37,23 +38,30 @@ def while_wanted(check: Callable[[], None], budget: Budget | None = None) -> Ite
 
     Args:
         check: raises what the request is answered with once nobody wants it.
-        budget: where :func:`holding` takes its bytes from; None is without bounds.
+        budget: where :func:`hold` takes its bytes from, which are given back at the end; None is without bounds.
     """
-    before = _asking.check, _asking.budget
-    _asking.check, _asking.budget = check, budget
+    before = _asking.check, _asking.budget, _asking.held
+    _asking.check, _asking.budget, _asking.held = check, budget, None
     try:
         yield
     finally:
-        _asking.check, _asking.budget = before
+        held = _asking.held
+        _asking.check, _asking.budget, _asking.held = before
+        if held is not None:
+            held.close()
 
 
-def holding(count: int) -> AbstractContextManager[None]:
-    """Hold bytes of the budget that all requests share while the block runs; wait until there is room.
+def hold(count: int) -> None:
+    """Hold bytes of the budget that all requests share until the preparation ends; wait until there is room.
+
+    Not for a block of its own: what was decoded lives as long as the functions that it was decoded in.
 
     Raises:
         ApiError: CANCELLED, DEADLINE_EXCEEDED.
     """
-    return holding_of(_asking.budget, count, check_wanted)
+    if _asking.budget is not None and not _asking.holds:
+        _asking.held = ExitStack()
+        _asking.held.enter_context(holding_of(_asking.budget, count, check_wanted))
 
 
 def holding_of(budget: Budget | None, count: int, check: Callable[[], None]) -> AbstractContextManager[None]:
