@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pocketserve.engine.bindings import Bindings
-from pocketserve.engine.running import Running
 from pocketserve.tensors import Array, TensorSpec, check_against, quantize, to_array
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import InferRequest, RequestedOutput, raw_input
 from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from pocketserve.engine.running import Running
 
 Bound = tuple[TensorSpec, str]
 """A tensor as callers see it, and the session's own name for it."""

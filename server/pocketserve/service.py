@@ -248,8 +248,9 @@ class Service:
         if self.quarantine is None:
             return
         try:
-            for version in self.entry(name).versions.values():
-                self.quarantine.release(version)
+            entry = self.entry(name)
+            for version in entry.versions.values():
+                self.quarantine.release(entry, version)
         except ModelLoadError as error:
             raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {error}") from None
 
@@ -558,7 +559,7 @@ class Service:
         state = self.engine.state(entry.name, version.name)
         reason = self.engine.failure(entry.name, version.name) or version.problem
         if reason is None and state is State.ON_DEMAND:
-            reason = missing_framework(version.kind) or self._quarantined(version)
+            reason = missing_framework(version.kind) or self._quarantined(entry, version)
             state = State.FAILED if reason else state
         if version.problem is not None:
             state = State.FAILED
@@ -568,8 +569,8 @@ class Service:
         ready = state in (State.READY, State.ON_DEMAND) or self.engine.running(entry.name, version.name) is not None
         return ModelStatus(entry.name, version.name, state, ready, reason)
 
-    def _quarantined(self, version: VersionEntry) -> str | None:
-        return self.quarantine.known_reason(version) if self.quarantine is not None else None
+    def _quarantined(self, entry: ModelEntry, version: VersionEntry) -> str | None:
+        return self.quarantine.known_reason(entry, version) if self.quarantine is not None else None
 
     def _deadline(self) -> float:
         """When the longest wait that the settings allow is over."""

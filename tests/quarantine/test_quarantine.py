@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from places import copy_folder
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import content_digest, version_files
-from pocketserve.repository.scan import VersionEntry, scan
+from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.registry import KINDS
 from pocketserve_client import Client, ServerError
@@ -31,15 +32,20 @@ HANGS = "import threading\nthreading.Event().wait()\ndef build(): ...\n"
 SWALLOWS = "import time\nhoard = bytearray(300 << 20)\ntime.sleep(90)\ndef build(): ...\n"
 
 
-def entry(folder: Path, name: str = "m") -> VersionEntry:
-    """The default version of a model in a folder."""
+Found = tuple[ModelEntry, VersionEntry]
+
+
+def entry(folder: Path, name: str = "m") -> Found:
+    """A model in a folder, and its default version."""
     model = scan(folder)[name]
-    return model.versions[model.default_version]
+    return model, model.versions[model.default_version]
 
 
-def check(quarantine: Quarantine, version: VersionEntry) -> None:
+def check(quarantine: Quarantine, found: Found) -> None:
     """Ask the quarantine as loading does."""
-    quarantine.check(version, ModelSource(version.path, options=version.options))
+    model, version = found
+    declared = {"inputs": model.manifest.inputs, "outputs": model.manifest.outputs}
+    quarantine.check(model, version, ModelSource(version.path, options=version.options, **declared))
 
 
 @pytest.fixture
@@ -85,8 +91,9 @@ from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-version = scan(Path(sys.argv[1]))["m"].versions["tflite"]
-Quarantine(Path(sys.argv[2]), TrialLimits(timeout=120)).check(version, ModelSource(version.path))
+model = scan(Path(sys.argv[1]))["m"]
+version = model.versions["tflite"]
+Quarantine(Path(sys.argv[2]), TrialLimits(timeout=120)).check(model, version, ModelSource(version.path))
 """
 
 
@@ -100,9 +107,9 @@ def test_a_full_disk_is_no_fault_of_a_file(folder: Path, tmp_path: Path) -> None
 def test_a_changed_file_is_tried_again(quarantine: Quarantine, folder: Path) -> None:
     """The verdict belongs to the content, not to the name."""
     check(quarantine, entry(folder))
-    before = quarantine.key(entry(folder))
+    before = quarantine.key(*entry(folder))
     shutil.copy(MODELS / "diabetes" / "diabetes.tflite", folder / "m.tflite")
-    assert quarantine.key(entry(folder)) != before
+    assert quarantine.key(*entry(folder)) != before
     check(quarantine, entry(folder))
 
 
@@ -142,9 +149,10 @@ def test_what_harms_its_loader_is_kept_away(tmp_path: Path, code: str, limit_s: 
     for _ in range(2):
         with pytest.raises(ModelLoadError, match=f"in quarantine: {reason}; .*inspect --release"):
             check(quarantine, version)
-    assert quarantine.known_reason(version) is not None
-    assert quarantine.release(version) is True
-    assert quarantine.known_reason(version) is None
+    assert quarantine.known_reason(*version) is not None
+    assert Quarantine(tmp_path / "state", TrialLimits()).known_reason(*version) is not None, "a restart forgets it"
+    assert quarantine.release(*version) is True
+    assert quarantine.known_reason(*version) is None
 
 
 @pytest.mark.onnx
@@ -175,6 +183,48 @@ def test_nothing_but_nan(quarantine: Quarantine, tmp_path: Path, free: bool) -> 
         check(quarantine, entry(tmp_path / "models"))
 
 
+def masked_mean(onnx: Any, *, damaged: bool) -> Any:
+    """A text classifier's end: a mean over the words of a mask, of which zeros have none: 0 / 0."""
+    node, info, proto = onnx.helper.make_node, onnx.helper.make_tensor_value_info, onnx.TensorProto
+    steps = [
+        node("Gather", ["words", "input_ids"], ["embedded"]),
+        node("Cast", ["attention_mask"], ["mask"], to=proto.FLOAT),
+        node("Unsqueeze", ["mask", "last"], ["column"]),
+        node("Mul", ["embedded", "column"], ["kept"]),
+        node("ReduceSum", ["kept", "middle"], ["sum"], keepdims=0),
+        node("ReduceSum", ["mask", "middle"], ["count"], keepdims=1),
+        node("Div", ["sum", "count"], ["logits"]),
+    ]
+    words = np.full((7, 2), np.nan if damaged else 1, np.float32)
+    numbers = {"words": words, "last": np.array([-1]), "middle": np.array([1])}
+    graph = onnx.helper.make_graph(
+        steps,
+        "g",
+        [info(name, proto.INT64, ["n", "t"]) for name in ("input_ids", "attention_mask")],
+        [info("logits", proto.FLOAT, ["n", 2])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in numbers.items()],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.onnx
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_masked_mean_is_no_damage(quarantine: Quarantine, tmp_path: Path, damaged: bool) -> None:
+    """NaN for zeros alone lets the file pass and is noted; NaN for all does not, and the ways out are named."""
+    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    (tmp_path / "models").mkdir()
+    onnx.save(masked_mean(onnx, damaged=damaged), tmp_path / "models" / "m.onnx")
+    found = entry(tmp_path / "models")
+    if damaged:
+        ways = "'logits' is not a number throughout.*`pocketserve serve --no-quarantine`.*inspect --release"
+        with pytest.raises(ModelLoadError, match=ways):
+            check(quarantine, found)
+        return
+    check(quarantine, found)
+    kept = VerdictStore(tmp_path / "state" / "verdicts.json").get(quarantine.key(*found))
+    assert kept is not None and kept.reason == "its output 'logits' is not a number where only zeros go in"
+
+
 @pytest.mark.onnx
 @pytest.mark.parametrize(
     ("operator", "output", "reason"),
@@ -196,6 +246,65 @@ def test_long_names(quarantine: Quarantine, tmp_path: Path, operator: str, outpu
     with pytest.raises(ModelLoadError, match=reason) as caught:
         check(quarantine, entry(tmp_path / "models"))
     assert len(str(caught.value)) < 1200
+
+
+def test_all_that_decides_counts_for_the_verdict(quarantine: Quarantine, folder: Path) -> None:
+    """Labels, what they are called, the manifest and ``task.py`` are tried with the model; what people read is not."""
+    model = folder / "n"
+    model.mkdir()
+    shutil.move(folder / "m.tflite", model / "m.tflite")
+    seen = [quarantine.key(*entry(folder, "n"))]
+    for name, content in (
+        ("labels.txt", "one\n"),
+        ("labels.txt", "other\n"),
+        ("vocab.txt", "word\n"),
+        ("task.py", "def answer(outputs, options, context): return []\n"),
+        ("model.toml", 'labels = "names.txt"\n'),
+        ("names.txt", "one\n"),
+        ("model.toml", 'labels = "names.txt"\n[translations]\nde = "de.txt"\n'),
+        ("de.txt", "eins\n"),
+        ("de.txt", "zwei\n"),
+    ):
+        (model / name).write_text(content)
+        seen.append(quarantine.key(*entry(folder, "n")))
+    assert len(set(seen)) == len(seen)
+    (model / "README.md").write_text("of no account")
+    manifest = (model / "model.toml").read_text()
+    (model / "model.toml").write_text(f'# a remark\ndescription = "new"\n{manifest}')
+    assert quarantine.key(*entry(folder, "n")) == seen[-1]
+
+
+def test_a_task_is_set_up_in_the_trial(quarantine: Quarantine, folder: Path) -> None:
+    """What ends the process that sets a model's task up ends the trial's, and the verdict holds for that file."""
+    model = folder / "n"
+    model.mkdir()
+    shutil.move(folder / "m.tflite", model / "m.tflite")
+    (model / "task.py").write_text("import os\nos.abort()\n")
+    with pytest.raises(ModelLoadError, match=r"in quarantine: it crashed its framework \(SIGABRT\)"):
+        check(quarantine, entry(folder, "n"))
+    (model / "task.py").write_text("def answer(outputs, options, context): return []\n")
+    check(quarantine, entry(folder, "n"))
+
+
+@pytest.mark.onnx
+def test_a_steps_cost_counts_for_the_trial(tmp_path: Path) -> None:
+    """A picture as large as a manifest may ask for takes its memory in the trial, not first in the server."""
+    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    model = tmp_path / "models" / "m"
+    model.mkdir(parents=True)
+    ports = [
+        onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, "h", "w"]),
+        onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 3]),
+    ]
+    steps = [onnx.helper.make_node("ReduceMax", ["x", "axes"], ["y"], keepdims=0)]
+    axes = onnx.numpy_helper.from_array(np.array([2, 3]), "axes")
+    graph = onnx.helper.make_graph(steps, "g", ports[:1], ports[1:], [axes])
+    opset = [onnx.helper.make_opsetid("", 21)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=10), model / "m.onnx")
+    (model / "model.toml").write_text('task = "image-classification"\n[image]\nwidth = 16000\nheight = 16000\n')
+    quarantine = Quarantine(tmp_path / "state", TrialLimits(timeout=60, memory=400 << 20))
+    with pytest.raises(ModelLoadError, match="it took more than 400 MiB of memory"):
+        check(quarantine, entry(tmp_path / "models"))
 
 
 def test_a_refusal_is_not_remembered(quarantine: Quarantine, folder: Path) -> None:
@@ -229,7 +338,7 @@ def test_all_files_of_a_version_count(tmp_path: Path) -> None:
         (folder / other).write_text("one")
         if name == "model.py":
             (folder / "model.toml").write_text('[versions.v]\nfile = "model.py"\nweights = "w.pt"\n')
-        version = entry(tmp_path / name)
+        _, version = entry(tmp_path / name)
         before = content_digest(version)
         (folder / other).write_text("two")
         assert content_digest(version) != before, name
@@ -257,7 +366,7 @@ def test_external_data_counts_and_siblings_do_not(tmp_path: Path) -> None:
         size_threshold=0,
     )
     (folder / "m.onnx.txt").write_text("beside it")
-    version = entry(tmp_path)
+    _, version = entry(tmp_path)
     assert [path.name for path in version_files(version)] == ["m.onnx", "weights.bin"]
     before = content_digest(version)
     (folder / "m.onnx.txt").write_text("changed")
@@ -272,7 +381,8 @@ def test_what_is_no_plain_file_is_refused(quarantine: Quarantine, folder: Path, 
     if name == "pipe":
         (folder / "m.tflite").unlink()
         os.mkfifo(folder / "m.tflite")
-        version = VersionEntry("tflite", KINDS[0], folder / "m.tflite")
+        model = VersionEntry("tflite", KINDS[0], folder / "m.tflite")
+        version = ModelEntry("m", folder, {"tflite": model}, "tflite"), model
     else:
         (folder / "s").mkdir()
         (folder / "s" / "saved_model.pb").write_bytes(b"x")
@@ -324,7 +434,9 @@ def test_release_tries_again(new_server: StartServer, folder: Path, tmp_path: Pa
     """A model in quarantine says so, also after a restart; releasing it loads it if it is good after all."""
     state = tmp_path / "state"
     store = VerdictStore(state / "verdicts.json")
-    store.put(Quarantine(state, TrialLimits()).key(entry(folder)), Verdict(False, "it crashed its framework (SIGSEGV)"))
+    store.put(
+        Quarantine(state, TrialLimits()).key(*entry(folder)), Verdict(False, "it crashed its framework (SIGSEGV)")
+    )
     server = new_server(folder, "--state-dir", str(state))
     with Client(server.url, server.token) as client:
         with pytest.raises(ServerError, match="in quarantine: it crashed"):

@@ -427,7 +427,10 @@ FILES = {
     "impossible date": (b"threads = 2026-13-45\n", "model.toml: "),
     "not UTF-8": (b'description = "\xff"', "model.toml: cannot be read: "),
     "UTF-16": ("threads = 1".encode("utf-16"), "model.toml: "),
-    "too large": (b"#" * (MAX_MANIFEST_BYTES + 1), f"model.toml: larger than {MAX_MANIFEST_BYTES} bytes"),
+    "too large": (
+        b"#" * (MAX_MANIFEST_BYTES + 1),
+        f"model.toml: cannot be read: it is larger than {MAX_MANIFEST_BYTES} bytes",
+    ),
     "nested too deep": (b"a = " + b"[" * 100_000, "model.toml: "),
     "a number of 5,000 digits": (b"threads = " + b"9" * 5000, "model.toml: cannot be read: "),
     "a hexadecimal number of 5,000 digits": (

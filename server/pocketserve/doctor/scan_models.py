@@ -69,7 +69,7 @@ def _quarantined(entries: Any, state_dir: Path) -> Iterator[dict[str, Any]]:
     for entry, version in versions:
         if version.kind.name in kinds and version.problem is None:
             try:
-                key = quarantine.key(version)
+                key = quarantine.key(entry, version)
             except ModelLoadError:
                 continue
             if key in bad:

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pocketserve.engine.bindings import Bindings, bind
+from pocketserve.engine.bindings import Bindings
+from pocketserve.engine.setup import set_up
 from pocketserve.engine.tuned import NOT_TUNED, Threads, Tuned, threads_for
 from pocketserve.engine.tuning_store import AGAIN, TuningStore
 from pocketserve.quarantine.quarantine import Quarantine
 from pocketserve.repository.files import Stamp, check_digest, content_digest, stamp, version_files
-from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import (
     ModelLoadError,
@@ -24,9 +24,7 @@ from pocketserve.runtimes.base import (
 )
 from pocketserve.runtimes.registry import missing_framework, runtime_for
 from pocketserve.tasks.base import Task
-from pocketserve.tasks.facts import ModelFacts, properties_of
-from pocketserve.tasks.selection import select_task
-from pocketserve.tensors import Array, zeros
+from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
 
@@ -191,7 +189,7 @@ def _load(
     )
     files = stamp(version_files(version))
     if quarantine is not None:
-        quarantine.check(version, source, deadline)
+        quarantine.check(entry, version, source, deadline)
     elif version.sha256 is not None:
         check_digest(version)
     tuned = _tuned(version, quarantine, tuning)
@@ -202,35 +200,23 @@ def _load(
         tuned, source = NOT_TUNED, plain
         sessions = [runtime.open(source) for _ in range(manifest.instances)]
     _refuse_changed(version, files)
-    points = _entry_points(sessions[0], manifest)
-    inputs, outputs = points[None][0].specs, points[None][1].specs
-    properties = properties_of(version, sessions[0])
-    task = select_task(ModelFacts(entry, version, inputs, outputs, properties, max_image_pixels))
+    made = set_up(entry, version, sessions[0], max_image_pixels)
     return LoadedModel(
         entry=entry,
         version=version,
         sessions=sessions,
-        entry_points=points,
-        task=task,
+        entry_points=made.entry_points,
+        task=made.task,
         platform=runtime.platform,
         memory_bytes=sum(session.memory_bytes for session in sessions),
-        feedback=_feedback(entry, *points[None]),
-        first_state=_first_state(entry, points[None][0]),
+        feedback=made.feedback,
+        first_state=made.first_state,
         open_session=lambda: _open_again(entry, version, runtime, source, files),
         threads=source.threads,
         source=source,
         files=files,
         tuned=tuned,
     )
-
-
-def _entry_points(session: Session, manifest: Manifest) -> dict[str | None, tuple[Bindings, Bindings]]:
-    """Inputs and outputs by signature; None is the main entry point, the only one that the manifest speaks of."""
-    main = bind(session.inputs, manifest.inputs, "input"), bind(session.outputs, manifest.outputs, "output")
-    points: dict[str | None, tuple[Bindings, Bindings]] = {None: main}
-    for name, signature in session.signatures.items():
-        points[name] = (bind(signature.inputs, (), "input"), bind(signature.outputs, (), "output"))
-    return points
 
 
 def _tuned(version: VersionEntry, quarantine: Quarantine | None, tuning: TuningStore | None) -> Tuned:
@@ -270,26 +256,6 @@ def _refuse_changed(version: VersionEntry, files: Stamp) -> None:
         raise ModelLoadError("its files changed meanwhile; load the model again")
 
 
-def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[str, str]:
-    """The manifest's feedback in the session's own names.
-
-    Raises:
-        ModelLoadError: a name that the model does not have, or tensors that cannot be exchanged.
-    """
-    own: dict[str, str] = {}
-    for taken, given in entry.manifest.state.feedback.items():
-        for name, bound, what in ((taken, inputs, "input"), (given, outputs, "output")):
-            if name not in bound.by_name:
-                raise ModelLoadError(f"model.toml: state.feedback names {what} {name!r}; the model has {bound.names()}")
-        (spec, mine), (source, theirs) = inputs.by_name[taken], outputs.by_name[given]
-        if spec.datatype != source.datatype:
-            raise ModelLoadError(
-                f"model.toml: state.feedback: {given!r} is {source.datatype}, but {taken!r} takes {spec.datatype}"
-            )
-        own[mine] = theirs
-    return own
-
-
 def _check_options(version: VersionEntry, known: frozenset[str]) -> None:
     unknown = sorted(set(version.options) - known)
     if unknown:
@@ -308,22 +274,3 @@ def _contained(path: Path, folder: Path) -> Path:
 
 def _failed(entry: ModelEntry, version: VersionEntry, reason: str) -> str:
     return f"failed to load {entry.name!r} version {version.name!r}: {reason}"
-
-
-def _first_state(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
-    """Zeros for the inputs of the manifest's feedback, by the session's own names.
-
-    Raises:
-        ModelLoadError: the manifest begins with a shape that the input does not take.
-    """
-    state = entry.manifest.state
-    first: dict[str, Array] = {}
-    for taken in state.feedback:
-        spec, own = inputs.by_name[taken]
-        shape = state.start.get(taken)
-        if shape is not None and not spec.open and not spec.accepts(shape):
-            raise ModelLoadError(
-                f"model.toml: state.start.{taken} is {list(shape)}, but the input's shape is {list(spec.shape)}"
-            )
-        first[own] = zeros(spec if shape is None else dataclasses.replace(spec, shape=shape))
-    return first

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from pocketserve.quarantine.trial import describe
 from pocketserve.quarantine.verdicts import Verdict
+from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.registry import kind_named
+from pocketserve.runtimes.registry import Kind
 from pocketserve_wire import ApiError, ErrorCode
 
 WATCH_INTERVAL_S = 0.05
@@ -33,19 +34,23 @@ class TrialProcess:
     """A process that loads and runs one version, in a working folder of its own.
 
     Args:
-        kind: the kind's name.
         state_dir: where the working folder is made.
         timeout: seconds from its start to its answer.
         memory: resident bytes that it may take.
     """
 
-    def __init__(self, kind: str, source: ModelSource, state_dir: Path, timeout: float, memory: int) -> None:
-        self._kind, self._timeout, self._memory = kind, timeout, memory
-        self._request = {
-            **describe(kind, source),
-            "data_limit": memory + HEADROOM_BYTES,
-            "alarm": math.ceil(timeout) + ALARM_MARGIN_S,
-        }
+    def __init__(
+        self,
+        entry: ModelEntry,
+        version: VersionEntry,
+        source: ModelSource,
+        state_dir: Path,
+        timeout: float,
+        memory: int,
+    ) -> None:
+        self._kind, self._timeout, self._memory = version.kind, timeout, memory
+        limits = {"data_limit": memory + HEADROOM_BYTES, "alarm": math.ceil(timeout) + ALARM_MARGIN_S}
+        self._request = describe(entry, version, source, **limits)
         self._state_dir = state_dir
         self._stack = ExitStack()
 
@@ -68,8 +73,9 @@ class TrialProcess:
         with self._stack:
             if self._process.returncode is None:
                 self.end()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
 
     def judge(self) -> Verdict:
         """Wait for its end and say what it means.
@@ -80,7 +86,7 @@ class TrialProcess:
                 a newer framework or another manifest may change it.
         """
         try:
-            fault = _watch(self._process, json.dumps(self._request).encode(), self._timeout, self._memory)
+            fault = _watch(self._process, self._request, self._timeout, self._memory)
         finally:
             self.end()
         verdict = _judge(fault, self._process.returncode, _answer(self._process))
@@ -132,15 +138,16 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, memory: int) -> str:
-    """Wait for the end; returns what limit was broken, or nothing."""
+    """Hand the request over and wait for the end; returns what limit was broken, or nothing."""
     assert process.stdin is not None
+    os.set_blocking(process.stdin.fileno(), False)  # a long one does not fit into the pipe before somebody reads
     ends = time.monotonic() + timeout
-    try:
-        process.stdin.write(request)
-        process.stdin.close()
-    except OSError:  # it ended before it read: its exit code tells why
-        pass
+    left = memoryview(request)
     while True:
+        if left:
+            left = left[_written(process.stdin.fileno(), left) :]
+            if not left:
+                process.stdin.close()
         try:
             process.wait(WATCH_INTERVAL_S)
             return ""
@@ -149,6 +156,16 @@ def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, mem
                 return f"it did not finish loading and running within {timeout:g} s"
             if _resident_bytes(process.pid) > memory:
                 return f"it took more than {memory // 2**20} MiB of memory"
+
+
+def _written(pipe: int, data: memoryview) -> int:
+    """How much of it the pipe took; all of it where nobody reads any more: the exit code tells why."""
+    try:
+        return os.write(pipe, data)
+    except BlockingIOError:
+        return 0
+    except OSError:
+        return len(data)
 
 
 def _judge(fault: str, exit_code: int | None, answer: bytes) -> Verdict:
@@ -170,14 +187,13 @@ def _judge(fault: str, exit_code: int | None, answer: bytes) -> Verdict:
     return Verdict(result["outcome"] == "good", result["reason"], result["runtime"])
 
 
-def _check_framework(kind: str, folder: str, timeout: float) -> None:
+def _check_framework(kind: Kind, folder: str, timeout: float) -> None:
     """A file is not to blame for a framework that does not even import without it.
 
     Raises:
         RuntimeMissingError: the framework's import ends its process, or does not end.
     """
-    known = kind_named(kind)
-    for package in known.packages if known is not None else ():
+    for package in kind.packages:
         if importlib.util.find_spec(package) is None:
             continue
         command = [sys.executable, "-c", f"import {package}"]

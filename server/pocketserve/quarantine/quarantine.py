@@ -5,19 +5,22 @@ A trial costs one extra process per new file, once. It is never on the path of a
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
 import math
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketserve.engine.cores import available_memory
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
-from pocketserve.repository.files import Stamp, check_digest, content_digest, stamp, version_files
-from pocketserve.repository.scan import VersionEntry
+from pocketserve.repository.files import Stamp, check_digest, digest, stamp, version_files
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.repository.side_files import side_digest, side_files
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
@@ -58,12 +61,12 @@ class Quarantine:
         self._state_dir = state_dir
         self._limits = limits
         self._store = VerdictStore(state_dir / "verdicts.json")
-        self._digests: dict[str, tuple[Stamp, str]] = {}
+        self._digests: dict[object, tuple[Stamp, str]] = {}
         # One trial at a time: each may take as much memory as a whole framework.
         self._trial = threading.Lock()
         self._process: TrialProcess | None = None
 
-    def check(self, version: VersionEntry, source: ModelSource, deadline: float = math.inf) -> None:
+    def check(self, entry: ModelEntry, version: VersionEntry, source: ModelSource, deadline: float = math.inf) -> None:
         """Let a version pass, or say why not.
 
         Args:
@@ -74,30 +77,35 @@ class Quarantine:
             RuntimeMissingError: the framework is missing.
         """
         check_digest(version, self.content(version))
-        key = self.key(version)
-        verdict = self._store.get(key) or self._try(key, version, source, deadline)
+        key = self.key(entry, version)
+        verdict = self._store.get(key) or self._try(key, entry, version, source, deadline)
         if not verdict.ok:
             raise ModelLoadError(_in_quarantine(verdict))
 
-    def known_reason(self, version: VersionEntry) -> str | None:
-        """Why a version is in quarantine, if that is known without reading the file; else None."""
-        known = self._digests.get(version.path.as_posix())
-        if known is None:
+    def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
+        """Why a version is in quarantine, if that is known without reading its files; else None."""
+        verdicts = self._store.refused_at(version.path)
+        if not verdicts:
             return None
-        verdict = self._store.get(_key(version, known[1]))
-        return None if verdict is None or verdict.ok else _in_quarantine(verdict)
+        try:
+            seen = _seen(entry, version)
+        except (ModelLoadError, OSError):
+            return None  # loading it says why
+        return next((_in_quarantine(verdict) for verdict in verdicts if verdict.seen == seen), None)
 
-    def release(self, version: VersionEntry) -> bool:
+    def release(self, entry: ModelEntry, version: VersionEntry) -> bool:
         """Forget the verdict on a version, so that it is tried again; whether there was one."""
-        return self._store.remove(self.key(version))
+        return self._store.remove(self.key(entry, version))
 
-    def key(self, version: VersionEntry) -> str:
-        """What a verdict is about: the kind, the content, and the options that decide how it is loaded.
+    def key(self, entry: ModelEntry, version: VersionEntry) -> str:
+        """What a verdict is about: the kind, the content, and all else that decides how it is loaded and asked.
 
         Raises:
             ModelLoadError: a file cannot be read.
         """
-        return _key(version, self.content(version))
+        sides = self._known((entry.folder, version.path), side_files(entry, version), side_digest, entry.folder)
+        decided = hashlib.sha256(f"{_options(version)}\n{_manifest(entry)}\n{sides}".encode(errors="surrogateescape"))
+        return f"{version.kind.name}:{self.content(version)}:{decided.hexdigest()}"
 
     def content(self, version: VersionEntry) -> str:
         """The SHA-256 of the content. A file that has not changed is not hashed again.
@@ -105,11 +113,16 @@ class Quarantine:
         Raises:
             ModelLoadError: a file cannot be read.
         """
-        now = stamp(version_files(version))
-        name = version.path.as_posix()
+        files = version_files(version)
+        base = version.path if version.path.is_dir() else version.path.parent
+        return self._known(version.path, files, digest, base)
+
+    def _known(self, name: object, files: list[Path], of: Callable[[Sequence[Path], Path], str], base: Path) -> str:
+        """A digest of files, taken again only where their stamp has changed."""
+        now = stamp(files)
         known = self._digests.get(name)
         if known is None or known[0] != now:
-            known = self._digests[name] = (now, content_digest(version))
+            known = self._digests[name] = (now, of(files, base))
         return known[1]
 
     def close(self) -> None:
@@ -118,18 +131,18 @@ class Quarantine:
         if process is not None:
             process.end()
 
-    def _run(self, version: VersionEntry, source: ModelSource) -> Verdict:
+    def _run(self, entry: ModelEntry, version: VersionEntry, source: ModelSource) -> Verdict:
         from pocketserve.quarantine.process import TrialProcess  # late: known files need no process
 
         timeout, memory = self._limits.timeout, self._limits.memory_bytes()
-        with TrialProcess(version.kind.name, source, self._state_dir, timeout, memory) as process:
+        with TrialProcess(entry, version, source, self._state_dir, timeout, memory) as process:
             self._process = process
             try:
                 return process.judge()
             finally:
                 self._process = None
 
-    def _try(self, key: str, version: VersionEntry, source: ModelSource, deadline: float) -> Verdict:
+    def _try(self, key: str, entry: ModelEntry, version: VersionEntry, source: ModelSource, deadline: float) -> Verdict:
         if not self._trial.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
             raise ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while another file was tried")
         try:
@@ -137,25 +150,35 @@ class Quarantine:
             if known is not None:
                 return known
             started = time.monotonic()
-            verdict = self._run(version, source)
+            verdict = self._run(entry, version, source)
             log.info("tried %s in %.2f s: %s", version.path.name, time.monotonic() - started, verdict.reason or "good")
-            if self.key(version) != key:
+            if self.key(entry, version) != key:
                 raise ModelLoadError("its files changed while they were tried; load the model again")
+            if not verdict.ok:
+                verdict = dataclasses.replace(verdict, path=str(version.path), seen=_seen(entry, version))
             self._store.put(key, verdict)
         finally:
             self._trial.release()
         return verdict
 
 
-def _key(version: VersionEntry, content: str) -> str:
-    """Options are part of it: a delegate, which is native code, must not profit from a trial without it."""
-    if not version.options:
-        return f"{version.kind.name}:{content}"
+def _options(version: VersionEntry) -> str:
+    """A delegate, which is native code, must not profit from a trial without it."""
     options = json.dumps(dict(version.options), sort_keys=True, default=str)
     delegate = version.options.get("delegate")
-    library = version.path.parent / delegate if isinstance(delegate, str) else None
-    options += str(stamp([library])) if library is not None else ""
-    return f"{version.kind.name}:{content}:{hashlib.sha256(options.encode()).hexdigest()}"
+    return options + (str(stamp([version.path.parent / delegate])) if isinstance(delegate, str) else "")
+
+
+def _manifest(entry: ModelEntry) -> str:
+    """What a manifest says, but for what only people read and what it says of other versions."""
+    return repr(dataclasses.replace(entry.manifest, description="", license="", versions={}, default_version=None))
+
+
+def _seen(entry: ModelEntry, version: VersionEntry) -> str:
+    """What changes with the files of a version, told without reading them: after a restart, listings go by it."""
+    files = stamp([*version_files(version), *side_files(entry, version)])
+    told = f"{version.kind.name}\n{files}\n{_options(version)}\n{_manifest(entry)}"
+    return hashlib.sha256(told.encode(errors="surrogateescape")).hexdigest()
 
 
 def _in_quarantine(verdict: Verdict) -> str:

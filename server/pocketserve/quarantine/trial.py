@@ -1,142 +1,160 @@
-"""The throw-away process: loads a model, runs it, and says how it went.
+"""The throw-away process: loads a model, sets up all that its files decide, runs it, and says how it went.
 
-Run as ``python -m pocketserve.quarantine.trial``: the model's description comes as JSON on standard input, the result
-goes as one JSON line to standard output. Whatever a framework prints goes to standard error.
+Run as ``python -m pocketserve.quarantine.trial``: the model's description comes pickled on standard input, from the
+server alone; the result goes as one JSON line to standard output. Whatever a framework prints goes to standard error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
+import pickle
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from pocketserve.engine.setup import Setup, set_up
+from pocketserve.quarantine.made_up import (
+    Make,
+    enlarged,
+    made_body,
+    make_inputs,
+    masks_of_ones,
+    ones,
+    small_numbers,
+)
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.request_inputs import collect
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Session
-from pocketserve.runtimes.registry import kind_named, runtime_for
-from pocketserve.tensors import Array, TensorSpec, zeros
-
-MAX_TRIAL_ELEMENTS = 1 << 26
-"""Inputs larger than this are not made up: the trial only loads such a model."""
+from pocketserve.runtimes.registry import runtime_for
+from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tensors import Array, to_tensor, zeros
 
 MAX_REASON = 1000
 """Characters; a file's own words may be in it, and nobody reads the pipe before the trial has ended."""
 
-_LARGER = 64
-"""A size of which strides and windows leave something."""
+MAX_PIXELS = 1 << 20
+"""Of a made-up picture, which has four."""
+
+MAX_RUNS = 4
+"""Runs that a made-up body is given; a long window makes one of a short sound."""
 
 
 def main() -> int:
     """Try the model that standard input describes."""
-    request = json.load(sys.stdin)
+    request = pickle.load(sys.stdin.buffer)
     answer_to = os.dup(1)
     os.dup2(2, 1)  # frameworks print to standard output
     _limit(int(request["data_limit"]))
     signal.alarm(int(request["alarm"]))
-    result = try_model(request)
+    result = try_model(request["entry"], request["version"], request["source"])
     result["reason"] = result["reason"][:MAX_REASON]
     os.write(answer_to, json.dumps(result).encode())
     return 0
 
 
-def describe(kind: str, source: ModelSource) -> dict[str, Any]:
-    """A model source as JSON, for the process that tries it."""
-    specs = {"inputs": source.inputs, "outputs": source.outputs}
-    return {
-        "kind": kind,
-        "path": str(source.path),
-        "threads": source.threads,
-        "options": dict(source.options),
-        **{key: [[s.name, s.datatype, list(s.shape)] for s in value] for key, value in specs.items()},
-    }
+def describe(entry: ModelEntry, version: VersionEntry, source: ModelSource, **limits: int) -> bytes:
+    """A model as bytes for the process that tries it: just what the server has read, whatever lies there by then."""
+    return pickle.dumps({"entry": entry, "version": version, "source": source, **limits})
 
 
-def try_model(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Load and run; returns ``outcome`` (good, missing, refused or hollow), ``reason`` and ``runtime``."""
-    kind = kind_named(request["kind"])
-    assert kind is not None
-    source = ModelSource(
-        path=Path(request["path"]),
-        threads=request["threads"],
-        options=request["options"],
-        inputs=tuple(TensorSpec(name, datatype, tuple(shape)) for name, datatype, shape in request["inputs"]),
-        outputs=tuple(TensorSpec(name, datatype, tuple(shape)) for name, datatype, shape in request["outputs"]),
-    )
+def try_model(entry: ModelEntry, version: VersionEntry, source: ModelSource) -> dict[str, str]:
+    """Load, set up and run; returns ``outcome`` (good, missing, refused or hollow), ``reason`` and ``runtime``."""
     try:
-        session = runtime_for(kind).open(source)
-    except RuntimeMissingError as error:
-        return {"outcome": "missing", "reason": str(error), "runtime": ""}
-    except ModelLoadError as error:
-        return {"outcome": "refused", "reason": str(error), "runtime": ""}
-    except Exception as error:  # frameworks raise anything on a bad file
-        return {"outcome": "refused", "reason": f"{type(error).__name__}: {str(error).strip()[:500]}", "runtime": ""}
+        session = runtime_for(version.kind).open(source)
+    except Exception as error:
+        return _refused(error)
     try:
-        reason = _run(session)
+        outcome, reason = _run(session, set_up(entry, version, session, MAX_PIXELS))
+    except Exception as error:
+        return _refused(error)
     finally:
         session.close()
-    outcome = "hollow" if reason else "good"
     return {"outcome": outcome, "reason": reason, "runtime": session.runtime}
 
 
-def _run(session: Session) -> str:
-    """Run on zeros and on small numbers; returns what is wrong with the answers, or nothing.
+def _refused(error: Exception) -> dict[str, str]:
+    if isinstance(error, RuntimeMissingError | ModelLoadError):
+        outcome = "missing" if isinstance(error, RuntimeMissingError) else "refused"
+        return {"outcome": outcome, "reason": str(error), "runtime": ""}
+    # Frameworks raise anything on a bad file.
+    return {"outcome": "refused", "reason": f"{type(error).__name__}: {str(error).strip()[:500]}", "runtime": ""}
+
+
+def _run(session: Session, made: Setup) -> tuple[str, str]:
+    """Run through the task's own steps, on zeros and on small numbers; returns the outcome, and why.
 
     A model that refuses made-up inputs is not bad: their sizes or values may make no sense to it.
     """
-    silent: list[set[str]] = []
-    for make in (zeros, _small_numbers):
-        found = _silent_outputs(session, make_inputs(session.inputs, make))
-        if found is None:
-            return ""
-        silent.append(found)
-    hollow = silent[0] & silent[1]
+    rehearsed = _rehearse(session, made)
+    silent = _silent(session, session.inputs, zeros) or set()
+    hollow = silent & (_silent(session, session.inputs, small_numbers) or set())
+    if hollow and rehearsed is not None:
+        hollow &= rehearsed
+    if hollow and rehearsed is None and any(spec.datatype[0] in "IUB" for spec in session.inputs):
+        hollow &= _silent_on_ones(session)
     if hollow and any(-1 in spec.shape[1:] for spec in session.inputs):
         # Of a picture of one pixel some graphs have no numbers left, and are good all the same.
-        larger = [_enlarged(spec) for spec in session.inputs]
-        hollow &= _silent_outputs(session, make_inputs(larger, _small_numbers)) or set()
-    return f"its output {min(hollow)!r} is not a number throughout; the file is probably damaged" if hollow else ""
+        hollow &= _silent(session, [enlarged(spec) for spec in session.inputs], ones) or set()
+    if hollow:
+        return "hollow", (
+            f"its output {min(hollow)!r:.300} is not a number throughout, whatever goes in; the file is probably "
+            "damaged; if it is meant to be so, `pocketserve serve --no-quarantine` serves it"
+        )
+    return "good", f"its output {min(silent)!r:.300} is not a number where only zeros go in" if silent else ""
 
 
-def _silent_outputs(session: Session, inputs: dict[str, Array] | None) -> set[str] | None:
+def _silent_on_ones(session: Session) -> set[str]:
+    """The outputs that are nothing but NaN for ones too: of zeros, a mean over a mask of zeros has no number."""
+    found = _silent(session, session.inputs, ones)  # None: 1 is beyond what it takes
+    return (_silent(session, session.inputs, masks_of_ones) if found is None else found) or set()
+
+
+def _silent(session: Session, specs: Any, make: Make) -> set[str] | None:
     """The outputs that are nothing but NaN; None if no run could tell."""
+    inputs = make_inputs(specs, make)
     if inputs is None:
         return None
     try:
-        outputs = session.run(inputs)
+        return _all_nan(session.run(inputs))
     except Exception:
         return None
-    return {name for name, array in outputs.items() if _is_nothing_but_nan(array)}
 
 
-def _enlarged(spec: TensorSpec) -> TensorSpec:
-    """With another size than 1 for its free dimensions, but for the first, which mostly counts rows."""
-    return replace(spec, shape=tuple(_LARGER if size == -1 and at else size for at, size in enumerate(spec.shape)))
+def _rehearse(session: Session, made: Setup) -> set[str] | None:
+    """Run a made-up body through the task's own steps, so that what these cost counts for the trial.
 
-
-def make_inputs(specs: Sequence[TensorSpec], make: Callable[[TensorSpec], Array]) -> dict[str, Array] | None:
-    """Made-up inputs, variable dimensions as 1; None where the file does not tell what it takes."""
-    if any(spec.open or math.prod(max(1, dim) for dim in spec.shape) > MAX_TRIAL_ELEMENTS for spec in specs):
+    Returns:
+        The outputs that are nothing but NaN; None where there is no such body, or the model does not take it.
+    """
+    given = made_body(made.task)
+    if given is None:
         return None
-    return {spec.name: make(spec) for spec in specs}
+    inputs, outputs = made.entry_points[None]
+    try:
+        prepared = made.task.prepare(*given)
+        results = []
+        for run in prepared.runs[:MAX_RUNS]:
+            tensors = [to_tensor(name, array) for name, array in run.items()]
+            checked = collect(tensors, inputs, row_by_row=True, first_state=made.first_state)
+            arrays = (
+                {name: array[:1] for name, array in checked.arrays.items()} if checked.row_by_row else checked.arrays
+            )
+            results.append(session.run({**checked.state, **arrays}))
+        named = [{s.name: result[outputs.by_name[s.name][1]] for s in outputs.specs} for result in results]
+        with np.errstate(all="ignore"), contextlib.suppress(Exception):
+            made.task.answer(named, AnswerOptions(), prepared.context)
+        return set.intersection(*map(_all_nan, results))
+    except Exception:
+        return None
 
 
-def _small_numbers(spec: TensorSpec) -> Array:
-    base = zeros(spec)
-    if base.dtype.kind != "f":
-        return base  # integers may be indices, which only 0 is sure to fit
-    noise: Array = np.random.default_rng(0).uniform(0.01, 1.0, base.shape).astype(base.dtype)
-    return noise
-
-
-def _is_nothing_but_nan(array: Array) -> bool:
-    return array.dtype.kind == "f" and array.size > 0 and bool(np.isnan(array).all())
+def _all_nan(outputs: Mapping[str, Array]) -> set[str]:
+    return {name for name, a in outputs.items() if a.dtype.kind == "f" and a.size and bool(np.isnan(a).all())}
 
 
 def _limit(data_bytes: int) -> None:

@@ -25,11 +25,15 @@ class Verdict:
         ok: whether the server may load the file.
         reason: why not, in words; for a good file, what the trial could not do.
         runtime: the framework that was tried, with its version.
+        path: where a file lay that was refused.
+        seen: what its files looked like then, see :meth:`~pocketserve.quarantine.quarantine.Quarantine.known_reason`.
     """
 
     ok: bool
     reason: str = ""
     runtime: str = ""
+    path: str = ""
+    seen: str = ""
 
 
 class VerdictStore:
@@ -76,6 +80,12 @@ class VerdictStore:
             self._refresh()
             return {key: verdict for key, verdict in self._verdicts.items() if not verdict.ok}
 
+    def refused_at(self, path: Path) -> list[Verdict]:
+        """The verdicts that keep what lies, or lay, at a path from being loaded."""
+        with self._lock:
+            self._refresh()
+            return [v for v in self._verdicts.values() if not v.ok and v.path == str(path)]
+
     def _refresh(self) -> None:
         try:
             status = self._path.stat()
@@ -108,7 +118,7 @@ def _parse(path: Path) -> dict[str, Verdict]:
         return {}
     entries = document.items() if isinstance(document, Mapping) else ()
     return {
-        str(key): Verdict(entry["ok"], str(entry.get("reason", "")), str(entry.get("runtime", "")))
+        str(key): Verdict(entry["ok"], *(str(entry.get(name, "")) for name in ("reason", "runtime", "path", "seen")))
         for key, entry in entries
         if isinstance(entry, Mapping) and isinstance(entry.get("ok"), bool)
     }

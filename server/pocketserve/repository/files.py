@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from pocketserve.plain_files import open_plain
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.repository.toml_table import is_contained_name
 from pocketserve.runtimes.base import ModelLoadError
@@ -111,11 +110,7 @@ def check_digest(version: VersionEntry, found: str | None = None) -> None:
 
 
 def _sha256(path: Path) -> str:
-    # Not blocking: a named pipe must be refused, not waited for.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path.name} is no regular file")
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

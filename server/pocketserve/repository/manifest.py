@@ -12,6 +12,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pocketserve.plain_files import read_plain
 from pocketserve.repository.sections import SECTIONS, TASKS
 from pocketserve.repository.toml_table import ManifestError, Table
 from pocketserve.tensors import TensorSpec
@@ -105,12 +106,12 @@ def read_manifest(path: Path) -> Manifest:
         ManifestError: for anything that is not as documented.
     """
     try:
-        if path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise ManifestError(f"{path.name}: larger than {MAX_MANIFEST_BYTES} bytes")
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_plain(path, MAX_MANIFEST_BYTES).decode("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ManifestError(f"{path.name}: not valid TOML: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an integer of too many digits
+    except OSError as error:
+        raise ManifestError(f"{path.name}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an integer of too many digits
         raise ManifestError(f"{path.name}: cannot be read: {error}") from None
     return parse_manifest(document, path.name)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from pocketserve.plain_files import read_plain
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.repository.side_files import folders_of, names_for, side_files
 from pocketserve.runtimes.base import ModelLoadError, Session
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_metadata import ModelMetadata
@@ -60,24 +61,32 @@ class ModelFacts:
         except DamagedFileError:
             return None  # the model runs without it; `inspect` says what is wrong with it
 
-    @property
-    def own_folder(self) -> Path | None:
-        """The folder that is this model's alone; None for a bare file, whose neighbours are other models."""
-        path = self.version.path
-        if path.is_dir():
-            return path
-        return self.entry.folder if self.entry.folder.name == self.entry.name else None
+    @functools.cached_property
+    def _side_files(self) -> list[Path]:
+        return side_files(self.entry, self.version)
 
     def beside(self, name: str) -> Path | None:
-        """A file next to the model in a folder of its own, with no link out of it; None where there is none."""
-        folders = [self.version.path.parent, self.own_folder] if self.own_folder is not None else []
-        for folder in folders:
-            path = folder / name if folder is not None else None
-            if path is not None and path.is_file():
-                real = Path(os.path.realpath(path))
-                if real.is_relative_to(os.path.realpath(self.entry.folder)):
-                    return path
-        return None
+        """A file of :mod:`~pocketserve.repository.side_files`, next to the model in a folder of its own or where its
+        manifest lies; None where there is none. No link leads out of the folder.
+        """
+        assert name in names_for(self.manifest), f"{name} is read, but counts for no verdict"
+        wanted = [folder / name for folder in folders_of(self.entry, self.version)]
+        return next((path for path in wanted if path in self._side_files), None)
+
+    def read_beside(self, path: Path, limit: int) -> bytes:
+        """What a file beside the model holds; it counts for the model's memory.
+
+        Args:
+            limit: bytes that it may have.
+
+        Raises:
+            ModelLoadError: it cannot be read, or is larger.
+        """
+        try:
+            content = read_plain(path, limit)
+        except OSError as error:
+            raise ModelLoadError(f"{path.name} beside the model cannot be read: {error.strerror}") from None
+        return content
 
     def json_beside(self, name: str) -> dict[str, Any]:
         """A JSON object next to the model, such as ``config.json``; empty where there is none.
@@ -89,10 +98,8 @@ class ModelFacts:
         if path is None:
             return {}
         try:
-            if path.stat().st_size > MAX_JSON_BYTES:
-                raise ModelLoadError(f"{name} beside the model is larger than {MAX_JSON_BYTES} bytes")
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            content = json.loads(self.read_beside(path, MAX_JSON_BYTES).decode("utf-8"))
+        except (ValueError, RecursionError) as error:
             raise ModelLoadError(f"{name} beside the model cannot be read: {str(error)[:200]}") from None
         if not isinstance(content, dict):
             raise ModelLoadError(f"{name} beside the model holds no JSON object")

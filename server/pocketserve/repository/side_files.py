@@ -1,0 +1,74 @@
+"""The files beside a model that tell how it is asked: labels, vocabularies, configurations, ``task.py``.
+
+The list is closed: a verdict of a trial holds for just these bytes, so a task that reads one more must name it here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pocketserve.plain_files import open_plain
+from pocketserve.repository.manifest import Manifest
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.repository.sections.words import TextOptions
+
+NAMES: Final = (
+    *("labels.txt", "config.json", "preprocessor_config.json", "task.py"),
+    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model", "1_Pooling/config.json"),
+)
+"""Read where they are there. What a manifest names comes on top."""
+
+MAX_BYTES: Final = 64 << 20
+"""The largest that any task reads. Of a larger one, which is refused, no byte counts."""
+
+
+def names_for(manifest: Manifest) -> tuple[str, ...]:
+    """Names of the files that a task may read, relative to one of :func:`folders_of`."""
+    named = (manifest.labels, *manifest.translations.values(), manifest.section(TextOptions).vocabulary)
+    return tuple(dict.fromkeys((*NAMES, *(name for name in named if name is not None))))
+
+
+def own_folder(entry: ModelEntry, version: VersionEntry) -> Path | None:
+    """The folder that is this model's alone; None for a bare file, whose neighbours are other models."""
+    if version.path.is_dir():
+        return version.path
+    return entry.folder if entry.folder.name == entry.name else None
+
+
+def folders_of(entry: ModelEntry, version: VersionEntry) -> Sequence[Path]:
+    """Where a version's side files may lie, the nearest first."""
+    own = own_folder(entry, version)
+    return () if own is None else tuple(dict.fromkeys((version.path.parent, own, entry.folder)))
+
+
+def side_files(entry: ModelEntry, version: VersionEntry) -> list[Path]:
+    """The side files that are there, in a fixed order; no link leads out of the model's folder."""
+    names, root = names_for(entry.manifest), os.path.realpath(entry.folder)
+    paths = (folder / name for folder in folders_of(entry, version) for name in names)
+    return [path for path in paths if path.is_file() and Path(os.path.realpath(path)).is_relative_to(root)]
+
+
+def side_digest(files: Sequence[Path], base: Path) -> str:
+    """SHA-256 of what the files hold, and of where they lie.
+
+    Args:
+        base: the folder to which names are relative.
+    """
+    total = hashlib.sha256()
+    for path in files:
+        total.update(f"{_content(path)}  {os.path.relpath(path, base)}\n".encode())
+    return total.hexdigest()
+
+
+def _content(path: Path) -> str:
+    try:
+        with open_plain(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_BYTES:
+                return "too large"
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"unreadable ({error.errno})"  # whoever needs it says so
