@@ -29,8 +29,8 @@ def plant_verdict(phone):
     from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
     from pocketserve.repository.scan import scan
 
-    version = scan(phone.models)["free"].versions["tflite"]
-    key = Quarantine(phone.state, TrialLimits()).key(version)
+    model = scan(phone.models)["free"]
+    key = Quarantine(phone.state, TrialLimits()).key(model, model.versions["tflite"])
     phone.file("home/state/verdicts.json", json.dumps({key: {"ok": False, "reason": "it crashed its framework"}}))
 
 
