@@ -15,7 +15,8 @@ class AutomaticTransport:
     """The socket where it can be reached, else HTTP. The first that works is kept.
 
     HTTP hands the token to whoever listens. So it is only tried where nobody listens on the socket's port: somebody who
-    does, and then fails to prove that he knows the token, stays silent or hangs up, may have taken both ports.
+    does, and then fails to prove that he knows the token, stays silent or hangs up, may have taken both ports. And the
+    HTTP transport that is given here makes sure itself, with each connection, that a server of this user has its port.
     """
 
     def __init__(self, socket: SocketTransport, http: HttpTransport) -> None:

@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 FOREIGN: Final = "what answers at this address is not a pocketserve server; look at the port"
 
+MAX_ERROR_BYTES: Final = 1 << 20
+"""Of a body that may be one of our errors; those are short."""
+
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.1
 """Between two attempts to find a lost server. The wait for it lasts up to this much longer than its absence; a refused
@@ -181,7 +184,7 @@ def checked(answer: Answer) -> Answer:
             raise NotOurServerError(FOREIGN)
         return answer
     try:
-        document = strict_json.loads_object(answer.body)
+        document = strict_json.loads_object(answer.body) if len(answer.body) <= MAX_ERROR_BYTES else {}
     except ApiError:
         document = {}
     said = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 import os
 from collections.abc import Mapping, Sequence
@@ -14,15 +15,17 @@ import numpy.typing as npt
 
 from pocketserve_client.arrays import Array, as_array, as_tensor
 from pocketserve_client.automatic import AutomaticTransport
-from pocketserve_client.calls import Call, Sender, is_picture, unreadable
-from pocketserve_client.credentials import find_credentials
-from pocketserve_client.errors import AddressError, ServerError
-from pocketserve_client.http import DEFAULT_URL, HttpTransport
+from pocketserve_client.calls import FOREIGN, Call, Sender, is_picture, unreadable
+from pocketserve_client.connection import MAX_ANSWER_BYTES
+from pocketserve_client.credentials import find_credentials, find_state_dir
+from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
+from pocketserve_client.http import DEFAULT_MAX_ANSWER_BYTES, DEFAULT_URL, HttpTransport
 from pocketserve_client.inputs import RawInput, raw_body, with_hint
 from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import OCTETS, Answer, Request, Transport
-from pocketserve_wire import ApiError, oip, strict_json
+from pocketserve_wire import ApiError, oip, run_file, strict_json
+from pocketserve_wire.handshake import LEAST_MAX_FRAME
 
 DEFAULT_HOST = "127.0.0.1"
 SHORTEST_S, LONGEST_S = 1e-3, 1e7
@@ -35,17 +38,19 @@ class Client:
 
     Args:
         url: ``socket://HOST:PORT`` or ``http://HOST:PORT``. By default ``POCKETSERVE_URL``, else this machine's
-            default ports, the socket where it can be reached and HTTP where not.
+            default ports: the socket where it can be reached; and HTTP where nobody listens for the socket and the
+            state folder shows that a running server of this user has the port.
         token: the access token; by default what is in ``token_file``, else ``POCKETSERVE_TOKEN``, else what is in the
             file that ``POCKETSERVE_TOKEN_FILE`` names, or where a server of the same user keeps it.
         token_file: a file that holds it.
-        timeout: seconds for connecting, and for each answer (over HTTP: for each wait for bytes).
+        timeout: seconds for connecting, and for each answer; over HTTP for both together.
         reconnect: seconds for which a call looks for a server that was lost, before it fails. Only calls that may be
             repeated without harm do: all but :meth:`load`, :meth:`unload` and steps of a sequence.
+        max_answer_bytes: bytes of the largest answer that is taken, from 4,096.
 
     Raises:
         AddressError: the URL cannot be a server's.
-        ValueError: a time is no number of seconds.
+        ValueError: a time is no number of seconds, or a size no number of bytes.
     """
 
     def __init__(
@@ -56,13 +61,15 @@ class Client:
         token_file: Path | None = None,
         timeout: float = 60.0,
         reconnect: float = 5.0,
+        max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
     ) -> None:
         timeout = _seconds("timeout", timeout, SHORTEST_S)
         reconnect = _seconds("reconnect", reconnect, 0.0)
-        self.url = url or os.environ.get("POCKETSERVE_URL") or DEFAULT_URL
-        chosen = None if self.url == DEFAULT_URL and url is None else self.url
+        most = _bytes("max_answer_bytes", max_answer_bytes)
+        named = url or os.environ.get("POCKETSERVE_URL") or None
+        self.url = named or DEFAULT_URL
         credentials = find_credentials(token, token_file)
-        self._transport = _open(chosen, credentials.token, timeout)
+        self._transport = _open(named, credentials.token, timeout, most)
         self._sender = Sender(self._transport, reconnect, credentials.advice)
 
     def __enter__(self) -> Client:
@@ -90,14 +97,13 @@ class Client:
 
     def server_metadata(self) -> dict[str, Any]:
         """Name, version and protocol extensions of the server."""
-        metadata: dict[str, Any] = self._json("GET", "/v2")
-        return metadata
+        return self._object("GET", "/v2")
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
         """Every version of every model: ``name``, ``version``, ``state`` and often a ``reason``."""
         body = strict_json.dumps({"ready": ready_only})
-        entries: list[dict[str, Any]] = self._json("POST", "/v2/repository/index", body)
-        return entries
+        entries = _document(self._sender.send(_json_request("POST", "/v2/repository/index", body)))
+        return _objects(entries)
 
     def is_model_ready(self, model: str, version: str | None = None) -> bool:
         """Whether a request to the model would be answered."""
@@ -105,14 +111,12 @@ class Client:
 
     def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
         """Inputs, outputs and versions of a model."""
-        metadata: dict[str, Any] = self._json("GET", _path(model, version))
-        return metadata
+        return self._object("GET", _path(model, version))
 
     def statistics(self, model: str | None = None, version: str | None = None) -> list[dict[str, Any]]:
         """Counters of one version, one model or all models."""
         base = "/v2/models" if model is None else _path(model, version)
-        entries: list[dict[str, Any]] = self._json("GET", f"{base}/stats")["model_stats"]
-        return entries
+        return _objects(self._object("GET", f"{base}/stats").get("model_stats"))
 
     def load(self, model: str, *, release: bool = False) -> None:
         """Load a model, or load it anew after its files have changed.
@@ -132,12 +136,11 @@ class Client:
     def open_pairing(self) -> dict[str, Any]:
         """Let one app have the token for a six-digit code: ``code``, ``remaining_s`` in seconds, ``tries``."""
         request = _json_request("POST", "/pairing/open", b"{}", idempotent=False)
-        opened: dict[str, Any] = _document(self._sender.send(request))
-        return opened
+        return _object(_document(self._sender.send(request)))
 
     def close_pairing(self) -> None:
         """Make the code worthless."""
-        self._json("POST", "/pairing/close", b"{}")
+        self._object("POST", "/pairing/close", b"{}")
 
     def pairing_state(self, *, wait_ms: int = 0) -> str:
         """``open``, ``paired``, ``refused``, ``expired`` or ``closed``.
@@ -145,7 +148,7 @@ class Client:
         Args:
             wait_ms: answer only after so many milliseconds (2,000 at most), or once it is not open any more.
         """
-        return str(self._json("GET", f"/pairing?wait_ms={wait_ms}")["state"])
+        return str(self._object("GET", f"/pairing?wait_ms={wait_ms}").get("state"))
 
     def infer(
         self,
@@ -258,8 +261,8 @@ class Client:
             return False
         return True
 
-    def _json(self, method: str, path: str, body: bytes | None = None) -> Any:
-        return _document(self._sender.send(_json_request(method, path, body)))
+    def _object(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        return _object(_document(self._sender.send(_json_request(method, path, body))))
 
 
 def _seconds(name: str, value: float, least: float) -> float:
@@ -268,10 +271,18 @@ def _seconds(name: str, value: float, least: float) -> float:
     return float(value)
 
 
-def _open(url: str | None, token: str | None, timeout: float) -> Transport:
+def _bytes(name: str, value: int) -> int:
+    if not isinstance(value, numbers.Integral) or not LEAST_MAX_FRAME <= int(value) <= MAX_ANSWER_BYTES:
+        raise ValueError(f"{name} must be a number of bytes from {LEAST_MAX_FRAME:,} to {MAX_ANSWER_BYTES:,}")
+    return int(value)
+
+
+def _open(url: str | None, token: str | None, timeout: float, most: int) -> Transport:
     if url is None:
-        socket = SocketTransport((DEFAULT_HOST, DEFAULT_SOCKET_PORT), token, timeout)
-        return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout))
+        socket = SocketTransport((DEFAULT_HOST, DEFAULT_SOCKET_PORT), token, timeout, most)
+        port = urlsplit(DEFAULT_URL).port
+        owner = functools.partial(run_file.http_server, find_state_dir(), port or 0)
+        return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout, most, owner))
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -279,13 +290,13 @@ def _open(url: str | None, token: str | None, timeout: float) -> Transport:
         parts, port = urlsplit(""), -1
     whole = bool(parts.hostname) and port != -1
     if whole and parts.scheme in ("http", "https"):
-        return HttpTransport(url, token, timeout)
+        return HttpTransport(url, token, timeout, most)
     if not whole or port is None or parts.scheme != "socket" or parts.path not in ("", "/"):
         raise AddressError(
             f"a server's address looks like {DEFAULT_URL} or socket://{DEFAULT_HOST}:{DEFAULT_SOCKET_PORT}, not {url!r}"
         )
     assert parts.hostname is not None
-    return SocketTransport((parts.hostname, port), token, timeout)
+    return SocketTransport((parts.hostname, port), token, timeout, most)
 
 
 def _infer_request(
@@ -337,7 +348,7 @@ def _predict_request(
 
 def _prediction(answer: Answer) -> Any:
     """The answer's JSON, or the file that was asked for instead."""
-    return bytes(answer.body) if is_picture(answer) else _document(answer)
+    return bytes(answer.body) if is_picture(answer) else _object(_document(answer))
 
 
 def _document(answer: Answer) -> Any:
@@ -345,6 +356,18 @@ def _document(answer: Answer) -> Any:
         return strict_json.loads(answer.body)
     except ApiError as error:
         raise unreadable(error) from None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise NotOurServerError(FOREIGN)
+    return value
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise NotOurServerError(FOREIGN)
+    return [_object(item) for item in value]
 
 
 def _json_request(method: str, path: str, body: bytes | None = None, *, idempotent: bool = True) -> Request:

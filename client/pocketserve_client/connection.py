@@ -80,6 +80,7 @@ class Connection:
         address: host and port.
         key: the token's ASCII bytes; None sends no proof.
         timeout: seconds for connecting and for each answer.
+        max_answer: bytes of the largest answer that is taken.
 
     Raises:
         ServerUnreachableError: nobody listens, or the handshake was not finished in time.
@@ -87,10 +88,12 @@ class Connection:
         ServerError: UNAUTHORIZED, the server does not know this token; or another fault that it named.
     """
 
-    def __init__(self, address: tuple[str, int], key: bytes | None, timeout: float) -> None:
+    def __init__(
+        self, address: tuple[str, int], key: bytes | None, timeout: float, max_answer: int = MAX_ANSWER_BYTES
+    ) -> None:
         self._name = f"{address[0]}:{address[1]}"
         self._timeout = timeout
-        self._socket, self._decoder, self.limits = greeting.connect(address, key, timeout, MAX_ANSWER_BYTES)
+        self._socket, self._decoder, self.limits = greeting.connect(address, key, timeout, max_answer)
         # Blocking calls that return after a while: a timeout of Python's own would cost a poll() with each read.
         self._socket.setblocking(True)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(PING_AFTER_S))
@@ -113,8 +116,9 @@ class Connection:
         if self._closed is not None or self._leaving or self._last_id >= MAX_REQUEST_ID:
             return False
         if time.monotonic() - self._used > STALE_AFTER_S and self._reading.acquire(blocking=False):
+            ends = time.monotonic() + STALE_AFTER_S  # for a peer that never ceases to talk
             try:
-                while self._closed is None and _readable(self._socket, 0):
+                while self._closed is None and time.monotonic() < ends and _readable(self._socket, 0):
                     self._read_some()
             finally:
                 self._stop_reading()
@@ -142,8 +146,9 @@ class Connection:
         if request.content_type not in (JSON, OCTETS):
             frame.ext = {Extension.CONTENT_TYPE: request.content_type.encode("ascii")}
         while True:
-            self._read_until(self._has_room, ends)
-            if not self._writing.acquire(timeout=max(0.0, ends - time.monotonic())):
+            if not self._read_until(self._has_room, ends) or not self._writing.acquire(
+                timeout=max(0.0, ends - time.monotonic())
+            ):
                 raise ServerUnreachableError(f"{self._name} was not ready for this request for {self._timeout:g} s")
             try:
                 pending = self._register(frame)

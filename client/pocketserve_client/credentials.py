@@ -59,6 +59,12 @@ def find_token(token_file: Path | None = None, environ: Mapping[str, str] = os.e
     return find_credentials(None, token_file, environ).token
 
 
+def find_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder in which a server of this user says that it runs: ``POCKETSERVE_STATE_DIR``, else the usual."""
+    named = environ.get("POCKETSERVE_STATE_DIR")
+    return Path(named).expanduser() if named else platformdirs.user_state_path(APP_NAME)
+
+
 def _of_file(path: Path, named_by: str) -> Credentials:
     try:
         with Path(path).open(encoding="ascii") as file:

@@ -29,6 +29,10 @@ class NotOurServerError(ServerUnreachableError):
     """Something else than the server that has our token listens on the port; it was told nothing."""
 
 
+class UnprovenPortError(NotOurServerError):
+    """Nothing proves that the HTTP port, which nobody named, is this user's server's; it was told nothing."""
+
+
 class ServerError(PocketserveError):
     """The server answered with an error.
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from http.cookiejar import DefaultCookiePolicy
+from typing import Final
 
 import requests
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from pocketserve_client import forks
+from pocketserve_client.bounded import BoundedAdapter, Exchange, Owner, too_large
 from pocketserve_client.errors import ConnectionLostError, ServerUnreachableError
 from pocketserve_client.transport import JSON, Answer, Request
 
@@ -18,8 +23,14 @@ DEFAULT_URL = "http://127.0.0.1:8470"
 MOST_AT_ONCE = 8
 """Requests that are under way together when they are started without waiting; further ones stand in line."""
 
-_BROKEN = (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)
+DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
+PIECE_BYTES: Final = 1 << 20
+"""What is read of a body at a time."""
+
+_BROKEN = (requests.ConnectionError, HTTPError)
 """What a connection that breaks before, and within, an answer ends in."""
+
+_JSON_LENGTH = re.compile(r"[0-9]{1,10}")
 
 
 class HttpTransport:
@@ -28,16 +39,27 @@ class HttpTransport:
     Args:
         url: the server's address, such as ``http://127.0.0.1:8470``.
         token: sent with every request; None sends none.
-        timeout: seconds for connecting, and for each wait for bytes.
+        timeout: seconds for each exchange in all, from connecting to the answer's last byte.
+        max_answer: bytes of the largest answer that is taken.
+        owner: where given, nothing is sent unless a server of this user has the port.
 
     Attributes:
         answered: whether the server has ever answered.
     """
 
-    def __init__(self, url: str, token: str | None, timeout: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        timeout: float,
+        max_answer: int = DEFAULT_MAX_ANSWER_BYTES,
+        owner: Owner | None = None,
+    ) -> None:
         self._url = url.rstrip("/")
         self._timeout = timeout
         self._token = token
+        self._max_answer = max_answer
+        self._owner = owner
         self.answered = False
         self._closed = False
         self.start_anew()
@@ -45,10 +67,14 @@ class HttpTransport:
 
     def start_anew(self) -> None:
         """Leave all connections to the process from which this one was forked."""
-        self._session = requests.Session()
+        self._session = _Session()
         # A loopback server is never behind a proxy, whatever the environment says; and no .netrc entry may take
         # the place of the token.
         self._session.trust_env = False
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+        self._exchange = Exchange()
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, BoundedAdapter(self._exchange, self._owner))
         self._session.headers["Accept-Encoding"] = "identity"
         if self._token is not None:
             self._session.headers["Authorization"] = f"Bearer {self._token}"
@@ -63,18 +89,21 @@ class HttpTransport:
         """
         if self._closed:
             raise ServerUnreachableError("the client was closed")
+        self._exchange.begin(self._timeout, self._max_answer)
         try:
-            response = self._session.request(
+            with self._session.request(
                 request.method,
                 self._url + request.path,
                 data=_body(request),
                 headers=_headers(request),
                 timeout=self._timeout,
                 allow_redirects=False,
-            )
-        except requests.Timeout:
+                stream=True,
+            ) as response:
+                body = self._read(response)
+        except (requests.Timeout, ReadTimeoutError, TimeoutError):
             raise ServerUnreachableError(f"{self._url} did not answer within {self._timeout:g} s") from None
-        except requests.RequestException as error:
+        except (requests.RequestException, HTTPError, OSError, ValueError) as error:  # of what is hardly HTTP, too
             lost = self.answered and isinstance(error, _BROKEN)
             raise (ConnectionLostError if lost else ServerUnreachableError)(
                 f"{self._url} cannot be reached ({_cause(error)}); is the server running? start it with: "
@@ -84,10 +113,25 @@ class HttpTransport:
         length = response.headers.get("Inference-Header-Content-Length", "")
         return Answer(
             response.status_code,
-            response.content,
-            int(length) if length.isdecimal() else None,
+            body,
+            int(length) if _JSON_LENGTH.fullmatch(length) else None,
             response.headers.get("Content-Type", JSON),
         )
+
+    def _read(self, response: requests.Response) -> bytes:
+        """Read a body as it was sent: unpacking is not asked for, and would let few bytes become many.
+
+        Raises:
+            NotOurServerError: it is larger than an answer may be.
+        """
+        pieces, length = [], 0
+        for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
+            pieces.append(piece)
+            length += len(piece)
+            if length > self._max_answer:
+                raise too_large()
+        response.raw.release_conn()  # an empty body leaves that to us
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def start(self, request: Request) -> HttpPending:
         """Send one request on another thread: HTTP/1.1 connections take one request at a time."""
@@ -106,6 +150,11 @@ class HttpTransport:
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
         self._session.close()
+
+
+class _Session(requests.Session):
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Look for none: even where it does not follow them, the library reads and unpacks their bodies without end."""
 
 
 class HttpPending:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from pocketserve_client import forks
-from pocketserve_client.connection import Connection, PendingAnswer
+from pocketserve_client.connection import MAX_ANSWER_BYTES, Connection, PendingAnswer
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerUnreachableError
 from pocketserve_client.transport import Answer, Request
 
@@ -19,12 +19,16 @@ class SocketTransport:
         address: host and port.
         token: proves both sides to each other; it is never sent. None for a server without authentication.
         timeout: seconds for connecting, and for each answer.
+        max_answer: bytes of the largest answer that is taken; the server is told.
     """
 
-    def __init__(self, address: tuple[str, int], token: str | None, timeout: float) -> None:
+    def __init__(
+        self, address: tuple[str, int], token: str | None, timeout: float, max_answer: int = MAX_ANSWER_BYTES
+    ) -> None:
         self._address = address
         self._key = token.encode("utf-8") if token is not None else None
         self._timeout = timeout
+        self._max_answer = max_answer
         self._closed = False
         self._opening = threading.Lock()
         self._connection: Connection | None = None
@@ -79,7 +83,7 @@ class SocketTransport:
 
     def _open(self, *, again: bool) -> Connection:
         try:
-            return Connection(self._address, self._key, self._timeout)
+            return Connection(self._address, self._key, self._timeout, self._max_answer)
         except NotOurServerError:
             raise
         except ServerUnreachableError as error:

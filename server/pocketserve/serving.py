@@ -89,16 +89,17 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         Address(server.host, server.port), Address(sockets.host, sockets.port) if sockets is not None else None
     )
     _tell_of_killed(config.state_dir)
-    marker = RunMarker(config.state_dir, tuple(a.port for a in (addresses.http, addresses.socket) if a is not None))
+    ports = tuple(address.port for address in (addresses.http, addresses.socket) if address is not None)
+    marker = RunMarker(config.state_dir, ports, str(addresses.http))
     unloads = Unloads(config.state_dir, config.models_dir, config.http_port)
     service.remember(unloads)
     unfinished = threading.Event()
 
     def drain() -> None:
+        marker.close()  # whatever ends it now, it was asked to end; and the ports are still its own
         _drain(service, server, sockets, unfinished)
 
     def end() -> None:
-        marker.close()  # whatever ends it now, it was asked to end
         unloads.close()
         log.info("stopping: requests under way get up to %g s", config.drain_timeout)
         drain()
@@ -118,12 +119,12 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         if preload.fault is not None:
             raise preload.fault
     finally:
+        marker.close()
         announcement.close()
         restore()
         if sockets is not None:
             sockets.stop()
         service.close()
-        marker.close()
     if unfinished.is_set():
         # A thread still runs native code; ending the interpreter under it would abort the process.
         logging.shutdown()

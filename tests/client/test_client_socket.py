@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pocketserve_client.client as facade
-from conftest import MODELS, Server, StartServer
+from conftest import MODELS, STATE, Server, StartServer
 from pocketserve_client import (
     AddressError,
     Client,
@@ -224,6 +224,7 @@ def test_a_server_without_a_token_is_not_ours(new_server):
 def test_automatic_choice(server, monkeypatch):
     """The socket where it can be reached, HTTP where not, and neither where a stranger sits on the socket's port."""
     monkeypatch.delenv("POCKETSERVE_URL", raising=False)
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
     monkeypatch.setattr(facade, "DEFAULT_URL", server.url)
     monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", server.ready["socket"]["port"])
     with Client(token=server.token) as client:

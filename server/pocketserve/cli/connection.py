@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,22 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     """``--url`` and ``--token-file``."""
     parser.add_argument("--url", metavar="URL", help="http://… or socket://… [POCKETSERVE_URL, else this machine]")
     parser.add_argument("--token-file", type=Path, metavar="PATH", help="where the server keeps its token")
+
+
+@contextlib.contextmanager
+def reading_answers() -> Iterator[None]:
+    """Turn what an answer of somebody else's server does to the code that reads it into a sentence.
+
+    Raises:
+        CommandError: a part of the answer is missing, or of another kind.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise CommandError(
+            "the answer is not one of a pocketserve server of this version; look at the address, or update the older "
+            "of the two (--debug shows what is wrong with it)"
+        ) from error
 
 
 def connect(options: argparse.Namespace) -> Client:

@@ -7,7 +7,7 @@ import shlex
 import textwrap
 from typing import Any
 
-from pocketserve.cli.connection import add_connection_options, connect
+from pocketserve.cli.connection import add_connection_options, connect, reading_answers
 from pocketserve.cli.local import names_path, open_local
 from pocketserve.cli.output import human_bytes, print_facts, print_json, print_table
 
@@ -46,7 +46,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(description)
     else:
-        _print_description(description)
+        with reading_answers():
+            _print_description(description)
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli.connection import add_connection_options, connect
+from pocketserve.cli.connection import add_connection_options, connect, reading_answers
 from pocketserve.cli.output import print_json, print_table, printable
 from pocketserve.cli.progress import Progress
 
@@ -32,11 +32,17 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Print every model with what can be asked, and what keeps the other versions from being served."""
-    with connect(options) as client:
+    with connect(options) as client, reading_answers():
         entries = client.index()
         if options.check:
             _load_each(client, entries)
             entries = client.index()
+    with reading_answers():
+        _print(options, entries)
+    return 0
+
+
+def _print(options: argparse.Namespace, entries: Sequence[Mapping[str, Any]]) -> None:
     if options.json:
         print_json(entries)
     elif entries and not options.all:
@@ -46,7 +52,6 @@ def run(options: argparse.Namespace) -> int:
         print_table(["MODEL", "VERSION", "STATE", "NOTE"], rows)
     else:
         print("The models folder is empty. Put a model file into it and run this command again.")
-    return 0
 
 
 def _load_each(client: Client, entries: Sequence[Mapping[str, Any]]) -> None:

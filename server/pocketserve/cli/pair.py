@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, CommandError
-from pocketserve.cli.connection import add_connection_options, connect
+from pocketserve.cli.connection import add_connection_options, connect, reading_answers
 from pocketserve.wording import counted
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """Open pairing on the running server, show the code, and wait for how it ends."""
     from pocketserve_client.errors import PocketserveError
 
-    with connect(options) as client:
+    with connect(options) as client, reading_answers():
         opened = client.open_pairing()
         try:
             code = str(opened["code"])

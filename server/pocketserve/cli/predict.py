@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.connection import add_connection_options, connect
+from pocketserve.cli.connection import add_connection_options, connect, reading_answers
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table, printable
 
@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(answer)
     else:
-        _print_answer(answer)
+        with reading_answers():
+            _print_answer(answer)
     return 0
 
 
@@ -158,7 +159,8 @@ def _ask_server(options: argparse.Namespace, body: bytes) -> Asked:
         if not options.save:
             return client.predict(options.model, body, parameters=query), None
         answer = client.predict(options.model, body, parameters=query, annotate="both")
-    return answer, base64.b64decode(answer.pop("picture"))
+    with reading_answers():
+        return answer, base64.b64decode(answer.pop("picture"))
 
 
 def _ask_local(options: argparse.Namespace, body: bytes) -> Asked:

@@ -1,0 +1,172 @@
+"""HTTP connections whose exchanges end: a monotonic deadline and a number of bytes hold for all that a peer sends.
+
+The libraries below time each wait for bytes. A peer that drips, or that says ``100 Continue`` for ever, keeps within
+each; and what they read into memory they do not count.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from pocketserve_client.errors import NotOurServerError, UnprovenPortError
+from pocketserve_wire.run_file import Run
+
+MAX_HEAD_BYTES: Final = 1 << 20
+"""Beside the body: status lines, headers, and the sizes of chunks."""
+
+Owner = Callable[[], Run | None]
+"""Tells which server of this user has the port now."""
+
+
+class Exchange(threading.local):
+    """What the exchange that the current thread has under way may still take."""
+
+    ends = math.inf
+    bytes_left = 0
+
+    def begin(self, seconds: float, max_body: int) -> None:
+        """Allow so many seconds for all of the next exchange, and so many bytes of its answer's body."""
+        self.ends = time.monotonic() + seconds
+        self.bytes_left = max_body + MAX_HEAD_BYTES
+
+    def seconds_left(self) -> float:
+        """Return what is left of the time.
+
+        Raises:
+            TimeoutError: nothing is.
+        """
+        left = self.ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the time for the whole answer is over")
+        return left
+
+    def count(self, received: int) -> None:
+        """Take note of bytes that came.
+
+        Raises:
+            NotOurServerError: more came than an answer may have.
+        """
+        self.bytes_left -= received
+        if self.bytes_left < 0:
+            raise too_large()
+
+
+def too_large() -> NotOurServerError:
+    """Return what is said of an answer that is not read to its end."""
+    return NotOurServerError(
+        "the answer is larger than this client takes (max_answer_bytes), or what answers at this address is not a "
+        "pocketserve server"
+    )
+
+
+class BoundedAdapter(HTTPAdapter):
+    """Opens the bounded connections for ``requests``.
+
+    Args:
+        exchange: what holds for the exchanges of each thread.
+        owner: where given, nothing is sent to a port unless a server of this user has it.
+    """
+
+    def __init__(self, exchange: Exchange, owner: Owner | None) -> None:
+        super().__init__()
+        parts = {"exchange": exchange, "owner": staticmethod(owner) if owner is not None else None}
+        pools = {"http": (HTTPConnectionPool, _HttpConnection), "https": (HTTPSConnectionPool, _HttpsConnection)}
+        self.poolmanager.pool_classes_by_scheme = {
+            scheme: type(pool.__name__, (pool,), {"ConnectionCls": type(connection.__name__, (connection,), parts)})
+            for scheme, (pool, connection) in pools.items()
+        }
+
+
+class _Bounded:
+    """What both kinds of connection do on connecting."""
+
+    exchange: Exchange
+    owner: Owner | None
+    sock: Any
+    host: str
+    port: int
+
+    def connect(self) -> None:
+        """Connect, and make sure of the port's owner before anything is sent.
+
+        The owner before and the owner after must be the same run of a server: then it had the port in between, too.
+        One that only came afterwards may have taken over from whoever took this connection.
+        """
+        before = self.owner() if self.owner is not None else None
+        super().connect()  # type: ignore[misc]
+        if self.owner is not None and (before is None or self.owner() != before):
+            self.sock.close()
+            address = f"{self.host}:{self.port}"
+            raise UnprovenPortError(
+                f"nobody listens for the socket protocol, and nothing shows that who listens at {address} is your "
+                "server, so it was told nothing; start the server with: pocketserve serve, or name the address "
+                f"(--url, POCKETSERVE_URL or Client('http://{address}')) if you know who listens there"
+            )
+        self.sock = _BoundedSocket(self.sock, self.exchange)
+
+
+class _HttpConnection(_Bounded, HTTPConnection):
+    pass
+
+
+class _HttpsConnection(_Bounded, HTTPSConnection):
+    pass
+
+
+class _BoundedSocket:
+    """What ``http.client`` uses of a socket, each wait with what is left of the time."""
+
+    def __init__(self, connected: socket.socket, exchange: Exchange) -> None:
+        self._socket = connected
+        self._exchange = exchange
+
+    def sendall(self, data: bytes) -> None:
+        self._socket.settimeout(self._exchange.seconds_left())
+        self._socket.sendall(data)
+
+    def makefile(self, _mode: str, *_options: object) -> io.BufferedReader:
+        return io.BufferedReader(_BoundedReader(self._socket, self._exchange))
+
+    def settimeout(self, _seconds: float | None) -> None:
+        pass  # each wait has its own
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def shutdown(self, how: int) -> None:
+        self._socket.shutdown(how)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _BoundedReader(io.RawIOBase):
+    """Reads for as long, and as much, as the exchange may take."""
+
+    def __init__(self, connected: socket.socket, exchange: Exchange) -> None:
+        self._socket = connected
+        self._raw = connected.makefile("rb", buffering=0)  # keeps the connection open, as http.client expects it
+        self._exchange = exchange
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._socket.settimeout(self._exchange.seconds_left())
+        count = self._raw.readinto(buffer)
+        self._exchange.count(count or 0)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
