@@ -2,11 +2,12 @@ package dev.pocketserve.bridge;
 
 import java.net.ConnectException;
 
-/** The socket; HTTP where nothing listens on the socket's port. */
+/** The socket; HTTP where nothing listens on the socket's port, unless it would get a token that it must not have. */
 final class AutoLink implements Link {
     private final Link socket;
     private final Link http;
 
+    /** Takes a null for HTTP where it must not be tried. */
     AutoLink(Link socket, Link http) {
         this.socket = socket;
         this.http = http;
@@ -24,6 +25,10 @@ final class AutoLink implements Link {
             if (!refused) {
                 throw error;
             }
+            if (http == null) {
+                throw PocketServeException.passing(error.getCode(), error.getMessage() + "; HTTP was not tried, since "
+                        + "whoever has its port would get the token: httpFallback(true) allows that", error.getCause());
+            }
         }
         return http.exchange(request, deadline, cancellation);
     }
@@ -31,6 +36,8 @@ final class AutoLink implements Link {
     @Override
     public void close() {
         socket.close();
-        http.close();
+        if (http != null) {
+            http.close();
+        }
     }
 }

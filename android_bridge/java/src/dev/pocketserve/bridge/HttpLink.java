@@ -87,6 +87,10 @@ final class HttpLink implements Link {
         } catch (OutOfMemoryError error) {
             connection.disconnect();
             throw Answer.tooMuch(error);
+        } catch (StackOverflowError error) {
+            // The JDK's own client calls itself for each "100 Continue".
+            connection.disconnect();
+            throw Answer.bad("there is no end to what comes before it", null);
         } finally {
             limit.cancel(false);
             cancellation.onCancel(null);

@@ -40,14 +40,15 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         this.async = new AsyncCalls(calls, from.callbackExecutor);
     }
 
-    private static Link way(Transport transport, Settings settings) {
-        switch (transport) {
+    private static Link way(Builder from, Settings settings) {
+        switch (from.transport) {
             case SOCKET:
                 return new SocketLink(settings);
             case HTTP:
                 return new HttpLink(settings);
             default:
-                return new AutoLink(new SocketLink(settings), new HttpLink(settings));
+                boolean maySend = settings.token == null || from.httpFallback;
+                return new AutoLink(new SocketLink(settings), maySend ? new HttpLink(settings) : null);
         }
     }
 
@@ -120,6 +121,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         int maxAnswerBytes = (int) Math.min(64L << 20, Runtime.getRuntime().maxMemory() / 4);
         Executor callbackExecutor = AsyncCalls.DIRECT;
         boolean mainThreadCheck = true;
+        boolean httpFallback;
         private String token;
         private File tokenFile;
 
@@ -182,6 +184,18 @@ public final class PocketServe extends BlockingCalls implements Closeable {
          */
         public Builder transport(Transport way) {
             this.transport = given("transport", way);
+            return this;
+        }
+
+        /**
+         * Whether {@link Transport#AUTO} may send the token over HTTP, to whoever has that port, where nothing listens
+         * on the socket's. Nothing proves there that it is the server.
+         *
+         * @param on false by default
+         * @return this
+         */
+        public Builder httpFallback(boolean on) {
+            this.httpFallback = on;
             return this;
         }
 
@@ -327,7 +341,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         public PocketServe build() throws PocketServeException {
             String checked = tokenFile != null ? TokenFile.read(tokenFile) : TokenFile.check(token);
             Settings settings = new Settings(this, checked);
-            return new PocketServe(this, settings, new PatientLink(way(transport, settings), settings.reconnectMs));
+            return new PocketServe(this, settings, new PatientLink(way(this, settings), settings.reconnectMs));
         }
     }
 }

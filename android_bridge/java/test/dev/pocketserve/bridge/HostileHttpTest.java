@@ -107,6 +107,24 @@ public class HostileHttpTest {
     }
 
     @Test(timeout = LIMIT)
+    public void interimAnswersWithoutEndAreBounded() throws Exception {
+        for (String interim : new String[] {"HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 102 Processing\r\n\r\n"}) {
+            StringBuilder many = new StringBuilder();
+            for (int i = 0; i < 1000; i++) {
+                many.append(interim);
+            }
+            try (Stranger stranger = new Stranger((in, out) -> {
+                while (true) {
+                    send(out, many.toString());
+                }
+            }); PocketServe client = stranger.client().timeoutMs(5000).maxAnswerBytes(100_000).build()) {
+                assertFalse(Faulty.of(client::models).getCode().isEmpty());
+                assertFalse(Faulty.of(() -> client.classify("m", new byte[5])).getCode().isEmpty());
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
     public void aBodyThatDripsIsBounded() throws Exception {
         for (String length : new String[] {"Content-Length: 90000\r\n", "Transfer-Encoding: chunked\r\n", ""}) {
             try (Stranger stranger = new Stranger((in, out) ->

@@ -303,7 +303,15 @@ public class HttpClientTest {
             try (ServerSocket taken = new ServerSocket(0)) {
                 free = taken.getLocalPort();
             }
-            try (PocketServe client = builder.socketPort(free).build()) {
+            try (PocketServe client = builder.socketPort(free).reconnectMs(0).build()) {
+                String said = Faulty.of(PocketServeException.SERVER_UNREACHABLE, client::models).getMessage();
+                assertTrue(said, said.contains("httpFallback(true)"));
+            }
+            assertEquals(0, web.requests.get());
+            try (PocketServe client = builder.token(null).build()) {
+                assertEquals("h", client.models().get(0));
+            }
+            try (PocketServe client = builder.token(FakePeer.TOKEN).httpFallback(true).build()) {
                 assertEquals("h", client.models().get(0));
                 assertFalse(client.models().isEmpty());
             }
