@@ -1,8 +1,8 @@
 """Runs Keras models: ``.keras`` archives and the older ``.h5`` and ``.hdf5`` files.
 
-Nothing in a model file is run as code: ``safe_mode`` refuses Lambda layers, and versions of Keras in which it could be
-got round are refused themselves. A model is called through one traced function, ten times faster than calling the
-model object.
+Nothing in a model file is run as code: its configuration may name known classes only (``keras_config``), ``safe_mode``
+refuses Lambda layers, and versions of Keras in which it could be got round are refused themselves. A model is called
+through one traced function, ten times faster than calling the model object.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from pocketserve.tensors import Array, TensorSpec
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
+from .keras_config import check_config
 from .savedmodel import import_tensorflow
 from .tf_state import restorer
 from .tf_tensors import input_converters, input_errors, one_line, tensor_spec, to_array
@@ -57,6 +58,7 @@ class KerasRuntime:
         tf = import_tensorflow(source.threads)
         keras = _import_keras()
         try:
+            check_config(source.path)
             model = keras.models.load_model(source.path, compile=False, safe_mode=True)
         except Exception as error:  # Keras raises anything on files that it does not like
             title = f"Keras {keras.__version__}"
@@ -187,7 +189,7 @@ def _check_file(path: Path) -> str:
             raise ModelLoadError(
                 f"{path.name}: Keras wants the ending in small letters, {path.suffix.lower()}; rename it"
             )
-        if head == _HDF5:
+        if head == _HDF5 and path.suffix != ".keras":
             return ""
         if path.suffix != ".keras":
             raise ModelLoadError(f"{path.name} is no HDF5 file; copy or save the model again")
@@ -240,7 +242,7 @@ def _explain(name: str, title: str, saved_by: str, text: str) -> str:
         )
     if _UNSAFE.search(text):
         reason = text[max(text.find("Not allowed"), 0) :].partition(" List of objects")[0]
-        return f"{name} is not loaded because Keras holds it for unsafe: {reason[:300]}"
+        return f"{name} is not loaded because it is unsafe: {reason[:300]}"
     if unknown := _UNKNOWN_CLASS.search(text):
         return _explain_unknown(name, unknown[1], origin)
     if option := _UNKNOWN_OPTION.search(text):
