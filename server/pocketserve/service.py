@@ -33,6 +33,7 @@ from pocketserve.places import Places
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.repository import READ_AGAIN, Repository
 from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.repository.snapshots import SnapshotStore
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
@@ -106,6 +107,7 @@ class Service:
             quarantine=self.quarantine,
             power=self.power,
             tuning=self.tuning,
+            snapshots=SnapshotStore(config.state_dir),
         )
         # What the names of requests stand for, as long as the repository has the same models.
         self._known: tuple[object, dict[tuple[str, str | None], _Known]] = (None, {})

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.api.cards import DEFAULT_PORT, card
 from pocketserve.engine.running import Running
-from pocketserve.repository.files import file_bytes
-from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import describe
 
 if TYPE_CHECKING:
+    from pocketserve.engine.loading import LoadedModel
     from pocketserve.runtimes.tflite_metadata import Normalization, TensorMetadata
 
 
@@ -40,7 +40,7 @@ def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT
         "threads": model.threads,
         "tuned": model.tuned.said,
         "file": version.path.name,
-        "file_bytes": file_bytes(version),
+        "file_bytes": sum(size for _, size, *_ in model.files),
         "memory_bytes": model.memory_bytes,
         "signatures": ",".join(name for name in model.entry_points if name is not None),
         **{
@@ -58,7 +58,7 @@ def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT
         "parameters": {key: value for key, value in facts.items() if value},
         "card": card(model, port, local),
     }
-    metadata = _file_metadata(version)
+    metadata = _file_metadata(model)
     problem = getattr(model.task, "problem", "")
     if problem:
         metadata = {**metadata, "problem": problem}
@@ -70,14 +70,14 @@ def device_of(sessions: Sequence[Session]) -> str:
     return "; ".join(dict.fromkeys(session.device for session in sessions))
 
 
-def _file_metadata(version: VersionEntry) -> dict[str, Any]:
-    if version.kind.name != "tflite":
+def _file_metadata(model: LoadedModel) -> dict[str, Any]:
+    if model.version.kind.name != "tflite":
         return {}
     from pocketserve.runtimes.flatbuffer import DamagedFileError
     from pocketserve.runtimes.tflite_description import read_metadata
 
     try:
-        found = read_metadata(version.path)
+        found = read_metadata(model.source.path)
     except DamagedFileError as error:
         return {"problem": str(error)}
     if found is None:

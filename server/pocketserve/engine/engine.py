@@ -27,6 +27,7 @@ from pocketserve_wire import ApiError, ErrorCode
 if TYPE_CHECKING:
     from pocketserve.engine.tuning_store import TuningStore
     from pocketserve.quarantine.quarantine import Quarantine
+    from pocketserve.repository.snapshots import SnapshotStore
 
 __all__ = ["Engine", "State"]
 
@@ -56,6 +57,7 @@ class Engine:
         available_memory: bytes that can be had now, asked at each load; half of them are the budget where the settings
             name none.
         tuning: what was measured on this device; None knows nothing.
+        snapshots: makes the private copies that are opened; None has them among the system's temporary files.
 
     Attributes:
         crowded: true as long as a request waits for any model; asked without a lock, once for each request.
@@ -70,6 +72,7 @@ class Engine:
         power: PowerWatch | None = None,
         available_memory: Callable[[], int] = cores.available_memory,
         tuning: TuningStore | None = None,
+        snapshots: SnapshotStore | None = None,
     ) -> None:
         self._power = power or PowerWatch()
         self._watch = cores.CoreWatch(usable_cores, self._power)
@@ -80,7 +83,7 @@ class Engine:
         self._by_key, self._lock = self._slots.by_key, self._slots.lock  # at hand for every request
         self._budget = Budget(self._slots, options.memory_budget, available_memory, clock)
         self._opener = Opener(
-            self._slots, self._budget, self._watch, self._scheduler, options, clock, quarantine, tuning
+            self._slots, self._budget, self._watch, self._scheduler, options, clock, quarantine, tuning, snapshots
         )
         self._janitor = Janitor(self._slots, self._watch, self._opener, clock)
         self._power.on_change = self._janitor.wake

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.setup import set_up
 from pocketserve.engine.tuned import NOT_TUNED, Threads, Tuned, threads_for
 from pocketserve.engine.tuning_store import AGAIN, TuningStore
 from pocketserve.quarantine.quarantine import Quarantine
-from pocketserve.repository.files import Stamp, check_digest, content_digest, stamp, version_files
+from pocketserve.repository.files import Stamp, check_digest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.repository.snapshots import Snapshot, SnapshotStore
 from pocketserve.runtimes.base import (
     ModelLoadError,
     ModelSource,
     ResettableSession,
-    Runtime,
     RuntimeMissingError,
     Session,
 )
@@ -41,9 +40,10 @@ class LoadedModel:
         memory_bytes: estimate over all sessions.
         feedback: the session's names of inputs that take what an output gave at the last step -> that output.
         first_state: what these inputs are given before there was a step.
-        open_session: makes one more session, for a sequence that needs its own.
         threads: what one run may use, as the sessions were opened.
-        source, files: what they were opened from.
+        source: what they were opened from.
+        snapshot: the copy in which that lies; None once it is closed.
+        files: stamp of the owner's files, as they were copied.
         tuned: what ``bench --tune`` found for it here.
     """
 
@@ -56,9 +56,9 @@ class LoadedModel:
     memory_bytes: int
     feedback: Mapping[str, str]
     first_state: Mapping[str, Array]
-    open_session: Callable[[], Session]
     threads: int
     source: ModelSource
+    snapshot: Snapshot | None
     files: Stamp
     tuned: Tuned = NOT_TUNED
 
@@ -96,14 +96,28 @@ class LoadedModel:
         """Threads that one run should use as things stand now."""
         return threads_for(threads, self.entry.manifest, self.tuned)
 
-    def open_with(self, threads: int) -> Session:
-        """One more session, for another number of threads. Whoever asked for it closes it.
+    def open_session(self) -> Session:
+        """One more session, for a sequence that needs its own. Whoever asked for it closes it.
 
         Raises:
             ApiError: MODEL_FAILED.
         """
-        source = dataclasses.replace(self.source, threads=threads)
-        return _open_again(self.entry, self.version, runtime_for(self.version.kind), source, self.files)
+        return self.open_with(self.threads)
+
+    def open_with(self, threads: int) -> Session:
+        """One more session, for another number of threads, of the very bytes that were loaded.
+
+        Raises:
+            ApiError: MODEL_FAILED.
+        """
+        try:
+            if self.snapshot is None:
+                raise ModelLoadError("it was unloaded meanwhile")
+            self.snapshot.check()
+            return runtime_for(self.version.kind).open(dataclasses.replace(self.source, threads=threads))
+        except Exception as error:
+            detail = _failed(self.entry, self.version, str(error).strip()[:500])
+            raise ApiError(ErrorCode.MODEL_FAILED, detail) from error
 
     def reopen(self, threads: int) -> LoadedModel:
         """The same files with sessions for another number of threads.
@@ -111,23 +125,21 @@ class LoadedModel:
         Raises:
             ApiError: MODEL_FAILED; this one is as it was.
         """
-        runtime = runtime_for(self.version.kind)
-        source = dataclasses.replace(self.source, threads=threads)
-        sessions = [_open_again(self.entry, self.version, runtime, source, self.files) for _ in self.sessions]
+        sessions = [self.open_with(threads) for _ in self.sessions]
         return dataclasses.replace(
             self,
             sessions=sessions,
             memory_bytes=sum(session.memory_bytes for session in sessions),
-            open_session=lambda: _open_again(self.entry, self.version, runtime, source, self.files),
             threads=threads,
-            source=source,
+            source=dataclasses.replace(self.source, threads=threads),
         )
 
     def close(self) -> None:
-        """Let go of every session."""
+        """Let go of every session, and of the copy unless another number of threads still uses it."""
         for session in self.sessions:
             session.close()
         self.sessions = ()
+        self.snapshot = None
 
 
 def load_model(
@@ -138,6 +150,7 @@ def load_model(
     quarantine: Quarantine | None,
     deadline: float,
     tuning: TuningStore | None = None,
+    snapshots: SnapshotStore | None = None,
 ) -> LoadedModel:
     """Open a version's sessions and choose its task.
 
@@ -146,12 +159,19 @@ def load_model(
         quarantine: asked before the file is opened; None trusts every file.
         deadline: monotonic time by which a trial must have begun.
         tuning: what was measured on this device; None knows nothing.
+        snapshots: makes the copy that is opened; None has it among the system's temporary files.
 
     Raises:
-        ApiError: RUNTIME_MISSING or MODEL_FAILED, with the reason in words.
+        ApiError: RUNTIME_MISSING or MODEL_FAILED, with the reason in words; MODEL_NOT_READY where there is no room.
     """
     try:
-        return _load(entry, version, threads, max_image_pixels, quarantine, deadline, tuning)
+        _check_loadable(version)
+        snapshot = (snapshots or SnapshotStore()).take(version, entry.folder)
+        try:
+            return _load(entry, version, threads, max_image_pixels, quarantine, deadline, tuning, snapshot)
+        except BaseException:
+            snapshot.close()
+            raise
     except ApiError:
         raise
     except RuntimeMissingError as error:
@@ -163,6 +183,15 @@ def load_model(
         raise ApiError(ErrorCode.MODEL_FAILED, _failed(entry, version, reason)) from error
 
 
+def _check_loadable(version: VersionEntry) -> None:
+    if version.problem is not None:
+        raise ModelLoadError(version.problem)
+    missing = missing_framework(version.kind)
+    if missing is not None:
+        raise RuntimeMissingError(missing)
+    _check_options(version, runtime_for(version.kind).option_keys)
+
+
 def _load(
     entry: ModelEntry,
     version: VersionEntry,
@@ -171,36 +200,31 @@ def _load(
     quarantine: Quarantine | None,
     deadline: float,
     tuning: TuningStore | None,
+    snapshot: Snapshot,
 ) -> LoadedModel:
-    if version.problem is not None:
-        raise ModelLoadError(version.problem)
-    missing = missing_framework(version.kind)
-    if missing is not None:
-        raise RuntimeMissingError(missing)
     runtime = runtime_for(version.kind)
-    _check_options(version, runtime.option_keys)
     manifest = entry.manifest
     source = ModelSource(
-        path=_contained(version.path, entry.folder),
+        path=snapshot.path,
+        origin=version.path.resolve(),
         threads=threads_for(threads, manifest, NOT_TUNED),
         options=version.options,
         inputs=manifest.inputs,
         outputs=manifest.outputs,
     )
-    files = stamp(version_files(version))
     if quarantine is not None:
-        quarantine.check(entry, version, source, deadline)
-    elif version.sha256 is not None:
-        check_digest(version)
-    tuned = _tuned(version, quarantine, tuning)
+        quarantine.check(entry, version, source, deadline, snapshot)
+    else:
+        check_digest(version, snapshot.digest)
+    tuned = NOT_TUNED if tuning is None else tuning.find(version, lambda: snapshot.digest)
     plain, source = source, dataclasses.replace(source, threads=threads_for(threads, manifest, tuned))
     sessions = [runtime.open(source) for _ in range(manifest.instances)]
     if tuned.runtime not in ("", sessions[0].runtime):  # only a session tells the framework's version
         _ignore_tuned(entry, version, tuned, sessions)
         tuned, source = NOT_TUNED, plain
         sessions = [runtime.open(source) for _ in range(manifest.instances)]
-    _refuse_changed(version, files)
-    made = set_up(entry, version, sessions[0], max_image_pixels)
+    snapshot.check()
+    made = set_up(entry, version, sessions[0], max_image_pixels, snapshot.path)
     return LoadedModel(
         entry=entry,
         version=version,
@@ -211,19 +235,12 @@ def _load(
         memory_bytes=sum(session.memory_bytes for session in sessions),
         feedback=made.feedback,
         first_state=made.first_state,
-        open_session=lambda: _open_again(entry, version, runtime, source, files),
         threads=source.threads,
         source=source,
-        files=files,
+        snapshot=snapshot,
+        files=snapshot.originals,
         tuned=tuned,
     )
-
-
-def _tuned(version: VersionEntry, quarantine: Quarantine | None, tuning: TuningStore | None) -> Tuned:
-    """What was measured of a version; the content's digest is known already where it was tried."""
-    if tuning is None:
-        return NOT_TUNED
-    return tuning.find(version, lambda: quarantine.content(version) if quarantine else content_digest(version))
 
 
 def _ignore_tuned(entry: ModelEntry, version: VersionEntry, tuned: Tuned, sessions: Sequence[Session]) -> None:
@@ -235,27 +252,6 @@ def _ignore_tuned(entry: ModelEntry, version: VersionEntry, tuned: Tuned, sessio
         session.close()
 
 
-def _open_again(
-    entry: ModelEntry, version: VersionEntry, runtime: Runtime, source: ModelSource, files: Stamp
-) -> Session:
-    """One more session of what was loaded, and of nothing that lies there by now.
-
-    Raises:
-        ApiError: MODEL_FAILED.
-    """
-    try:
-        _refuse_changed(version, files)
-        return runtime.open(source)
-    except Exception as error:
-        raise ApiError(ErrorCode.MODEL_FAILED, _failed(entry, version, str(error).strip()[:500])) from error
-
-
-def _refuse_changed(version: VersionEntry, files: Stamp) -> None:
-    """What was tried, or loaded, must be what lies there now."""
-    if stamp(version_files(version)) != files:
-        raise ModelLoadError("its files changed meanwhile; load the model again")
-
-
 def _check_options(version: VersionEntry, known: frozenset[str]) -> None:
     unknown = sorted(set(version.options) - known)
     if unknown:
@@ -263,13 +259,6 @@ def _check_options(version: VersionEntry, known: frozenset[str]) -> None:
             f"model.toml: unknown key versions.{version.name}.{unknown[0]}; "
             f"a {version.kind.name} version knows {', '.join(sorted(known | {'file', 'evaluation', 'sha256'}))}"
         )
-
-
-def _contained(path: Path, folder: Path) -> Path:
-    resolved = path.resolve()
-    if not resolved.is_relative_to(folder.resolve()):
-        raise ModelLoadError(f"{path.name} is a link that leaves its folder; copy the file into it")
-    return resolved
 
 
 def _failed(entry: ModelEntry, version: VersionEntry, reason: str) -> str:

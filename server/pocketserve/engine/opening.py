@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pocketserve.engine.loading import LoadedModel
     from pocketserve.engine.tuning_store import TuningStore
     from pocketserve.quarantine.quarantine import Quarantine
+    from pocketserve.repository.snapshots import SnapshotStore
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Opener:
         clock: Callable[[], float],
         quarantine: Quarantine | None,
         tuning: TuningStore | None,
+        snapshots: SnapshotStore | None,
     ) -> None:
         self._slots = slots
         self._budget = budget
@@ -52,6 +54,7 @@ class Opener:
         self._clock = clock
         self._quarantine = quarantine
         self._tuning = tuning
+        self._snapshots = snapshots
 
     def open(
         self,
@@ -112,7 +115,7 @@ class Opener:
         from pocketserve.engine.loading import load_model
 
         threads, pixels = self._watch.threads(self._options.threads), self._options.max_image_pixels
-        return load_model(entry, version, threads, pixels, self._quarantine, deadline, self._tuning)
+        return load_model(entry, version, threads, pixels, self._quarantine, deadline, self._tuning, self._snapshots)
 
     def _publish_failure(
         self, slot: Slot, version: VersionEntry, error: ApiError, fallback: tuple[State, Running | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 
 from pocketserve.engine.bindings import Bindings, bind
 from pocketserve.repository.manifest import Manifest
@@ -30,16 +31,22 @@ class Setup:
     first_state: Mapping[str, Array]
 
 
-def set_up(entry: ModelEntry, version: VersionEntry, session: Session, max_image_pixels: int) -> Setup:
+def set_up(
+    entry: ModelEntry, version: VersionEntry, session: Session, max_image_pixels: int, opened: Path | None = None
+) -> Setup:
     """Read metadata, labels and tokenizers, and choose the task.
+
+    Args:
+        opened: the copy of the version's file that the session was opened from; None where it is no copy.
 
     Raises:
         ModelLoadError: the manifest, or a file beside the model, does not fit the model.
     """
     points = _entry_points(session, entry.manifest)
     inputs, outputs = points[None]
-    properties = properties_of(version, session)
-    task = select_task(ModelFacts(entry, version, inputs.specs, outputs.specs, properties, max_image_pixels))
+    properties = properties_of(dataclasses.replace(version, path=opened or version.path), session)
+    facts = ModelFacts(entry, version, inputs.specs, outputs.specs, properties, max_image_pixels, opened)
+    task = select_task(facts)
     return Setup(points, task, _feedback(entry, inputs, outputs), _first_state(entry, inputs))
 
 

@@ -27,6 +27,7 @@ from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.quarantine.process import TrialProcess
+    from pocketserve.repository.snapshots import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -66,19 +67,31 @@ class Quarantine:
         self._trial = threading.Lock()
         self._process: TrialProcess | None = None
 
-    def check(self, entry: ModelEntry, version: VersionEntry, source: ModelSource, deadline: float = math.inf) -> None:
+    def check(
+        self,
+        entry: ModelEntry,
+        version: VersionEntry,
+        source: ModelSource,
+        deadline: float = math.inf,
+        snapshot: Snapshot | None = None,
+    ) -> None:
         """Let a version pass, or say why not.
 
         Args:
+            source: what is tried, and opened later.
             deadline: monotonic time by which a trial must have begun; one at a time runs.
+            snapshot: the private copy that the source is in, so that what is tried, hashed and opened are the same.
 
         Raises:
             ModelLoadError: the content is not the expected one, or is in quarantine; the text says why.
             RuntimeMissingError: the framework is missing.
         """
-        check_digest(version, self.content(version))
-        key = self.key(entry, version)
-        verdict = self._store.get(key) or self._try(key, entry, version, source, deadline)
+        if snapshot is not None:
+            self._digests[version.path] = snapshot.originals, snapshot.digest
+        content = self.content(version) if snapshot is None else snapshot.digest
+        check_digest(version, content)
+        key = self.key(entry, version, content)
+        verdict = self._store.get(key) or self._try(key, entry, version, content, source, deadline)
         if not verdict.ok:
             raise ModelLoadError(_in_quarantine(verdict))
 
@@ -97,15 +110,18 @@ class Quarantine:
         """Forget the verdict on a version, so that it is tried again; whether there was one."""
         return self._store.remove(self.key(entry, version))
 
-    def key(self, entry: ModelEntry, version: VersionEntry) -> str:
+    def key(self, entry: ModelEntry, version: VersionEntry, content: str | None = None) -> str:
         """What a verdict is about: the kind, the content, and all else that decides how it is loaded and asked.
+
+        Args:
+            content: its SHA-256, where it is known already.
 
         Raises:
             ModelLoadError: a file cannot be read.
         """
         sides = self._known((entry.folder, version.path), side_files(entry, version), side_digest, entry.folder)
         decided = hashlib.sha256(f"{_options(version)}\n{_manifest(entry)}\n{sides}".encode(errors="surrogateescape"))
-        return f"{version.kind.name}:{self.content(version)}:{decided.hexdigest()}"
+        return f"{version.kind.name}:{content or self.content(version)}:{decided.hexdigest()}"
 
     def content(self, version: VersionEntry) -> str:
         """The SHA-256 of the content. A file that has not changed is not hashed again.
@@ -142,7 +158,15 @@ class Quarantine:
             finally:
                 self._process = None
 
-    def _try(self, key: str, entry: ModelEntry, version: VersionEntry, source: ModelSource, deadline: float) -> Verdict:
+    def _try(
+        self,
+        key: str,
+        entry: ModelEntry,
+        version: VersionEntry,
+        content: str,
+        source: ModelSource,
+        deadline: float,
+    ) -> Verdict:
         if not self._trial.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
             raise ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while another file was tried")
         try:
@@ -152,7 +176,7 @@ class Quarantine:
             started = time.monotonic()
             verdict = self._run(entry, version, source)
             log.info("tried %s in %.2f s: %s", version.path.name, time.monotonic() - started, verdict.reason or "good")
-            if self.key(entry, version) != key:
+            if self.key(entry, version, content) != key:
                 raise ModelLoadError("its files changed while they were tried; load the model again")
             if not verdict.ok:
                 verdict = dataclasses.replace(verdict, path=str(version.path), seen=_seen(entry, version))

@@ -15,6 +15,9 @@ MAX_FILES = 4096
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 
+_LOCATIONS: dict[Path, tuple[Stamp, tuple[str, ...]]] = {}
+"""What ONNX files name, by their stamps: who asks for the files of one that failed does not read it each time."""
+
 
 def version_files(version: VersionEntry) -> list[Path]:
     """Every file whose content decides what the version does, in a fixed order.
@@ -37,9 +40,7 @@ def version_files(version: VersionEntry) -> list[Path]:
     if version.kind.name == "tfjs":
         files += [other for other in _below(path.parent) if other != path]
     elif version.kind.name == "onnx":
-        from pocketserve.runtimes.onnx_check import check_model  # with the first such model, not at start
-
-        files += [path.parent / location for location in check_model(path.resolve()).locations]
+        files += [path.parent / location for location in _external_data(path.resolve())]
     return list(dict.fromkeys(files))
 
 
@@ -73,15 +74,29 @@ def digest(files: Sequence[Path], base: Path) -> str:
         ModelLoadError: a file cannot be read.
     """
     try:
-        hashes = [(_sha256(path), path.relative_to(base).as_posix()) for path in files]
+        return digest_of([(_sha256(path), path.relative_to(base)) for path in files])
     except OSError as error:
-        name = Path(error.filename).name if error.filename else "one of them"
-        raise ModelLoadError(f"the model's files cannot be read: {name}: {error.strerror or error}") from None
+        raise unreadable(error) from None
     except ValueError as error:
         raise ModelLoadError(f"the model's files cannot be read: {error}") from None
+
+
+def digest_of(hashes: Sequence[tuple[str, Path]]) -> str:
+    """What :func:`digest` makes of the files' own SHA-256 and their names relative to the base."""
     if len(hashes) == 1:
         return hashes[0][0]
-    return hashlib.sha256("".join(f"{value}  {name}\n" for value, name in hashes).encode()).hexdigest()
+    return hashlib.sha256("".join(f"{value}  {name.as_posix()}\n" for value, name in hashes).encode()).hexdigest()
+
+
+def unreadable(error: OSError) -> ModelLoadError:
+    """One sentence for a file of a model that cannot be read."""
+    name = Path(error.filename).name if error.filename else "one of them"
+    return ModelLoadError(f"the model's files cannot be read: {name}: {error.strerror or error}")
+
+
+def base_of(version: VersionEntry) -> Path:
+    """The folder that the names of a version's files are relative to."""
+    return version.path if version.path.is_dir() else version.path.parent
 
 
 def content_digest(version: VersionEntry) -> str:
@@ -90,19 +105,15 @@ def content_digest(version: VersionEntry) -> str:
     Raises:
         ModelLoadError: a file cannot be read.
     """
-    return digest(version_files(version), version.path if version.path.is_dir() else version.path.parent)
+    return digest(version_files(version), base_of(version))
 
 
-def check_digest(version: VersionEntry, found: str | None = None) -> None:
-    """Hold a version's content against its manifest's ``sha256``.
-
-    Args:
-        found: the digest, where it is known already.
+def check_digest(version: VersionEntry, found: str) -> None:
+    """Hold the digest of a version's content against its manifest's ``sha256``.
 
     Raises:
         ModelLoadError: they differ.
     """
-    found = found or content_digest(version)
     if version.sha256 is not None and found != version.sha256.lower():
         raise ModelLoadError(
             f"its SHA-256 is {found}, but model.toml says {version.sha256}; copy the file again or correct model.toml"
@@ -112,6 +123,25 @@ def check_digest(version: VersionEntry, found: str | None = None) -> None:
 def _sha256(path: Path) -> str:
     with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _external_data(path: Path) -> tuple[str, ...]:
+    """The weight files that an ONNX file names; it is read once for each content, and not mapped.
+
+    Raises:
+        ModelLoadError: it is damaged, or what it names is not there.
+    """
+    from pocketserve.runtimes.onnx_check import check_model  # with the first such model, not at start
+
+    now = stamp([path])
+    known = _LOCATIONS.get(path)
+    if known is not None and known[0] == now:
+        return known[1]
+    locations = check_model(path, may_change=True).locations
+    if len(_LOCATIONS) >= MAX_FILES:
+        _LOCATIONS.clear()
+    _LOCATIONS[path] = now, locations
+    return locations
 
 
 def _below(folder: Path) -> list[Path]:

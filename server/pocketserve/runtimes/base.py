@@ -27,10 +27,11 @@ class ModelSource:
     """Where a version's files lie and how its owner wants it loaded.
 
     Attributes:
-        path: the model file (for unconverted PyTorch: ``model.py``), already checked to lie in the models folder.
+        path: the model file (for unconverted PyTorch: ``model.py``), in a private copy of the version's files.
         threads: threads that one run may use.
         options: the version's table in the manifest, checked against the runtime's own keys.
         inputs, outputs: specs from the manifest, for frameworks whose files do not say.
+        origin: the owner's file that ``path`` is a copy of; None where it is no copy.
     """
 
     path: Path
@@ -38,6 +39,12 @@ class ModelSource:
     options: Mapping[str, Any] = field(default_factory=dict)
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
+    origin: Path | None = None
+
+    @property
+    def original(self) -> Path:
+        """The owner's file: whose rights decide about trust, and beside which other things lie, such as delegates."""
+        return self.origin or self.path
 
 
 @dataclass(frozen=True, slots=True)

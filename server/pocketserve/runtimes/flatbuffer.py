@@ -181,7 +181,7 @@ def _floats(raw: bytes) -> tuple[float, ...]:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap]:
-    """A file's bytes without reading them all.
+    """A file's bytes without reading them all. Nobody may write to the file meanwhile, as to a private copy.
 
     Raises:
         DamagedFileError: it is empty.
@@ -192,3 +192,17 @@ def mapped(path: Path) -> Iterator[mmap.mmap]:
             raise DamagedFileError(f"{path.name} is empty")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield data
+
+
+@contextmanager
+def read(path: Path) -> Iterator[bytes]:
+    """A file's bytes, for a file that somebody may write to; otherwise as :func:`mapped`.
+
+    Raises:
+        DamagedFileError: it is empty.
+        OSError: it cannot be read.
+    """
+    data = path.read_bytes()
+    if not data:
+        raise DamagedFileError(f"{path.name} is empty")
+    yield data

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .base import ModelLoadError
-from .flatbuffer import DamagedFileError, mapped
+from .flatbuffer import DamagedFileError, mapped, read
 from .placeholders import placeholder
 
 BUDGET = 5_000_000
@@ -93,11 +93,13 @@ class ModelFacts:
     locations: tuple[str, ...] = ()
 
 
-def check_model(path: Path) -> ModelFacts:
+def check_model(path: Path, *, may_change: bool = False) -> ModelFacts:
     """Refuse a model file that is not whole, or whose weights are not whole files beside it.
 
     Args:
         path: the file with all links resolved; its folder is the one that weights may lie in.
+        may_change: whether others may write to the file meanwhile: it is read then, since a mapped file that becomes
+            shorter ends the process that looks at it.
 
     Raises:
         ModelLoadError: one sentence that says what is wrong and what to do.
@@ -106,7 +108,7 @@ def check_model(path: Path) -> ModelFacts:
         size = _regular_size(path)
         if size > MAX_FILE_BYTES:
             raise ModelLoadError(f"{path.name} is larger than 2 GB; save the model with its weights as external data")
-        with mapped(path) as data:
+        with read(path) if may_change else mapped(path) as data:
             if data[4:8] == _ORT_FORMAT:
                 raise ModelLoadError(
                     f"{path.name} is in ONNX Runtime's own format, which depends on its version and on the machine; "

@@ -84,7 +84,7 @@ def _check_allowed(source: ModelSource) -> None:
             "made it yourself or trust who did, put it into a folder of its own and write trust = true into its "
             "[versions] table in a model.toml there"
         )
-    check_trusted(source.path)
+    check_trusted(source.original)
 
 
 class _Port:

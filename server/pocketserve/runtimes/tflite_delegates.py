@@ -101,7 +101,7 @@ def read_options(source: ModelSource) -> DelegateRequest | None:
         raise ModelLoadError(
             f'the option delegate is a library such as "libQnnTFLiteDelegate.so", not {delegate!r:.100}'
         )
-    library = _located(delegate, source.path.resolve().parent)
+    library = _located(delegate, source.original.resolve().parent)
     return DelegateRequest(Path(delegate).name, library, dict(texts), required)
 
 

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ class TorchRuntime:
     def open(self, source: ModelSource) -> TorchSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
         torch = import_torch()
-        check_trusted(source.path)
+        check_trusted(source.original)
         module = _build_unfilled(torch, source) if source.options.get("weights") else _build(torch, source)
         fill(torch, module, source)
         module.eval()
@@ -170,7 +169,7 @@ def _build_unfilled(torch: Any, source: ModelSource) -> Any:
 
 
 def _build(torch: Any, source: ModelSource) -> Any:
-    code = _import_file(source.path)
+    code = _import_file(source)
     name = source.options.get("function", "build")
     function: Callable[..., Any] | None = getattr(code, name, None) if isinstance(name, str) else None
     if not callable(function):
@@ -187,15 +186,17 @@ def _build(torch: Any, source: ModelSource) -> Any:
     return module
 
 
-def _import_file(path: Path) -> Any:
+def _import_file(source: ModelSource) -> Any:
+    """Run the copy of the file as what lies at its own place, beside which its code may look for more."""
+    path = source.original
     # A name of its own per file: two models may both have a model.py.
     name = f"pocketserve_model_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look their module up there
     try:
-        spec.loader.exec_module(module)
+        exec(compile(source.path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
         sys.modules.pop(name, None)
         if isinstance(error, KeyboardInterrupt):

@@ -35,6 +35,7 @@ class ModelFacts:
         inputs, outputs: specs of the default entry point, as callers see them, in the model's order.
         properties: see :func:`properties_of`.
         max_image_pixels: a setting: decoded size above which pictures are refused.
+        opened: the copy of the version's file that was opened; None where it is no copy.
     """
 
     entry: ModelEntry
@@ -43,6 +44,12 @@ class ModelFacts:
     outputs: tuple[TensorSpec, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
     max_image_pixels: int = 64_000_000
+    opened: Path | None = None
+
+    @property
+    def file(self) -> Path:
+        """The version's file, to read what it says of itself."""
+        return self.opened or self.version.path
 
     @property
     def manifest(self) -> Manifest:
@@ -57,7 +64,7 @@ class ModelFacts:
         from pocketserve.runtimes.tflite_description import read_metadata  # late: not for other formats
 
         try:
-            return read_metadata(self.version.path)
+            return read_metadata(self.file)
         except DamagedFileError:
             return None  # the model runs without it; `inspect` says what is wrong with it
 

@@ -114,7 +114,7 @@ def _of_tflite(facts: ModelFacts, output: int | None) -> Labels:
     tensors = metadata.outputs if metadata is not None else ()
     chosen = [*tensors] if output is None else [*tensors[output : output + 1]]
     try:
-        found = (_of_tensor(facts.version.path, tensor) for tensor in chosen)
+        found = (_of_tensor(facts.file, tensor) for tensor in chosen)
         return next((labels for labels in found if labels.names), Labels())
     except DamagedFileError:
         return Labels()  # the model runs without them; `inspect` says what is wrong with the file

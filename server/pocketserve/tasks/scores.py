@@ -93,7 +93,7 @@ def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:
     kind = FileType.TENSOR_AXIS_SCORE_CALIBRATION
     name = next((file.name for file in tensor.associated_files if file.type is kind), None)
     try:
-        text = "" if name is None else read_associated_file(facts.version.path, name).decode("utf-8")
+        text = "" if name is None else read_associated_file(facts.file, name).decode("utf-8")
         return Calibration(_parse(text), unit.transformation, unit.default_score) if text else None
     except (DamagedFileError, ValueError):
         return None  # uncalibrated scores are better than none; `inspect` names the files

@@ -118,7 +118,7 @@ def _of_unit(facts: ModelFacts, unit: TokenizerUnit, options: TextOptions) -> To
         )
     try:
         limit = MAX_MODEL_BYTES if pieces else MAX_FILE_BYTES
-        content = read_associated_file(facts.version.path, files[0].name, limit)
+        content = read_associated_file(facts.file, files[0].name, limit)
     except DamagedFileError as error:
         raise ModelLoadError(f"the model's vocabulary cannot be read: {error}") from None
     if isinstance(unit, SentencePieceTokenizer):

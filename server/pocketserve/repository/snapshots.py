@@ -1,0 +1,254 @@
+"""Private copies of model files: what was hashed is what is tried and served, whatever becomes of the files.
+
+Frameworks map weights. A mapped file that is written to in place (``cp``, ``curl -o``, ``rsync --inplace``) gives other
+numbers, and one that becomes shorter ends the process (SIGBUS). So nothing opens the owner's file itself: it is copied
+and hashed in one go, and the copy is opened. A copy on disk costs no memory: its weights are mapped, as the original's
+would be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from pocketserve.file_lock import locked
+from pocketserve.plain_files import open_plain
+from pocketserve.repository.files import Stamp, base_of, digest_of, stamp, unreadable, version_files
+from pocketserve.repository.scan import VersionEntry
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve_wire import ApiError, ErrorCode
+
+FOLDER = "snapshots"
+ATTEMPTS = 3
+"""Copies that are made of files which somebody writes to meanwhile."""
+
+CHUNK_BYTES = 1 << 20
+_FICLONE = 0x40049409
+"""ioctl of linux/fs.h: the copy shares the file's blocks until one of both is written to (Btrfs, XFS)."""
+
+
+class Snapshot:
+    """A version's files as they were at one moment, in a folder of their own. It goes when nobody refers to it.
+
+    Attributes:
+        path: the version's file or folder, under its own name and in a folder of its parent's name.
+        digest: SHA-256 of the content, as :func:`~pocketserve.repository.files.content_digest` has it.
+        originals: stamp of the files that were copied.
+    """
+
+    def __init__(self, place: _Place, path: Path, copies: Sequence[Path], digest: str, originals: Stamp) -> None:
+        self.path = path
+        self.digest = digest
+        self.originals = originals
+        self._copies = copies
+        self._stamp = stamp(copies)
+        self._remove = weakref.finalize(self, place.remove)  # at the end of the process, too
+
+    def check(self) -> None:
+        """Refuse to open what is not the copy any more.
+
+        Raises:
+            ModelLoadError: somebody wrote into the state folder.
+        """
+        if stamp(self._copies) != self._stamp:
+            raise ModelLoadError("its private copy in the state folder was changed; load the model again")
+
+    def close(self) -> None:
+        """Remove the copy. What is mapped of it stays until it is let go."""
+        self._remove()
+
+
+class SnapshotStore:
+    """Makes snapshots.
+
+    Args:
+        state_dir: where they lie; None takes the system's folder for temporary files, which is also taken where there
+            is no room in the state folder or it cannot be written to.
+    """
+
+    def __init__(self, state_dir: Path | None = None) -> None:
+        self._folder = None if state_dir is None else state_dir / FOLDER
+        self._swept = False
+
+    def take(self, version: VersionEntry, folder: Path) -> Snapshot:
+        """Copy a version's files.
+
+        Args:
+            folder: the model's folder, which no link may leave.
+
+        Raises:
+            ModelLoadError: a file cannot be read, or lies elsewhere.
+            ApiError: MODEL_NOT_READY, there is no room for the copy, or the files are being written.
+        """
+        for _ in range(ATTEMPTS):
+            files = version_files(version)
+            originals = stamp(files)
+            snapshot = self._copy(version, {path: _contained(path, folder) for path in files}, originals)
+            if stamp(version_files(version)) == originals:
+                return snapshot
+            snapshot.close()
+        text = f"the files of {version.path.name} are being written; ask again once they are there"
+        raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1)
+
+    def _copy(self, version: VersionEntry, files: Mapping[Path, Path], originals: Stamp) -> Snapshot:
+        """A snapshot in the first place that has room for it.
+
+        Args:
+            files: what each is once links are followed.
+        """
+        needed, reasons = sum(entry[1] for entry in originals), []
+        for make in (_temporary,) if self._folder is None else (self._in_state, _temporary):
+            try:
+                with contextlib.ExitStack() as stack:
+                    place = make()
+                    stack.callback(place.remove)
+                    snapshot = place.fill(version, files, originals, needed)
+                    stack.pop_all()
+                    return snapshot
+            except OSError as error:
+                reasons.append(error.strerror or str(error))
+        room = _temporary_folder() if self._folder is None else self._folder.parent
+        text = (
+            f"there is no place for a private copy of {version.path.name} ({needed} bytes): {reasons[0]}; make room in "
+        )
+        raise ApiError(ErrorCode.MODEL_NOT_READY, f"{text}{room}, which the server writes to", retry_after_s=1)
+
+    def _in_state(self) -> _Place:
+        assert self._folder is not None
+        with locked(self._folder / "any") as alone:  # or another start might take a new folder for one left behind
+            if alone and not self._swept:
+                self._swept = True
+                _sweep(self._folder)
+            return _Place(self._folder)
+
+
+def _temporary() -> _Place:
+    return _Place(_temporary_folder(), "pocketserve-snapshot-")
+
+
+def _temporary_folder() -> Path:
+    import tempfile  # late: it is hardly ever needed, and a cold start would wait for it
+
+    return Path(tempfile.gettempdir())
+
+
+class _Place:
+    """A new folder with a lock that the kernel gives up with this process, however that ends.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, parent: Path, prefix: str = "") -> None:
+        self._folder = parent.resolve() / f"{prefix}{os.urandom(8).hex()}"  # runtimes compare resolved paths
+        self._folder.mkdir(mode=0o700)
+        self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps either
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def remove(self) -> None:
+        _remove(self._folder)
+        os.close(self._lock)
+
+    def fill(self, version: VersionEntry, files: Mapping[Path, Path], originals: Stamp, needed: int) -> Snapshot:
+        """Copy the files into it.
+
+        Raises:
+            OSError: there is no room.
+            ModelLoadError: a file cannot be read.
+        """
+        room = os.statvfs(self._folder)
+        if room.f_bavail * room.f_frsize < needed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        base = base_of(version)
+        target = self._folder / base.name
+        names = [path.relative_to(base) for path in files]
+        hashes = [(_copy(real, target / name), name) for real, name in zip(files.values(), names, strict=True)]
+        path = target if version.path == base else target / version.path.name
+        return Snapshot(self, path, [target / name for name in names], digest_of(hashes), originals)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what processes left behind that were killed."""
+    for folder in parent.iterdir():
+        with contextlib.suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(folder)
+            finally:
+                os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder with all that is in it, as far as that can be."""
+    for inside, folders, files in os.walk(folder, topdown=False):
+        for remove, names in ((os.unlink, files), (os.rmdir, folders)):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    remove(os.path.join(inside, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def _contained(path: Path, folder: Path) -> Path:
+    resolved = path.resolve()
+    if not resolved.is_relative_to(folder.resolve()):
+        raise ModelLoadError(f"{path.name} is a link that leaves its folder; copy the file into it")
+    return resolved
+
+
+def _copy(original: Path, target: Path) -> str:
+    """Copy one file.
+
+    Returns:
+        The SHA-256 of what was copied.
+
+    Raises:
+        ModelLoadError: it cannot be read.
+        OSError: there is no room.
+    """
+    try:
+        source = open_plain(original)
+    except OSError as error:
+        raise unreadable(error) from None
+    with source:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "r+b", 0) as copy:
+            if _clone(source, copy):
+                return hashlib.file_digest(copy, "sha256").hexdigest()
+            return _copy_bytes(source, copy)
+
+
+def _clone(source: BinaryIO, copy: BinaryIO) -> bool:
+    try:
+        fcntl.ioctl(copy, _FICLONE, source.fileno())
+    except OSError:  # another file system, or one that cannot
+        return False
+    return True
+
+
+def _copy_bytes(source: BinaryIO, copy: BinaryIO) -> str:
+    left = os.fstat(source.fileno()).st_size  # what grows meanwhile might have no end
+    found = hashlib.sha256()
+    while left > 0 and (chunk := _read(source, min(left, CHUNK_BYTES))):
+        found.update(chunk)
+        left -= len(chunk)
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[os.write(copy.fileno(), rest) :]
+    return found.hexdigest()
+
+
+def _read(source: BinaryIO, most: int) -> bytes:
+    try:
+        return os.read(source.fileno(), most)
+    except OSError as error:
+        raise ModelLoadError(f"the model's files cannot be read: {error.strerror or error}") from None
