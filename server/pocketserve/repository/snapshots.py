@@ -38,7 +38,7 @@ class Snapshot:
     """A version's files as they were at one moment, in a folder of their own. It goes when nobody refers to it.
 
     Attributes:
-        path: the version's file or folder, under its own name and in a folder of its parent's name.
+        path: the version's file or folder under its own name; a file lies in a folder that is called as its own was.
         digest: SHA-256 of the content, as :func:`~pocketserve.repository.files.content_digest` has it.
         originals: stamp of the files that were copied.
     """

@@ -1,0 +1,196 @@
+"""Private copies of model files: whole, hashed, gone with the model, and never in the way of a request's reason."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS
+from pocketserve.repository.files import content_digest, version_files
+from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
+from pocketserve.repository.snapshots import FOLDER, SnapshotStore
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve_wire import ApiError, ErrorCode
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SnapshotStore:
+    """A store with a state folder of its own."""
+    return SnapshotStore(tmp_path / "state")
+
+
+def copies(tmp_path: Path) -> list[Path]:
+    """What lies in the state folder."""
+    folder = tmp_path / "state" / FOLDER
+    return sorted(path for path in folder.rglob("*") if path.is_file()) if folder.exists() else []
+
+
+def one_file(tmp_path: Path, size: int = 1000) -> tuple[ModelEntry, VersionEntry, Path]:
+    """A model of one file, and that file."""
+    path = tmp_path / "models" / "m.tflite"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(os.urandom(size))
+    entry = scan(path.parent)["m"]
+    return entry, entry.versions["tflite"], path
+
+
+@pytest.mark.parametrize(
+    "name", ["tflite", "tflite-int8", "torch", "onnx", "pt2", "savedmodel", "tfjs", "keras", "executorch"]
+)
+def test_a_copy_is_whole(store: SnapshotStore, tmp_path: Path, name: str) -> None:
+    """Every file under its own relative name, with the digest that the manifest states and verdicts are kept by."""
+    entry = scan(MODELS)["digits"]
+    version = entry.versions[name]
+    taken = store.take(version, entry.folder)
+    assert taken.digest == content_digest(version)
+    assert taken.path.name == version.path.name
+    assert version.path.is_dir() or taken.path.parent.name == version.path.parent.name
+    base = version.path if version.path.is_dir() else version.path.parent
+    own = taken.path if version.path.is_dir() else taken.path.parent
+    originals = {path.relative_to(base): path.read_bytes() for path in version_files(version)}
+    assert {path.relative_to(own): path.read_bytes() for path in copies(tmp_path)} == originals
+    taken.close()
+    assert copies(tmp_path) == [] and list((tmp_path / "state" / FOLDER).iterdir()) == []
+
+
+def test_a_copy_is_its_owners_alone_and_stays_as_it_was(store: SnapshotStore, tmp_path: Path) -> None:
+    entry, version, path = one_file(tmp_path)
+    content = path.read_bytes()
+    taken = store.take(version, entry.folder)
+    modes = {oct(item.stat().st_mode & 0o777) for item in (taken.path.parent, taken.path.parent.parent)}
+    assert modes == {"0o700"} and taken.path.stat().st_mode & 0o777 == 0o400
+    path.write_bytes(b"other")
+    taken.check()
+    assert taken.path.read_bytes() == content
+    taken.path.unlink()
+    with pytest.raises(ModelLoadError, match="private copy in the state folder was changed; load the model again"):
+        taken.check()
+
+
+def test_a_copy_goes_with_the_last_that_refers_to_it(store: SnapshotStore, tmp_path: Path) -> None:
+    entry, version, _ = one_file(tmp_path)
+    taken = store.take(version, entry.folder)
+    other = taken
+    del taken
+    assert len(copies(tmp_path)) == 1 and other.path.is_file()
+    del other
+    assert copies(tmp_path) == []
+
+
+KILLED = """
+import sys, os, signal
+from pathlib import Path
+from pocketserve.repository.scan import scan
+from pocketserve.repository.snapshots import SnapshotStore
+
+entry = scan(Path(sys.argv[1]))["m"]
+held = SnapshotStore(Path(sys.argv[2])).take(entry.versions["tflite"], entry.folder)
+print("taken", flush=True)
+if sys.argv[3] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "alive", "ended"])
+def test_what_a_killed_process_left_is_swept_and_nothing_else(tmp_path: Path, end: str) -> None:
+    """A process that lives keeps its copies, one that ends takes them along."""
+    entry, version, _ = one_file(tmp_path)
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "models"), str(tmp_path / "state"), end]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == b"taken\n"
+        if end != "alive":
+            process.stdin.close()
+            assert process.wait(30) == (-signal.SIGKILL if end == "killed" else 0)
+        left = copies(tmp_path)
+        assert len(left) == (0 if end == "ended" else 1)
+        own = SnapshotStore(tmp_path / "state").take(version, entry.folder)
+        assert copies(tmp_path) == sorted([own.path, *(left if end == "alive" else [])])
+
+
+def test_a_link_out_of_the_folder_is_refused(store: SnapshotStore, tmp_path: Path) -> None:
+    entry, version, path = one_file(tmp_path)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelLoadError, match=r"m\.tflite is a link that leaves its folder; copy the file into it"):
+        store.take(version, entry.folder)
+
+
+def test_what_cannot_be_read_is_named(store: SnapshotStore, tmp_path: Path) -> None:
+    entry, version, path = one_file(tmp_path)
+    path.unlink()
+    with pytest.raises(ModelLoadError, match=r"cannot be read: m\.tflite: No such file"):
+        store.take(version, entry.folder)
+    assert list((tmp_path / "state" / FOLDER).iterdir()) == []
+
+
+def test_a_file_that_is_written_meanwhile_is_not_taken(store: SnapshotStore, tmp_path: Path) -> None:
+    """Half of it would be old and half new: the caller may ask again."""
+    entry, version, path = one_file(tmp_path, 32 << 20)
+    done = threading.Event()
+
+    def write() -> None:
+        with path.open("r+b", buffering=0) as file:
+            while not done.is_set():
+                file.seek(0)
+                file.write(b"x")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with pytest.raises(ApiError, match=r"m\.tflite are being written; ask again once they are there") as caught:
+            store.take(version, entry.folder)
+    finally:
+        done.set()
+        writer.join()
+    assert caught.value.code is ErrorCode.MODEL_NOT_READY and copies(tmp_path) == []
+
+
+def test_a_state_folder_that_cannot_be_made_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy lies among other temporary files; where these have no place either, the reason is told."""
+    entry, version, path = one_file(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    store = SnapshotStore(tmp_path / "file" / "state")
+    taken = store.take(version, entry.folder)
+    assert taken.path.read_bytes() == path.read_bytes() and taken.path.is_relative_to(tmp_path / "temporary")
+    taken.close()
+    assert list((tmp_path / "temporary").iterdir()) == []
+    shutil.rmtree(tmp_path / "temporary")
+    with pytest.raises(
+        ApiError, match=r"no place for a private copy of m\.tflite \(1000 bytes\): .*make room in"
+    ) as no:
+        store.take(version, entry.folder)
+    assert no.value.code is ErrorCode.MODEL_NOT_READY
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from pocketserve.repository.scan import scan
+from pocketserve.repository.snapshots import SnapshotStore
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+entry = scan(Path(sys.argv[1]))["m"]
+SnapshotStore(Path(sys.argv[2])).take(entry.versions["tflite"], entry.folder)
+"""
+
+
+def test_a_full_disk_is_told_and_keeps_nothing(tmp_path: Path) -> None:
+    one_file(tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-c", FULL, str(tmp_path / "models"), str(tmp_path / "state")]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, env=environment)
+    assert "there is no place for a private copy of m.tflite (1000 bytes): File too large; make room in" in done.stderr
+    assert list((tmp_path / "state" / FOLDER).iterdir()) == [] and list(temporary.iterdir()) == []
