@@ -69,7 +69,9 @@ def _register_routes(app: Flask, service: Service) -> None:
 def _view(route: Route, service: Service) -> Callable[..., Response]:
     def view(**path: str) -> Response:
         # A fault in reading is raised to the handlers below; the framework's own are among them.
-        answer = dispatch.answer(service, route, _read_request(route, path, service.config.max_body_bytes if g.trusted else 0))
+        answer = dispatch.answer(
+            service, route, _read_request(route, path, service.config.max_body_bytes if g.trusted else 0)
+        )
         return _write_response(answer)
 
     return view
