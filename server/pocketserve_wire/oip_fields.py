@@ -14,6 +14,8 @@ from .tensor import Tensor, from_json_values, from_raw, invalid, parse_datatype,
 
 Parameters = dict[str, Any]
 
+NO_SHARED_MEMORY = "shared memory is not offered: apps of a phone share none; send tensors as binary data"
+
 
 def parse_parameters(value: object, where: str) -> Parameters:
     """Check a ``parameters`` object: flat, names bounded, values strings, numbers or booleans.
@@ -141,7 +143,7 @@ def parse_tensor(item: Any, where: str, reader: BinaryReader) -> Tensor:
     where = f"{where} {name!r}"
     datatype = parse_datatype(item.get("datatype"), where)
     shape = parse_shape(item.get("shape"), where)
-    parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
+    parameters = parse_tensor_parameters(item, where)
     size = parameters.pop("binary_data_size", None)
     values = item.get("data")
     data: memoryview | list[bytes]
@@ -156,6 +158,18 @@ def parse_tensor(item: Any, where: str, reader: BinaryReader) -> Tensor:
             raise invalid(where, "binary_data_size must be a number of bytes")
         data = from_raw(reader.take(size, where), datatype, shape, where)
     return Tensor(name, datatype.name, shape, data, parameters)
+
+
+def parse_tensor_parameters(item: Any, where: str) -> Parameters:
+    """Check the parameters of a tensor, or of a requested output.
+
+    Raises:
+        ApiError: INVALID_REQUEST, INVALID_PARAMETER; NOT_IMPLEMENTED for shared memory.
+    """
+    parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
+    if "shared_memory_region" in parameters:
+        raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{where}: {NO_SHARED_MEMORY}")
+    return parameters
 
 
 def pop_flag(parameters: Parameters, key: str, where: str, *, default: bool) -> bool:

@@ -153,6 +153,22 @@ def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
     assert (entry.default_version, entry.folder) == ("tflite", tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["vit4x.ptl", "vit4x.tflite"], ["ptl", "tflite"]),  # one of a kind needs no more than the kind
+        (["mobilenet.tflite"], ["tflite"]),
+        (["mnist.tflite", "mnist_int8.tflite"], ["tflite", "tflite-int8"]),
+        (["m.onnx", "mobilenet.onnx"], ["onnx", "onnx-mobilenet"]),  # "obilenet" is nobody's name
+        (["model.onnx", "model_fp16.onnx"], ["onnx", "onnx-fp16"]),
+        (["mnist.h5", "mnist.keras"], ["keras", "keras-keras"]),
+        (["a.tflite", "b.tflite"], ["tflite", "tflite-b"]),
+    ],
+)
+def test_versions_are_told_apart_by_what_differs(tmp_path: Path, files: list[str], names: list[str]) -> None:
+    assert sorted(versions(scan(fill(tmp_path, *[f"m/{file}" for file in files]))["m"])) == names
+
+
 def test_a_folder_without_models(tmp_path: Path) -> None:
     """A folder of other things is not a model."""
     assert scan(fill(tmp_path, "photos/a.png", "recipes/train.py", "deep/er/m.tflite")) == {}
