@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from pocketserve import __version__
 from pocketserve.cli.ending import tidy_end
+from pocketserve.cli.output import plain_output, printable
 from pocketserve.wording import did_you_mean, near
 
 COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "simulate", "demo")
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = _command_first(sys.argv[1:] if arguments is None else arguments)
     try:
-        with tidy_end():
+        with plain_output(), tidy_end():
             options, unknown = _parser(given).parse_known_args(given)
             if unknown:
                 options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{_near(unknown, options.parser)}")
@@ -78,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
     except Exception as error:
         if options.debug:
             raise
-        print(f"pocketserve: {_sentence(error, getattr(options, 'token_file', None))}", file=sys.stderr)
+        print(f"pocketserve: {printable(_sentence(error, getattr(options, 'token_file', None)))}", file=sys.stderr)
         return EXIT_FAILED
 
 

@@ -186,7 +186,8 @@ def _print_answer(answer: dict[str, Any]) -> None:
         _print_predictions(predictions)
         timing = answer["timing_ms"]
         whole, model = sum(timing.values()), timing["infer"]
-        print(f"\n{answer['model']}/{answer['version']}: {whole:.1f} ms, of which model {model:.1f} ms")
+        asked = printable(f"{answer['model']}/{answer['version']}")
+        print(f"\n{asked}: {whole:.1f} ms, of which model {model:.1f} ms")
     else:
         print("Nothing scores above the threshold.")
     if "saved" in answer:
