@@ -7,6 +7,7 @@ whether a field may hold one is decided where the field is read.
 from __future__ import annotations
 
 import json
+import math
 import re
 from itertools import accumulate
 from typing import Any, Final
@@ -18,6 +19,17 @@ _STRING: Final = re.compile(rb'"[^"]*"?')
 _ALL_BUT_MARKS: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 _STEPS: Final = bytes({91: 1, 123: 1, 93: 255, 125: 255}.get(byte, 0) for byte in range(256))
 """What a byte adds to the depth, as a signed byte: 1 for an opening bracket, -1 for a closing one."""
+
+INFINITY, MINUS_INFINITY = math.inf, -math.inf
+_CONSTANTS = {"NaN": math.nan, "Infinity": INFINITY, "-Infinity": MINUS_INFINITY}
+
+
+def is_too_large(value: float) -> bool:
+    """Whether an infinite value out of :func:`loads` was a number such as ``1e400``.
+
+    What was written as infinity is one of two objects, and what Python's parser has made infinite never is.
+    """
+    return math.isinf(value) and value is not INFINITY and value is not MINUS_INFINITY
 
 
 def loads(document: bytes | memoryview) -> Any:
@@ -40,7 +52,7 @@ def loads(document: bytes | memoryview) -> Any:
     if text.startswith("\ufeff"):
         raise _malformed("the body starts with a byte order mark; send plain UTF-8")
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_CONSTANTS.__getitem__)
     except ApiError:
         raise
     except json.JSONDecodeError as error:

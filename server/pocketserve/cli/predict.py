@@ -6,6 +6,7 @@ import argparse
 import base64
 import contextlib
 import json
+import math
 import os
 import re
 import sys
@@ -129,7 +130,10 @@ def _number(word: str) -> int | float:
     for kind in (int, float):
         if "_" not in word:  # Python's own spelling of numbers, nobody else's
             with contextlib.suppress(ValueError):
-                return kind(word)
+                number = kind(word)
+                if math.isinf(number) and "inf" not in word.lower():
+                    raise CommandError(f"{word!r} is too large for a number")
+                return number
     raise CommandError(f"{word!r} is neither a file nor a number")
 
 
