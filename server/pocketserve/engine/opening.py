@@ -80,6 +80,7 @@ class Opener:
         """
         key = (entry.name, version.name)
         size = file_bytes(version) * entry.manifest.instances
+        before = stamp_of(version)  # what changes from now on deserves another try
         try:
             self._budget.make_room(key, size, deadline)
             started = self._clock()
@@ -89,11 +90,11 @@ class Opener:
                 model = self._load(entry, version, deadline)
             fresh = start_running(model, self._options, self._scheduler, self._clock)
         except ApiError as error:
-            self._publish_failure(slot, version, error, fallback)
+            self._publish_failure(slot, before, error, fallback)
             raise
         except BaseException as error:  # a slot that stayed LOADING would answer nobody any more
             fault = ApiError(ErrorCode.MODEL_FAILED, f"failed to load {key[0]!r}: {type(error).__name__}: {error}")
-            self._publish_failure(slot, version, fault, fallback)
+            self._publish_failure(slot, before, fault, fallback)
             raise
         log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
         with self._slots.changed:
@@ -118,7 +119,7 @@ class Opener:
         return load_model(entry, version, threads, pixels, self._quarantine, deadline, self._tuning, self._snapshots)
 
     def _publish_failure(
-        self, slot: Slot, version: VersionEntry, error: ApiError, fallback: tuple[State, Running | None]
+        self, slot: Slot, before: object, error: ApiError, fallback: tuple[State, Running | None]
     ) -> None:
         state, previous = fallback
         with self._slots.changed:
@@ -128,7 +129,7 @@ class Opener:
             elif error.code.retryable:
                 slot.state = state
             else:
-                slot.state, slot.error, slot.failed_stamp = State.FAILED, error.again(), stamp_of(version)
+                slot.state, slot.error, slot.failed_stamp = State.FAILED, error.again(), before
             self._slots.changed.notify_all()
         log.warning("%s", error.message)
 
