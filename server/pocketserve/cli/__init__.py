@@ -17,7 +17,7 @@ from pocketserve.cli.ending import tidy_end
 from pocketserve.cli.output import plain_output, printable
 from pocketserve.wording import did_you_mean, near
 
-COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "simulate", "demo")
+COMMANDS = ("serve", "predict", "models", "inspect", "trust", "token", "pair", "doctor", "bench", "simulate", "demo")
 EXIT_DONE, EXIT_FAILED = 0, 1  # and 2, by argparse, for wrong usage
 WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")
 """Options that may also stand before the command."""

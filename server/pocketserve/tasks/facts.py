@@ -36,6 +36,7 @@ class ModelFacts:
         properties: see :func:`properties_of`.
         max_image_pixels: a setting: decoded size above which pictures are refused.
         opened: the copy of the version's file that was opened; None where it is no copy.
+        trusted: SHA-256 of the code that may run; see :class:`~pocketserve.runtimes.base.ModelSource`.
     """
 
     entry: ModelEntry
@@ -45,6 +46,7 @@ class ModelFacts:
     properties: Mapping[str, str] = field(default_factory=dict)
     max_image_pixels: int = 64_000_000
     opened: Path | None = None
+    trusted: frozenset[str] = frozenset()
 
     @property
     def file(self) -> Path:
