@@ -28,7 +28,14 @@ OTHER_VARIABLES: Final = frozenset(
     for name in (
         *("URL", "TOKEN"),  # the client's
         *("SIMULATION", "IN_TRIAL", "TFJS_MODULES"),  # system.py, runtimes
-        *("ALLOW_ROOT", "TEST_ASSETS", "TEST_STATE", "SOAK_REQUESTS"),  # the installer and tests; and tools:
+        *(
+            "ALLOW_ROOT",
+            "TEST_ASSETS",
+            "TEST_STATE",
+            "SOAK",
+            "SOAK_TABLE",
+            "SOAK_REQUESTS",
+        ),  # the installer and tests; and tools:
         *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),
     )
 )
