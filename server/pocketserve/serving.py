@@ -169,11 +169,16 @@ def write_ready_file(path: Path, config: Config, addresses: Addresses) -> None:
         "token_file": str(config.token_file.absolute()) if config.auth else None,
         "models_dir": str(config.models_dir.absolute()),
     }
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(content, file)
-    os.replace(hidden, path)
+    # The folder may be one that others write to: nobody can have laid something where the name is not known before.
+    hidden = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.replace(hidden, path)
+    except OSError:
+        hidden.unlink(missing_ok=True)
+        raise
 
 
 def _open_service(config: Config, token: str | None) -> Service:
