@@ -28,6 +28,7 @@ from pocketserve.trust.reading import not_trusted
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from .flatbuffer import DamagedFileError
+from .privacy import keep_private
 from .savedmodel_check import ForbiddenError, check_files, check_graphs
 from .savedmodel_graph import MetaGraph, read_meta_graphs
 from .tf_state import restorer
@@ -56,6 +57,7 @@ def import_tensorflow(threads: int) -> Any:
     Raises:
         RuntimeMissingError: it is not installed, or does not load.
     """
+    keep_private()
     quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
