@@ -100,7 +100,7 @@ class Client:
         return self._object("GET", "/v2")
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
-        """Every version of every model: ``name``, ``version``, ``state`` and often a ``reason``."""
+        """Every version of every model: ``name``, ``version``, ``state`` and ``reason``, often empty."""
         body = strict_json.dumps({"ready": ready_only})
         entries = _document(self._sender.send(_json_request("POST", "/v2/repository/index", body)))
         return _objects(entries)

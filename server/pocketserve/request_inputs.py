@@ -39,13 +39,13 @@ class Inputs:
 
 
 def signature_of(request: InferRequest, running: Running) -> str | None:
-    """The entry point that a request names; None is the default one.
+    """The entry point that a request names; None is the default one, and all that a model without names has.
 
     Raises:
-        ApiError: INVALID_PARAMETER when the model has none of this name.
+        ApiError: INVALID_PARAMETER when the model has some, and none of this name.
     """
     name = request.parameters.get("signature_name")
-    if name is None or name == "":
+    if name is None or name == "" or len(running.model.entry_points) == 1:
         return None
     if name not in running.model.entry_points:
         known = ", ".join(repr(known) for known in running.model.entry_points if known is not None) or "none"

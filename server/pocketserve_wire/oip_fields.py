@@ -9,7 +9,7 @@ from typing import Any
 
 from . import strict_json
 from .errors import ApiError, ErrorCode
-from .limits import MAX_ELEMENTS, MAX_NAME_CHARS, MAX_TENSORS
+from .limits import MAX_ELEMENTS, MAX_NAME_CHARS, MAX_TENSOR_NAME_CHARS, MAX_TENSORS
 from .tensor import Tensor, from_json_values, from_raw, invalid, parse_datatype, parse_shape
 
 Parameters = dict[str, Any]
@@ -126,8 +126,10 @@ def parse_name(item: object, where: str) -> str:
     if not isinstance(item, dict):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{where} must be an object, not {strict_json.json_type(item)}")
     name = item.get("name")
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS or "\0" in name:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name must be a string of 1 to {MAX_NAME_CHARS} characters")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_TENSOR_NAME_CHARS or "\0" in name:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"{where}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} characters"
+        )
     if _has_surrogate(name):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name holds half of a surrogate pair")
     return name

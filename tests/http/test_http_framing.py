@@ -159,7 +159,7 @@ def test_every_route_but_those_marked_open_needs_the_token(server, wire):
                 answered.add(pattern)
     # An app that pairs has no token yet; its two answer PAIRING_CLOSED until the token's owner opens pairing.
     pairing = {"/pairing/begin", "/pairing/finish"}
-    assert answered == {"/", "/v2/health/live", "/v2/health/ready", *pairing}
+    assert answered == {"/", "/ping", "/v2/health/live", "/v2/health/ready", *pairing}
 
 
 @pytest.mark.parametrize("scheme", ["Bearer {token}", "bearer {token}", "BEARER   {token}"])

@@ -288,6 +288,14 @@ def test_numbered_versions(tmp_path: Path) -> None:
     assert entry.versions["10"].path == tmp_path / "m" / "10" / "model.tflite"
 
 
+def test_numbered_versions_with_zeros_in_front(tmp_path: Path) -> None:
+    """Their number is their name, in manifests too; of two that are the same number the padded one is served."""
+    said = 'default_version = "0002"'
+    entry = scan(fill(tmp_path, "m/00000123/a.tflite", "m/0002/b.tflite", "m/2/c.tflite", m=said))["m"]
+    assert versions(entry) == {"123": "a.tflite", "2": "b.tflite"}
+    assert entry.default_version == "2"
+
+
 def test_numbered_versions_hold_one_model(tmp_path: Path) -> None:
     """An empty number is none; of two files in one number neither is guessed."""
     entry = scan(fill(tmp_path, "m/1/a.tflite", "m/1/b.tflite", "m/2/notes.txt", "m/3/.a.tflite", "m/3/b.tflite"))["m"]

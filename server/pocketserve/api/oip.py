@@ -157,12 +157,9 @@ def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
     for status in service.statuses(rescan=True):
         if only_ready and not status.ready:
             continue
-        entry = {
-            "name": status.model,
-            "version": status.version,
-            "state": _INDEX_STATES.get(status.state, "UNAVAILABLE"),
-        }
-        entries.append(entry | ({"reason": status.reason} if status.reason else {}))
+        state = _INDEX_STATES.get(status.state, "UNAVAILABLE")
+        # Triton and MLServer always have a reason, and their clients count on it.
+        entries.append({"name": status.model, "version": status.version, "state": state, "reason": status.reason})
     for name in () if only_ready else service.repository.models().misnamed:
         shown = name.encode("utf-8", "replace").decode()  # a file's name need not be UTF-8, JSON must
         entries.append({"name": shown, "version": "", "state": "UNAVAILABLE", "reason": name_fault(shown)})

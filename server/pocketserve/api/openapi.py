@@ -10,6 +10,7 @@ from pocketserve import __version__
 from pocketserve.api.messages import ApiResponse, Route, json_response
 from pocketserve.tasks import parameters
 from pocketserve_wire import DATATYPES, ErrorCode
+from pocketserve_wire.limits import MAX_TENSOR_NAME_CHARS
 
 Schema = dict[str, Any]
 
@@ -30,13 +31,14 @@ PARAMETERS: Schema = {
     "type": ["object", "null"],
     "additionalProperties": {"type": ["string", "number", "boolean"]},
 }
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_TENSOR_NAME_CHARS}
 DATATYPE: Schema = {"type": "string", "enum": list(DATATYPES)}
 
 
 def _tensor(shape_minimum: int) -> Schema:
     return _object(
         ("name", "datatype", "shape"),
-        name={"type": "string", "minLength": 1, "maxLength": 256},
+        name=_NAME,
         datatype=DATATYPE,
         shape=_array({"type": "integer", "minimum": shape_minimum}),
         parameters=PARAMETERS,
@@ -71,9 +73,7 @@ SCHEMAS: dict[str, Schema] = {
         inputs=_array({"$ref": "#/components/schemas/Tensor"}),
         outputs={
             "type": ["array", "null"],
-            "items": _object(
-                ("name",), name={"type": "string", "minLength": 1, "maxLength": 256}, parameters=PARAMETERS
-            ),
+            "items": _object(("name",), name=_NAME, parameters=PARAMETERS),
         },
     ),
     "InferResponse": _object(
@@ -166,7 +166,10 @@ REQUEST_BODIES: dict[str, Schema] = {
         "required": True,
         "description": "The raw input: a picture, a JSON document, a .npy file or what else the model's task takes. "
         "Its first bytes tell which; bytes without a header need the parameter format.",
-        "content": {kind: {"schema": _BINARY} for kind in _RAW_KINDS},
+        "content": {
+            **{kind: {"schema": _BINARY} for kind in _RAW_KINDS},
+            "multipart/form-data": {"schema": _object(("data",), data=_BINARY)},
+        },
     },
 }
 
@@ -187,7 +190,7 @@ ANSWERS: dict[str, tuple[str, Schema]] = {
     "infer": ("application/json", {"$ref": "#/components/schemas/InferResponse"}),
     "index": (
         "application/json",
-        _array(_object(("name", "version", "state"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
+        _array(_object(("name", "version", "state", "reason"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
     ),
     "load": ("application/json", _object(("name", "load"), name=TEXT, load=FLAG)),
     "unload": ("application/json", _object(("name", "unload"), name=TEXT, unload=FLAG)),

@@ -86,6 +86,9 @@ def _tfserving() -> list[Route]:
             Route("GET", base, tfserving.model_status, "tfserving", "model_status"),
             Route("GET", f"{base}/metadata", tfserving.model_metadata, "tfserving", "signature_metadata"),
             Route("POST", f"{base}:predict", tfserving.predict, "tfserving", "v1_predict", body="v1_predict"),
+            Route("POST", f"{base}:classify", tfserving.classify, "tfserving", "not_offered", body="settings"),
+            Route("POST", f"{base}:regress", tfserving.regress, "tfserving", "not_offered", body="settings"),
+            Route("POST", f"{base}:explain", tfserving.explain, "tfserving", "not_offered", body="settings"),
         ]
     return routes
 
@@ -95,6 +98,10 @@ def _own() -> list[Route]:
         Route("POST", "/predictions/{model}", predictions.predict, "predictions", "prediction", body="raw"),
         # curl -T, TorchServe's example, sends PUT.
         Route("PUT", "/predictions/{model}", predictions.predict, "predictions", "prediction", body="raw"),
+        # TorchServe's path for a version, and its health check.
+        Route("POST", "/predictions/{model}/{version}", predictions.predict, "predictions", "prediction", body="raw"),
+        Route("PUT", "/predictions/{model}/{version}", predictions.predict, "predictions", "prediction", body="raw"),
+        Route("GET", "/ping", predictions.ping, "predictions", "alive", open=True),
         Route("POST", "/pairing/open", pairing.open_desk, "pairing", "pairing_code", body="nothing"),
         Route("POST", "/pairing/close", pairing.close_desk, "pairing", "pairing_state", body="nothing"),
         Route("GET", "/pairing", pairing.state, "pairing", "pairing_state"),

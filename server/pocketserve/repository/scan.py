@@ -23,6 +23,9 @@ from pocketserve_wire.records import dataclass
 
 EMPTY_MANIFEST = Manifest()
 
+MAX_DIGITS = 19
+"""Of a version that is a number: as many as TensorFlow Serving's have."""
+
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
@@ -219,7 +222,8 @@ def _undeclared_versions(folder: Path, root: Path) -> dict[str, VersionEntry]:
     children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
     for child in children:
         if child.name.isdecimal():
-            versions |= _numbered_version(child, root)
+            for name, version in _numbered_version(child, root).items():
+                versions.setdefault(name, version)
     if versions:
         return versions
     # Hugging Face's layout: NAME/config.json, NAME/onnx/model.onnx.
@@ -277,7 +281,13 @@ def _numbered_version(folder: Path, root: Path) -> dict[str, VersionEntry]:
     problem = _problem_of(found[0], root)
     if len(found) > 1:
         problem = f"the folder {folder.name} holds {len(found)} models; a numbered version has one"
-    return {folder.name: VersionEntry(folder.name, kind, found[0], problem=problem)}
+    name = plain_number(folder.name)
+    return {name: VersionEntry(name, kind, found[0], problem=problem)}
+
+
+def plain_number(version: str) -> str:
+    """A numbered version as TensorFlow Serving calls it: the folder ``00000123`` holds version 123."""
+    return str(int(version)) if version.isdecimal() and len(version) <= MAX_DIGITS else version
 
 
 def _models_in(folder: Path) -> list[Path]:
@@ -319,6 +329,7 @@ def _model(
     name: str, folder: Path, versions: dict[str, VersionEntry], manifest: Manifest = EMPTY_MANIFEST
 ) -> ModelEntry:
     default = manifest.default_version or _default_of(versions)
+    default = default if default in versions else plain_number(default)
     if default not in versions:
         problem = f"{name}/{FILE_NAME}: default_version is {default!r}, but the folder has {', '.join(versions)}"
         return ModelEntry(name, folder, {}, "", manifest, problem)
