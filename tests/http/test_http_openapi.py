@@ -117,3 +117,13 @@ def test_errors_are_as_described(server, document):
     for path in ("/nothing", "/v2/models/nothing"):
         schema = {"$ref": "#/components/schemas/Error", "components": document["components"]}
         jsonschema.validate(server.call("GET", path).json(), schema)
+
+
+def test_every_query_parameter_that_is_described_is_known(server, document):
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            query = {p["name"]: "0" for p in operation.get("parameters", ()) if p["in"] == "query"}
+            url = path.replace("{model}", "petals").replace("{version}", "tflite")
+            if query:
+                answer = server.call(method.upper(), url, params=query)
+                assert "unknown query parameter" not in answer.text, (method, path)

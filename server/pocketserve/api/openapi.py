@@ -206,6 +206,7 @@ ANSWERS: dict[str, tuple[str, Schema]] = {
     "v1_predict": ("application/json", _object(predictions=_array({}), outputs={})),
     "prediction": ("application/json", {"$ref": "#/components/schemas/Prediction"}),
     "pairing_state": ("application/json", _object(tuple(_PAIRING), **_PAIRING)),
+    "pairing_closed": ("application/json", _object(tuple(_PAIRING), **_PAIRING)),
     "pairing_code": (
         "application/json",
         _object(("code", *_PAIRING), code={"type": "string", "pattern": "^[0-9]{6}$"}, **_PAIRING),

@@ -103,7 +103,7 @@ def _own() -> list[Route]:
         Route("PUT", "/predictions/{model}/{version}", predictions.predict, "predictions", "prediction", body="raw"),
         Route("GET", "/ping", predictions.ping, "predictions", "alive", open=True),
         Route("POST", "/pairing/open", pairing.open_desk, "pairing", "pairing_code", body="nothing"),
-        Route("POST", "/pairing/close", pairing.close_desk, "pairing", "pairing_state", body="nothing"),
+        Route("POST", "/pairing/close", pairing.close_desk, "pairing", "pairing_closed", body="nothing"),
         Route("GET", "/pairing", pairing.state, "pairing", "pairing_state"),
         Route("POST", "/pairing/begin", pairing.begin, "pairing", "pairing_begun", body="pairing_begin", open=True),
         Route("POST", "/pairing/finish", pairing.finish, "pairing", "pairing_done", body="pairing_finish", open=True),
