@@ -125,7 +125,7 @@ class Config:
     drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", "seconds")
     http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.")
     max_connections: int = _setting(
-        128, "Open HTTP connections; for one more, the one that was idle for longest is closed."
+        512, "Open HTTP connections; for one more, the one that was idle for longest is closed."
     )
     socket_connections: int = _setting(64, "Connections of the socket protocol; one more is refused.")
     socket_inflight: int = _setting(

@@ -228,8 +228,17 @@ def _tell_of_models(folder: Path, models: Models) -> None:
 
 
 def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Callable[[], None]:
-    """First signal: drain on a thread of its own. Second: end at once. Returns what restores the old handlers."""
+    """First signal: drain on a thread of its own. Second: end at once. Returns what restores the old handlers.
+
+    The thread is there from the start: when the signal comes the system may have none left.
+    """
     seen = 0
+    asked = threading.Event()
+
+    def drain_when_asked() -> None:
+        asked.wait()
+        if seen:
+            drain()
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal seen
@@ -239,8 +248,9 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
         if seen > 1:
             sys.stderr.write("ended at once\n")
             os._exit(1)
-        threading.Thread(target=drain, name="pocketserve-drain", daemon=True).start()
+        asked.set()
 
+    threading.Thread(target=drain_when_asked, name="pocketserve-drain", daemon=True).start()
     # A signal that comes just before the I/O loop falls asleep would be noticed when it wakes; this wakes it.
     signal.set_wakeup_fd(wakeup_descriptor, warn_on_full_buffer=False)
     numbers = [signal.SIGTERM, signal.SIGINT]
@@ -252,6 +262,7 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
         signal.set_wakeup_fd(-1)
         for number, handler in previous.items():
             signal.signal(number, handler)
+        asked.set()  # after that: a handler that came in between would wait for this call
 
     return restore
 

@@ -19,8 +19,11 @@ from pocketserve.transports.http.connections import DEFAULT_PATIENCE, Channel, P
 from pocketserve.transports.http.front import WsgiApp
 from pocketserve.transports.http.parser import Parser
 from pocketserve.transports.http.translation import status_line
-from pocketserve.transports.listener import bind
+from pocketserve.transports.listener import affordable, bind
 from pocketserve_wire import ApiError, ErrorCode, limits
+
+SHARE = 0.6
+"""Of the files that may be open for connections, the part for HTTP; the rest is the socket's."""
 
 _WAITRESS_CODES = {
     400: ErrorCode.INVALID_REQUEST,
@@ -128,7 +131,8 @@ class HttpServer:
         )
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting is our queue's normal state
         self._map: dict[int, Any] = {}
-        self._server = _server_class(guard, patience, config.max_connections)(
+        most = affordable(config.max_connections, SHARE, "max_connections")
+        self._server = _server_class(guard, patience, most)(
             app,
             map=self._map,
             _sock=listener,
