@@ -22,6 +22,7 @@ from time import monotonic
 import numpy as np
 import pytest
 
+import waiting_labels
 from conftest import ROOT
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.cores import count_fast, usable_cores
@@ -162,7 +163,10 @@ class SlowLabels:
 
 
 @pytest.fixture
-def slow_labels(models_copy: Path, pool: ThreadPoolExecutor) -> Iterator[Callable[[], SlowLabels]]:
+def slow_labels(
+    models_copy: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], SlowLabels]]:
+    waiting_labels.install(monkeypatch)
     made: list[SlowLabels] = []
 
     def make() -> SlowLabels:

@@ -8,12 +8,11 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from conftest import MODELS, STATE
+from conftest import MODELS
 from pocketserve.engine.loading import load_model
 from pocketserve.engine.tuned import Threads
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
-from pocketserve.trust.store import TrustStore
 
 pytestmark = [
     pytest.mark.torch,
@@ -31,13 +30,7 @@ def pool():
 def open_with(threads: int, version: str) -> Session:
     entry = scan(MODELS)["digits"]
     return load_model(
-        entry,
-        entry.versions[version],
-        Threads(threads, threads),
-        10**6,
-        None,
-        monotonic() + 60,
-        trust=TrustStore(STATE),
+        entry, entry.versions[version], Threads(threads, threads), 10**6, None, monotonic() + 60
     ).sessions[0]
 
 

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 import pytest
 
+import waiting_labels
 from conftest import MODELS, STATE
 from framed import TIMEOUT_S, Framed
 from pocketserve.config import Config
@@ -82,8 +83,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def slow(models_copy: Path, pool: ThreadPoolExecutor) -> Iterator[Slow]:
+def slow(models_copy: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     """A slow request to a server on ``models_copy``."""
+    waiting_labels.install(monkeypatch)
     request = Slow(models_copy, pool)
     yield request
     request.release()

@@ -24,7 +24,6 @@ from pocketserve.runtimes.base import (
 from pocketserve.runtimes.registry import missing_framework, runtime_for
 from pocketserve.tasks.base import Task
 from pocketserve.tensors import Array
-from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
 
@@ -38,7 +37,8 @@ class LoadedModel:
     Attributes:
         sessions: instances of the model, each for one thread at a time.
         entry_points: bindings of inputs and outputs by signature name; None is the default entry point.
-        memory_bytes: estimate over all sessions.
+        memory_bytes: estimate over all sessions, and the task's labels and tokenizer.
+        task_bytes: the task's part of it.
         feedback: the session's names of inputs that take what an output gave at the last step -> that output.
         first_state: what these inputs are given before there was a step.
         threads: what one run may use, as the sessions were opened.
@@ -55,6 +55,7 @@ class LoadedModel:
     task: Task
     platform: str
     memory_bytes: int
+    task_bytes: int
     feedback: Mapping[str, str]
     first_state: Mapping[str, Array]
     threads: int
@@ -130,7 +131,7 @@ class LoadedModel:
         return dataclasses.replace(
             self,
             sessions=sessions,
-            memory_bytes=sum(session.memory_bytes for session in sessions),
+            memory_bytes=sum(session.memory_bytes for session in sessions) + self.task_bytes,
             threads=threads,
             source=dataclasses.replace(self.source, threads=threads),
         )
@@ -152,7 +153,6 @@ def load_model(
     deadline: float,
     tuning: TuningStore | None = None,
     snapshots: SnapshotStore | None = None,
-    trust: TrustStore | None = None,
 ) -> LoadedModel:
     """Open a version's sessions and choose its task.
 
@@ -162,7 +162,6 @@ def load_model(
         deadline: monotonic time by which a trial must have begun.
         tuning: what was measured on this device; None knows nothing.
         snapshots: makes the copy that is opened; None has it among the system's temporary files.
-        trust: which code may run; None trusts none.
 
     Raises:
         ApiError: RUNTIME_MISSING or MODEL_FAILED, with the reason in words; MODEL_NOT_READY where there is no room.
@@ -171,7 +170,7 @@ def load_model(
         _check_loadable(version)
         snapshot = (snapshots or SnapshotStore()).take(version, entry.folder)
         try:
-            return _load(entry, version, threads, max_image_pixels, quarantine, deadline, tuning, snapshot, trust)
+            return _load(entry, version, threads, max_image_pixels, quarantine, deadline, tuning, snapshot)
         except BaseException:
             snapshot.close()
             raise
@@ -204,7 +203,6 @@ def _load(
     deadline: float,
     tuning: TuningStore | None,
     snapshot: Snapshot,
-    trust: TrustStore | None,
 ) -> LoadedModel:
     runtime = runtime_for(version.kind)
     manifest = entry.manifest
@@ -215,7 +213,6 @@ def _load(
         options=version.options,
         inputs=manifest.inputs,
         outputs=manifest.outputs,
-        trusted=trust.check(entry, version) if trust is not None else frozenset(),
     )
     if quarantine is not None:
         quarantine.check(entry, version, source, deadline, snapshot)
@@ -229,7 +226,7 @@ def _load(
         tuned, source = NOT_TUNED, plain
         sessions = [runtime.open(source) for _ in range(manifest.instances)]
     snapshot.check()
-    made = set_up(entry, version, sessions[0], max_image_pixels, snapshot.path, source.trusted)
+    made = set_up(entry, version, sessions[0], max_image_pixels, snapshot.path)
     return LoadedModel(
         entry=entry,
         version=version,
@@ -237,7 +234,8 @@ def _load(
         entry_points=made.entry_points,
         task=made.task,
         platform=runtime.platform,
-        memory_bytes=sum(session.memory_bytes for session in sessions),
+        memory_bytes=sum(session.memory_bytes for session in sessions) + made.memory_bytes,
+        task_bytes=made.memory_bytes,
         feedback=made.feedback,
         first_state=made.first_state,
         threads=source.threads,

@@ -23,27 +23,23 @@ class Setup:
 
     Attributes:
         entry_points, task, feedback, first_state: as in :class:`~pocketserve.engine.loading.LoadedModel`.
+        memory_bytes: what labels and tokenizers take, estimated.
     """
 
     entry_points: Mapping[str | None, tuple[Bindings, Bindings]]
     task: Task
     feedback: Mapping[str, str]
     first_state: Mapping[str, Array]
+    memory_bytes: int
 
 
 def set_up(
-    entry: ModelEntry,
-    version: VersionEntry,
-    session: Session,
-    max_image_pixels: int,
-    opened: Path | None = None,
-    trusted: frozenset[str] = frozenset(),
+    entry: ModelEntry, version: VersionEntry, session: Session, max_image_pixels: int, opened: Path | None = None
 ) -> Setup:
     """Read metadata, labels and tokenizers, and choose the task.
 
     Args:
         opened: the copy of the version's file that the session was opened from; None where it is no copy.
-        trusted: SHA-256 of the code that may run.
 
     Raises:
         ModelLoadError: the manifest, or a file beside the model, does not fit the model.
@@ -51,9 +47,9 @@ def set_up(
     points = _entry_points(session, entry.manifest)
     inputs, outputs = points[None]
     properties = properties_of(dataclasses.replace(version, path=opened or version.path), session)
-    facts = ModelFacts(entry, version, inputs.specs, outputs.specs, properties, max_image_pixels, opened, trusted)
+    facts = ModelFacts(entry, version, inputs.specs, outputs.specs, properties, max_image_pixels, opened)
     task = select_task(facts)
-    return Setup(points, task, _feedback(entry, inputs, outputs), _first_state(entry, inputs))
+    return Setup(points, task, _feedback(entry, inputs, outputs), _first_state(entry, inputs), facts.memory_bytes)
 
 
 def _entry_points(session: Session, manifest: Manifest) -> dict[str | None, tuple[Bindings, Bindings]]:

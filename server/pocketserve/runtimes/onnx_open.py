@@ -10,7 +10,6 @@ from typing import Any
 
 from .base import ModelLoadError, RuntimeMissingError
 from .onnx_errors import cleaned
-from .privacy import keep_private
 
 _log = logging.getLogger(__name__)
 
@@ -34,12 +33,11 @@ def read_options(options: Mapping[str, Any]) -> tuple[list[str], bool]:
 
 
 def import_package(module: str) -> Any:
-    """Import ONNX Runtime, told to keep quiet.
+    """ONNX Runtime, told to keep quiet.
 
     Raises:
         RuntimeMissingError: it does not import.
     """
-    keep_private()
     try:
         ort = importlib.import_module(module)
         ort.InferenceSession, ort.SessionOptions  # noqa: B018  # a folder left by an uninstall has neither

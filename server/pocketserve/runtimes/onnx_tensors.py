@@ -160,8 +160,7 @@ def input_spec(arg: Any, facts: ModelFacts) -> TensorSpec:
             "export the model with tensors as inputs"
         )
     unranked = arg.name in facts.unranked and not arg.shape
-    batch = arg.shape[0] if arg.shape and isinstance(arg.shape[0], str) else ""
-    return TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,) if unranked else _shape(arg), open=unranked, batch=batch)
+    return TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,) if unranked else _shape(arg), open=unranked)
 
 
 def output_of(arg: Any, facts: ModelFacts) -> Output:

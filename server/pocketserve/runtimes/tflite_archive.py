@@ -6,11 +6,12 @@ They come from strangers; what is read is bounded.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.tflite_metadata import FileType, TensorMetadata
+from pocketserve.runtimes.tflite_metadata import AssociatedFile, FileType, TensorMetadata
 
 MAX_FILE_BYTES = 8 << 20
 """Default limit of an associated file. A vocabulary of 250,000 words is about 3 MB."""
@@ -23,25 +24,35 @@ MAX_DIRECTORY_BYTES = 1 << 20
 
 
 def read_associated_file(path: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
-    """A file out of the archive at the model's end.
+    """A file out of the archive at the model's end; see :func:`read_associated_files`."""
+    return read_associated_files(path, [name], limit)[0]
+
+
+def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:
+    """Files out of the archive at the model's end, which is opened once.
 
     Args:
-        limit: most bytes that the file may have once unpacked.
+        limit: most bytes that they may have together once unpacked.
 
     Raises:
         DamagedFileError: no such file, a damaged archive, or more bytes than the limit.
     """
+    name = names[0]
     try:
         if not _has_archive(path):
             raise DamagedFileError(f"{name!r} cannot be read from {path.name}: the file holds no archive")
         import zipfile  # late: few files carry others
 
+        found, left = [], limit
         with path.open("rb") as file, zipfile.ZipFile(_Capped(file)) as archive:
-            info = archive.getinfo(name)
-            if info.file_size > limit:
-                raise DamagedFileError(f"{name} in {path.name} has {info.file_size} bytes, more than {limit}")
-            with archive.open(info) as member:
-                return member.read(limit)
+            for name in names:
+                info = archive.getinfo(name)
+                if info.file_size > left:
+                    raise DamagedFileError(f"{name} in {path.name} has {info.file_size} bytes, more than {left}")
+                with archive.open(info) as member:
+                    found.append(member.read(left))
+                left -= len(found[-1])
+        return found
     except DamagedFileError:
         raise
     except KeyError as error:
@@ -67,14 +78,23 @@ def labels_of(path: Path, tensor: TensorMetadata, language: str | None = None) -
     Raises:
         DamagedFileError: the label file cannot be read.
     """
-    wanted = (FileType.TENSOR_AXIS_LABELS, FileType.TENSOR_VALUE_LABELS)
-    by_kind = ([file for file in tensor.associated_files if file.type is kind] for kind in wanted)
-    files = next(filter(None, by_kind), None)
-    if files is None:
+    files = label_files(tensor)
+    if not files:
         return None
     best = min(files, key=lambda file: strangeness(file.locale, language))
-    text = read_associated_file(path, best.name).decode("utf-8-sig", errors="replace")
-    # An empty line is the label of its index; only the end of the last line is not a line more.
+    return lines_of(read_associated_file(path, best.name))
+
+
+def label_files(tensor: TensorMetadata) -> list[AssociatedFile]:
+    """The label files of a tensor's last axis; where there are none, those of its values."""
+    wanted = (FileType.TENSOR_AXIS_LABELS, FileType.TENSOR_VALUE_LABELS)
+    by_kind = ([file for file in tensor.associated_files if file.type is kind] for kind in wanted)
+    return next(filter(None, by_kind), [])
+
+
+def lines_of(content: bytes) -> list[str]:
+    """A label file's lines. An empty one is the label of its index; only the end of the last line is no line more."""
+    text = content.decode("utf-8-sig", errors="replace")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 

@@ -27,7 +27,9 @@ MAX_REPLACEMENT_BYTES = 256
 MAX_NORMALIZED = 1 << 20
 """Characters of a text after normalisation: a rule may make dozens of one."""
 
-MAX_ALONE = 1 << 16
+MAX_ALONE = MAX_KEPT = 1 << 16
+"""Characters and replacements that are remembered; Unicode's rules have some thousand."""
+
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -104,7 +106,9 @@ class CharsMap:
         if known is None:
             end = self._pool.find(b"\0", value, value + MAX_REPLACEMENT_BYTES)
             raw = self._pool[value : value + MAX_REPLACEMENT_BYTES if end < 0 else end]
-            known = self._texts[value] = raw.decode("utf-8", errors="replace")
+            known = raw.decode("utf-8", errors="replace")
+            if len(self._texts) < MAX_KEPT:
+                self._texts[value] = known
         return known
 
 
@@ -178,8 +182,11 @@ class Normalizer:
 
     def _leading(self, text: str) -> int:
         """Where the first thing stands that is no space."""
-        at = 0
+        at = asked = 0
         while at < len(text):
+            if at >= asked:
+                check_wanted()
+                asked = at + EVERY
             given, length = self._unit(text, at)
             if given != " ":
                 break

@@ -36,7 +36,8 @@ class ModelFacts:
         properties: see :func:`properties_of`.
         max_image_pixels: a setting: decoded size above which pictures are refused.
         opened: the copy of the version's file that was opened; None where it is no copy.
-        trusted: SHA-256 of the code that may run; see :class:`~pocketserve.runtimes.base.ModelSource`.
+        weights: bytes of memory that what was read takes, by what it is; see :attr:`memory_bytes`.
+        kept: what several parts of a task ask for and one has read.
     """
 
     entry: ModelEntry
@@ -46,12 +47,18 @@ class ModelFacts:
     properties: Mapping[str, str] = field(default_factory=dict)
     max_image_pixels: int = 64_000_000
     opened: Path | None = None
-    trusted: frozenset[str] = frozenset()
+    weights: dict[str, int] = field(default_factory=dict)
+    kept: dict[object, Any] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
         """The version's file, to read what it says of itself."""
         return self.opened or self.version.path
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the task's labels and its tokenizer take, estimated."""
+        return sum(self.weights.values())
 
     @property
     def manifest(self) -> Manifest:
@@ -83,7 +90,7 @@ class ModelFacts:
         return next((path for path in wanted if path in self._side_files), None)
 
     def read_beside(self, path: Path, limit: int) -> bytes:
-        """What a file beside the model holds; it counts for the model's memory.
+        """What a file beside the model holds.
 
         Args:
             limit: bytes that it may have.
@@ -92,10 +99,9 @@ class ModelFacts:
             ModelLoadError: it cannot be read, or is larger.
         """
         try:
-            content = read_plain(path, limit)
+            return read_plain(path, limit)
         except OSError as error:
             raise ModelLoadError(f"{path.name} beside the model cannot be read: {error.strerror}") from None
-        return content
 
     def json_beside(self, name: str) -> dict[str, Any]:
         """A JSON object next to the model, such as ``config.json``; empty where there is none.

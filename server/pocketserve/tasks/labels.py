@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
+from pocketserve.plain_files import read_plain
+from pocketserve.repository.manifest import MAX_LANGUAGES
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.tflite_archive import labels_of, strangeness
-from pocketserve.runtimes.tflite_metadata import FileType, TensorMetadata
+from pocketserve.runtimes.tflite_archive import label_files, lines_of, read_associated_files, strangeness
+from pocketserve.runtimes.tflite_metadata import TensorMetadata
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.preprocessing import CONFIG, literal
 from pocketserve.wording import counted
 from pocketserve_wire.records import dataclass
 
 MAX_LABELS_BYTES = 8 * 2**20
+"""Of all languages together. 21,000 class names have 600 kB."""
+
 MAX_LABELS = 1 << 20
+"""Lines of all languages together."""
+
 FILE_NAME = "labels.txt"
-LABEL_FILES = (FileType.TENSOR_AXIS_LABELS, FileType.TENSOR_VALUE_LABELS)
+_LINE_ENDS = (b"\n", b"\r", b"\v", b"\f", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
+"""What ``str.splitlines`` parts at, in UTF-8."""
+
+_LABEL_BYTES = 65
+"""That a short text takes, and its place in a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +54,10 @@ class Labels:
 
 
 def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
-    """The class names of an output, from the first of these that has any: the manifest, TFLite metadata, ONNX metadata,
-    ``config.json`` (Hugging Face), ``labels.txt`` in the model's own folder.
+    """Find the class names of an output.
+
+    They are from the first of these that has any: the manifest, TFLite metadata, ONNX metadata, ``config.json``
+    (Hugging Face), ``labels.txt`` in the model's own folder.
 
     Args:
         output: its position; None takes the first output that has names.
@@ -52,35 +65,68 @@ def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
     Raises:
         ModelLoadError: the manifest's file, or a file beside the model, cannot be read.
     """
+    found = facts.kept.get(("labels", output))
+    if found is None:
+        found = facts.kept["labels", output] = _find(facts, output)
+        facts.weights["labels"] = max(_weight(found), facts.weights.get("labels", 0))
+    return found
+
+
+def _find(facts: ModelFacts, output: int | None) -> Labels:
     manifest = facts.manifest
     if manifest.labels is not None:
-        translated = {tag: read_labels(facts.entry.folder, name) for tag, name in manifest.translations.items()}
-        return Labels(read_labels(facts.entry.folder, manifest.labels), translated)
+        files = _read_labels(facts.entry.folder, [manifest.labels, *manifest.translations.values()])
+        return Labels(files[manifest.labels], {tag: files[name] for tag, name in manifest.translations.items()})
     found = _of_tflite(facts, output)
     if found.names:
         return found
     names = _of_onnx(facts) or _of_config(facts)
     beside = facts.beside(FILE_NAME)
     if not names and beside is not None:
-        names = read_labels(beside.parent, FILE_NAME)
+        names = _read_labels(beside.parent, [FILE_NAME])[FILE_NAME]
     return Labels(names)
 
 
-def read_labels(folder: Path, name: str) -> list[str]:
-    """One label per line, in the order of the classes.
+def _read_labels(folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """The lines of files by name, one label a line, in the order of the classes. Each file is read once.
 
     Raises:
-        ModelLoadError: the file cannot be read.
+        ModelLoadError: a file cannot be read, or they are too large together.
     """
-    path = folder / name
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise ModelLoadError(f"model.toml: labels names {name}, a link that leaves the model's folder")
+    contents: dict[str, bytes] = {}
+    for name in dict.fromkeys(names):
+        path = folder / name
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+            raise ModelLoadError(f"model.toml: labels names {name}, a link that leaves the model's folder")
+        try:
+            contents[name] = read_plain(path, MAX_LABELS_BYTES - sum(map(len, contents.values())))
+        except OSError as error:
+            large = f"has, with the others, more than {MAX_LABELS_BYTES} bytes"
+            reason = large if error.errno == errno.EFBIG else f"cannot be read: {error.strerror}"
+            raise ModelLoadError(f"model.toml: labels names {name}, which {reason}") from None
     try:
-        if path.stat().st_size > MAX_LABELS_BYTES:
-            raise ModelLoadError(f"model.toml: labels names {name}, which is larger than {MAX_LABELS_BYTES} bytes")
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        _check_lines(contents.values())
+    except DamagedFileError as error:
+        raise ModelLoadError(f"model.toml: {error}") from None
+    return {name: _split(name, content) for name, content in contents.items()}
+
+
+def _split(name: str, content: bytes) -> list[str]:
+    try:
+        return content.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
         raise ModelLoadError(f"model.toml: labels names {name}, which cannot be read: {error}") from None
+
+
+def _check_lines(contents: Iterable[bytes]) -> None:
+    """Bound what the lines will take: an empty one has one byte in the file, and a hundred as a text in a list."""
+    if sum(content.count(end) for content in contents for end in _LINE_ENDS) > MAX_LABELS:
+        raise DamagedFileError(f"the label files have more than {MAX_LABELS:,} lines in all languages together")
+
+
+def _weight(labels: Labels) -> int:
+    lists = {id(names): names for names in (labels.names, *labels.translations.values())}
+    return sum(_LABEL_BYTES * len(names) + sum(map(len, names)) for names in lists.values())
 
 
 def label_of(labels: Sequence[str], index: int) -> str:
@@ -121,11 +167,19 @@ def _of_tflite(facts: ModelFacts, output: int | None) -> Labels:
 
 
 def _of_tensor(path: Path, tensor: TensorMetadata) -> Labels:
-    locales = {file.locale for file in tensor.associated_files if file.type in LABEL_FILES and file.locale}
-    names = labels_of(path, tensor) or []
-    if len(locales) < 2:
-        return Labels(names)
-    return Labels(names, {tag: labels_of(path, tensor, tag) or [] for tag in sorted(locales)})
+    files = label_files(tensor)
+    if not files:
+        return Labels()
+    by_language = {file.locale: file.name for file in reversed(files) if file.locale}
+    if len(by_language) > MAX_LANGUAGES:
+        raise DamagedFileError(f"it has labels in more than {MAX_LANGUAGES} languages")
+    by_language = dict(sorted(by_language.items())) if len(by_language) > 1 else {}
+    first = min(files, key=lambda file: strangeness(file.locale, None)).name
+    names = list(dict.fromkeys((first, *by_language.values())))
+    contents = read_associated_files(path, names, MAX_LABELS_BYTES)
+    _check_lines(contents)
+    lines = dict(zip(names, map(lines_of, contents), strict=True))
+    return Labels(lines[first], {tag: lines[name] for tag, name in by_language.items()})
 
 
 def _of_onnx(facts: ModelFacts) -> list[str]:

@@ -11,6 +11,10 @@ from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, dequantize
 from pocketserve_wire.records import dataclass
 
+MAX_BYTES = 1 << 22
+MAX_CLASSES = 1 << 16
+"""Of a calibration: what a file may ask for, in bytes and in lines."""
+
 _TINY = 1e-16
 """Keeps logarithms finite."""
 
@@ -93,7 +97,7 @@ def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:
     kind = FileType.TENSOR_AXIS_SCORE_CALIBRATION
     name = next((file.name for file in tensor.associated_files if file.type is kind), None)
     try:
-        text = "" if name is None else read_associated_file(facts.file, name).decode("utf-8")
+        text = "" if name is None else read_associated_file(facts.file, name, MAX_BYTES).decode("utf-8")
         return Calibration(_parse(text), unit.transformation, unit.default_score) if text else None
     except (DamagedFileError, ValueError):
         return None  # uncalibrated scores are better than none; `inspect` names the files
@@ -102,7 +106,10 @@ def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:
 def _parse(text: str) -> Array:
     """A line per class: ``scale,slope,offset[,least score]``; an empty line has no parameters."""
     rows = []
-    for line in text.splitlines():
+    lines = text.splitlines()
+    if len(lines) > MAX_CLASSES:
+        raise ValueError(f"a calibration of more than {MAX_CLASSES} classes")
+    for line in lines:
         parts = [float(part) for part in line.split(",")] if line.strip() else [np.nan] * 3
         if len(parts) not in (3, 4):
             raise ValueError("a calibration needs three or four numbers")

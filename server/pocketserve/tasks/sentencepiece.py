@@ -23,6 +23,9 @@ from pocketserve.tasks.wanted import EVERY, check_wanted, in_blocks
 UNKNOWN_PENALTY = 10.0
 """An unknown character scores this much less than the rarest piece."""
 
+EVERY_PLACE = 256
+"""Places of a text between two questions: at each one up to 128 pieces are looked up."""
+
 _FLOAT = struct.Struct("<f")
 Piece = tuple[int, int, int]
 """Number, first character, behind the last; in a segment."""
@@ -35,12 +38,16 @@ class SentencePiece:
         special: what the model wants around a text.
         lower_case: letters become small before anything else.
 
+    Attributes:
+        pieces: how many there are.
+
     Raises:
         SentencePieceError: the model lacks what it says that it has.
     """
 
     def __init__(self, model: SentencePieceModel, special: Special, *, lower_case: bool = False) -> None:
         self.special = special
+        self.pieces = len(model.pieces)
         self._model = model
         self._lower = lower_case
         usable = {PieceType.NORMAL, PieceType.USER_DEFINED, PieceType.UNUSED}
@@ -66,7 +73,7 @@ class SentencePiece:
             ApiError: INVALID_INPUT, the text becomes too long by its normalisation.
         """
         if self._lower:
-            text = "".join(char.lower() if len(char.lower()) == 1 else char for char in text)
+            text = "".join(char.lower() if len(char.lower()) == 1 else char for _, char in in_blocks(text))
         waiting: Token | None = None  # an unknown piece: unknown ones behind each other are one
         score = 0.0
         for segment in self._normalizer.segments(text):
@@ -97,7 +104,7 @@ class SentencePiece:
 
     def _looked_up(self, text: str, places: Iterable[tuple[int, int]]) -> list[Piece]:
         unknown = self._model.unknown
-        return [(self._numbers.get(text[start:end], unknown), start, end) for start, end in places]
+        return [(self._numbers.get(text[start:end], unknown), start, end) for _, (start, end) in in_blocks(places)]
 
     def _chars(self, text: str) -> Iterator[tuple[int, int]]:
         """Where characters, and what the owner defined, begin and end."""
@@ -126,7 +133,7 @@ class SentencePiece:
         origins, numbers = [0] * (size + 1), [self._model.unknown] * (size + 1)
         scores, kept, known = self._model.scores, self._kept_scores, self._numbers
 
-        for start, first in in_blocks(text):
+        for start, first in in_blocks(text, EVERY_PLACE):
             here = sums[start]
             assert here is not None  # every character is a piece or unknown, so that every place is reached
             alone = False
@@ -175,6 +182,8 @@ class _Merge:
         self._agenda: list[tuple[float, int, int, int]] = []
         at = 0
         while at < len(text):
+            if len(self._starts) % EVERY == 0:
+                check_wanted()
             kept = normalizer.kept.longest(text, at)
             self._starts.append(at)
             at += kept or 1
@@ -185,8 +194,8 @@ class _Merge:
 
     def pieces(self) -> list[Piece]:
         """The pieces that are left."""
-        for index in range(1, len(self._starts)):
-            self._propose(index - 1, index)
+        for index, _ in in_blocks(self._starts[1:]):
+            self._propose(index, index + 1)
         for step in itertools.count():
             if not self._agenda:
                 break
@@ -206,6 +215,8 @@ class _Merge:
         found: list[Piece] = []
         index = 0
         while index >= 0:
+            if index % EVERY == 0:
+                check_wanted()
             self._give(self._starts[index], self._ends[index], found)
             index = self._behind[index]
         return found

@@ -7,8 +7,8 @@ own code; any other needs the ``tokenizers`` library (the ``text`` extra).
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pocketserve.repository.sections.words import TextOptions
@@ -16,16 +16,25 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_archive import MAX_FILE_BYTES, read_associated_file
 from pocketserve.runtimes.tflite_metadata import BertTokenizer, RegexTokenizer, SentencePieceTokenizer
-from pocketserve.tasks.facts import MetadataError, ModelFacts
+from pocketserve.tasks.facts import MAX_JSON_BYTES, MetadataError, ModelFacts
 from pocketserve.tasks.regex_words import RegexWords
 from pocketserve.tasks.sentencepiece_model import MAX_MODEL_BYTES
 from pocketserve.tasks.sentencepiece_setup import sentencepiece_of
 from pocketserve.tasks.tokens import Special, Token, Tokenizer, keeps_case
-from pocketserve.tasks.wordpiece import WordPiece
+from pocketserve.tasks.wordpiece import MAX_WORD_CHARS, WordPiece
 
 TokenizerUnit = BertTokenizer | RegexTokenizer | SentencePieceTokenizer
 MAX_VOCABULARY_BYTES = 16 * 2**20
 MAX_TOKENIZER_BYTES = 64 * 2**20
+MAX_PIECES = 1 << 20
+"""Lines of a vocabulary. The largest in wide use have 500,000."""
+
+MAX_PREFIX_CHARS = 16
+_PIECE_BYTES = 200
+"""That a piece takes in a mapping from texts to numbers."""
+
+_LIBRARY_SHARE = 4
+"""The library's memory for each byte of its file, measured."""
 
 
 def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
@@ -51,7 +60,7 @@ def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
         return _of_tokenizer_json(facts, options)
     path = facts.beside("vocab.txt")
     if path is not None:
-        return _wordpiece(_numbered(_read(path)), facts, options)
+        return _wordpiece(facts.read_beside(path, MAX_VOCABULARY_BYTES), facts, options)
     raise ModelLoadError(
         "model.toml: the model has no tokenizer: put its tokenizer.json or vocab.txt beside it, "
         "or name text.tokenizer and text.vocabulary"
@@ -122,10 +131,10 @@ def _of_unit(facts: ModelFacts, unit: TokenizerUnit, options: TextOptions) -> To
     except DamagedFileError as error:
         raise ModelLoadError(f"the model's vocabulary cannot be read: {error}") from None
     if isinstance(unit, SentencePieceTokenizer):
-        return sentencepiece_of(content, files[0].name, options)
+        return _sentencepiece(content, files[0].name, facts, options)
     if isinstance(unit, BertTokenizer):
-        return _wordpiece(_numbered(content), facts, options)
-    return _regex(unit.delimiter, content, options)
+        return _wordpiece(content, facts, options)
+    return _regex(unit.delimiter, content, facts, options)
 
 
 def _of_manifest(facts: ModelFacts, options: TextOptions) -> Tokenizer:
@@ -133,15 +142,22 @@ def _of_manifest(facts: ModelFacts, options: TextOptions) -> Tokenizer:
     path = facts.beside(name)
     if path is None:
         raise ModelLoadError(f"model.toml: text.vocabulary {name} is not beside the model")
-    content = _read(path)
+    content = facts.read_beside(path, MAX_VOCABULARY_BYTES)
     if options.tokenizer == "sentencepiece":
-        return sentencepiece_of(content, name, options)
+        return _sentencepiece(content, name, facts, options)
     if options.tokenizer == "regex":
-        return _regex(options.delimiter or r"[^\w']+", content, options)
-    return _wordpiece(_numbered(content), facts, options)
+        return _regex(options.delimiter or r"[^\w']+", content, facts, options)
+    return _wordpiece(content, facts, options)
 
 
-def _regex(delimiter: str, content: bytes, options: TextOptions) -> Tokenizer:
+def _sentencepiece(content: bytes, name: str, facts: ModelFacts, options: TextOptions) -> Tokenizer:
+    tokenizer = sentencepiece_of(content, name, options)
+    facts.weights["tokenizer"] = len(content) + _PIECE_BYTES * tokenizer.pieces
+    return tokenizer
+
+
+def _regex(delimiter: str, content: bytes, facts: ModelFacts, options: TextOptions) -> Tokenizer:
+    facts.weights["tokenizer"] = _weight(_checked(content))
     # Lines are "word number", or only the word. Words may be odd, so only the last space of a line parts it.
     lines = [
         line.rstrip("\r").rpartition(" ") for line in content.decode("utf-8", errors="replace").split("\n") if line
@@ -154,7 +170,9 @@ def _regex(delimiter: str, content: bytes, options: TextOptions) -> Tokenizer:
         raise ModelLoadError(f"the model's tokenizer cannot be used: {error}") from None
 
 
-def _wordpiece(vocabulary: Mapping[str, int], facts: ModelFacts, options: TextOptions) -> WordPiece:
+def _wordpiece(content: bytes, facts: ModelFacts, options: TextOptions) -> WordPiece:
+    vocabulary = _numbered(_checked(content))
+    facts.weights["tokenizer"] = _weight(content)
     said = facts.json_beside("tokenizer_config.json")
     lower = options.lower_case
     if lower is None and isinstance(said.get("do_lower_case"), bool):
@@ -185,8 +203,10 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
         raise ModelLoadError(
             "model.toml: text.tokenizer is huggingface, but there is no tokenizer.json beside the model"
         )
-    own = None if options.tokenizer == "huggingface" else _own_pipeline(facts)
+    content = facts.read_beside(path, MAX_TOKENIZER_BYTES)
+    own = None if options.tokenizer == "huggingface" else _own_pipeline(content)
     if own is not None:
+        facts.weights["tokenizer"] = _weight(content)
         return own
     try:
         from tokenizers import Tokenizer as Library
@@ -195,24 +215,34 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
             "this model's tokenizer.json needs the tokenizers library: pip install 'pocketserve[text]', "
             "on Termux pkg install rust first"
         ) from None
-    if path.stat().st_size > MAX_TOKENIZER_BYTES:
-        raise ModelLoadError(f"tokenizer.json beside the model is larger than {MAX_TOKENIZER_BYTES} bytes")
     try:
-        return LibraryTokenizer(Library.from_file(str(path)))
+        library = LibraryTokenizer(Library.from_str(content.decode("utf-8")))
     except Exception as error:  # the library raises plain Exception
         raise ModelLoadError(f"tokenizer.json beside the model cannot be used: {str(error)[:200]}") from None
+    facts.weights["tokenizer"] = _LIBRARY_SHARE * len(content)
+    return library
 
 
-def _own_pipeline(facts: ModelFacts) -> WordPiece | None:
+def _own_pipeline(content: bytes) -> WordPiece | None:
     """BERT's pipeline as a ``tokenizer.json`` spells it out; None for any other."""
-    content = facts.json_beside("tokenizer.json")
-    model, normal = content.get("model") or {}, content.get("normalizer") or {}
-    split = content.get("pre_tokenizer") or {}
+    try:
+        document = json.loads(content) if len(content) <= MAX_JSON_BYTES else {}
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"tokenizer.json beside the model cannot be read: {str(error)[:200]}") from None
+    parts = document if isinstance(document, dict) else {}
+    model, normal, split = (parts.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer"))
+    if not all(isinstance(part, dict) for part in (model, normal, split)):
+        return None
     kinds = (model.get("type", "WordPiece"), normal.get("type"), split.get("type"))
-    vocabulary = model.get("vocab")
+    vocabulary, prefix = model.get("vocab"), model.get("continuing_subword_prefix", "##")
+    longest = model.get("max_input_chars_per_word", MAX_WORD_CHARS)
     if kinds != ("WordPiece", "BertNormalizer", "BertPreTokenizer") or not isinstance(vocabulary, dict):
         return None
     if not {"[CLS]", "[SEP]", "[UNK]"} <= vocabulary.keys() or model.get("unk_token") != "[UNK]":
+        return None
+    if not isinstance(prefix, str) or len(prefix) > MAX_PREFIX_CHARS or type(longest) is not int:
+        return None
+    if not all(type(number) is int and 0 <= number < 1 << 31 for number in vocabulary.values()):
         return None
     accents = normal.get("strip_accents")
     return WordPiece(
@@ -222,15 +252,20 @@ def _own_pipeline(facts: ModelFacts) -> WordPiece | None:
         strip_accents=accents if isinstance(accents, bool) else None,
         clean=bool(normal.get("clean_text", True)),
         cjk=bool(normal.get("handle_chinese_chars", True)),
-        prefix=str(model.get("continuing_subword_prefix", "##")),
-        max_word_chars=int(model.get("max_input_chars_per_word", 100)),
+        prefix=prefix,
+        max_word_chars=longest,
     )
 
 
-def _read(path: Path) -> bytes:
-    if path.stat().st_size > MAX_VOCABULARY_BYTES:
-        raise ModelLoadError(f"{path.name} beside the model is larger than {MAX_VOCABULARY_BYTES} bytes")
-    return path.read_bytes()
+def _weight(content: bytes) -> int:
+    """What a vocabulary takes in memory: its text, and each piece as a key of a mapping."""
+    return len(content) + _PIECE_BYTES * max(content.count(b"\n"), content.count(b":"))
+
+
+def _checked(content: bytes) -> bytes:
+    if content.count(b"\n") > MAX_PIECES:
+        raise ModelLoadError(f"the model's vocabulary has more than {MAX_PIECES:,} lines")
+    return content
 
 
 def _numbered(content: bytes) -> dict[str, int]:

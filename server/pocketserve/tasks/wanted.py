@@ -6,7 +6,7 @@ A preparation is plain Python that nothing can stop from outside. It knows no re
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Final, Protocol, TypeVar
 
@@ -102,9 +102,13 @@ def wanted(things: Iterable[T]) -> Iterator[T]:
         yield thing
 
 
-def in_blocks(things: Sequence[T]) -> Iterator[tuple[int, T]]:
-    """Small things with their numbers, asking every some thousand."""
+def in_blocks(things: Iterable[T], every: int = EVERY) -> Iterator[tuple[int, T]]:
+    """Small things with their numbers, asking at every some thousandth.
+
+    Args:
+        every: fewer for things that cost more.
+    """
     for number, thing in enumerate(things):
-        if number % EVERY == 0:
+        if number % every == 0:
             check_wanted()
         yield number, thing

@@ -12,9 +12,12 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 
 from pocketserve.tasks.tokens import Special, Token
-from pocketserve.tasks.wanted import in_blocks
+from pocketserve.tasks.wanted import check_wanted, in_blocks
 
 MAX_WORD_CHARS = 100
+MOST_WORD_CHARS = 1000
+"""That a file may ask for: a longer word is unknown. Cutting one up costs its length squared."""
+
 _CJK = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -53,7 +56,7 @@ class WordPiece:
         self._rules = (lower_case, lower_case if strip_accents is None else strip_accents, clean, cjk)
         self._prefix = prefix
         self._longest = max(map(len, vocabulary), default=0)
-        self._max_word_chars = max_word_chars
+        self._max_word_chars = min(max_word_chars, MOST_WORD_CHARS)
 
     def tokens(self, text: str) -> Iterator[Token]:
         """The pieces in order, one by one: whoever needs few does not pay for a long text."""
@@ -87,6 +90,8 @@ class WordPiece:
             return unknown
         start = 0
         while start < len(word):
+            if start:
+                check_wanted()
             prefix = self._prefix if start else ""
             last = min(len(word), start + self._longest)
             ends = range(last, start, -1)

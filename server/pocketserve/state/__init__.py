@@ -1,1 +1,0 @@
-"""What the server keeps between its runs, in small files of the state folder."""
