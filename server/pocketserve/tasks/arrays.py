@@ -172,6 +172,8 @@ def _same_meaning(dtype: np.dtype[Any], wanted: np.dtype[Any], spec: TensorSpec)
     """Whether numbers of one type mean the same in the other."""
     if dtype == wanted:
         return True
+    if wanted.kind == "O":
+        return dtype.kind in "SU"
     whole = dtype.kind in "iu"
     if spec.datatype == "BF16" or dtype.kind == "b" or (whole and spec.quantization):
         return False

@@ -120,15 +120,25 @@ class ModelFacts:
             raise ModelLoadError(f"{name} beside the model holds no JSON object")
         return content
 
+    @property
+    def asked(self) -> tuple[TensorSpec, ...]:
+        """The inputs that a caller sends: all but those that ``[state.feedback]`` fills."""
+        fed = self.manifest.state.feedback
+        return tuple(spec for spec in self.inputs if not any(name in fed for name in (spec.name, *spec.aliases)))
+
     def only_input(self, task: str) -> TensorSpec:
-        """The input of a model that has one.
+        """The input of a model that has one, beside those of its state.
 
         Raises:
             ModelLoadError: it has more.
         """
-        if len(self.inputs) != 1:
-            raise ModelLoadError(f"model.toml: task {task} needs one input, the model has {len(self.inputs)}")
-        return self.inputs[0]
+        if len(self.asked) != 1:
+            names = ", ".join(repr(spec.name) for spec in self.asked)
+            raise ModelLoadError(
+                f"model.toml: task {task} needs one input, the model has {len(self.asked)}: {names}; name inputs that "
+                "take an output's value back in [state.feedback]"
+            )
+        return self.asked[0]
 
 
 def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:

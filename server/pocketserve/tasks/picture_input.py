@@ -25,7 +25,7 @@ class PictureInput:
     """Turns the body of a request into the input tensor.
 
     Args:
-        spec: the only input, [1, height, width, channels] or [1, channels, height, width].
+        spec: the only input, [1, height, width, channels], [1, channels, height, width] or, grey, [1, height, width].
         options: the manifest's ``[image]``, completed by what the file says.
         max_pixels: see :func:`~pocketserve.tasks.pictures.read_picture`.
 
@@ -37,9 +37,11 @@ class PictureInput:
         self.spec = spec
         self.options = options
         self.max_pixels = max_pixels
-        self.shape, self.channels_first = picture_shape(spec, options.size)
+        grey = len(spec.shape) == 3
+        whole_spec = dataclasses.replace(spec, shape=(*spec.shape, 1)) if grey else spec
+        self.shape, self.channels_first = picture_shape(whole_spec, options.size)
         high, wide, deep = self.shape.height, self.shape.width, self.shape.channels
-        one = (1, deep, high, wide) if self.channels_first else (1, high, wide, deep)
+        one = (1, deep, high, wide) if self.channels_first else (1, high, wide, *([] if grey else [deep]))
         self._one = dataclasses.replace(spec, shape=one)  # of several pictures only the first would be answered
 
     @property
@@ -103,7 +105,7 @@ class PictureInput:
             values = quantize(real, self.spec) if self.spec.quantization else real.astype(dtype, copy=False)
         if self.channels_first:
             values = values.transpose(2, 0, 1)
-        return np.ascontiguousarray(values[np.newaxis])
+        return np.ascontiguousarray(values).reshape(self._one.shape)
 
 
 def picture_input(facts: ModelFacts, task: str, usual: ImageOptions | None = None) -> PictureInput:
@@ -140,10 +142,10 @@ def picture_input(facts: ModelFacts, task: str, usual: ImageOptions | None = Non
 
 def takes_picture(facts: ModelFacts) -> bool:
     """Whether the only input has the shape of a picture of fixed size."""
-    if len(facts.inputs) != 1 or facts.inputs[0].open:
+    if len(facts.asked) != 1 or facts.asked[0].open:
         return False
     try:
-        shape, _ = picture_shape(facts.inputs[0], image_options(facts).size)
+        shape, _ = picture_shape(facts.asked[0], image_options(facts).size)
     except (ValueError, ModelLoadError):
         return False
     return min(shape.width, shape.height) >= 16  # less is a table of numbers

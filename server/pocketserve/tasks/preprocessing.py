@@ -52,9 +52,10 @@ def complete(options: ImageOptions, more: ImageOptions) -> ImageOptions:
 
 
 def _tflite(facts: ModelFacts) -> ImageOptions:
-    if facts.metadata is None or len(facts.metadata.inputs) != 1:
+    asked = facts.asked
+    if facts.metadata is None or len(asked) != 1 or len(facts.metadata.inputs) != len(facts.inputs):
         return ImageOptions()
-    tensor = facts.metadata.inputs[0]
+    tensor = facts.metadata.inputs[facts.inputs.index(asked[0])]
     found = ImageOptions()
     if tensor.normalization is not None:
         found = dataclasses.replace(found, mean=tensor.normalization.mean, std=tensor.normalization.std)

@@ -12,6 +12,7 @@ from typing import Any
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import invalid_input
+from pocketserve.tasks.columns import is_column, split_array, split_rows, table_of
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.wanted import in_blocks
 from pocketserve.tensors import Array, TensorSpec
@@ -32,19 +33,27 @@ MAX_CELLS = MAX_JSON_CONTAINERS
 
 
 class Rows:
-    """Reads rows for one input.
+    """Reads rows, for one input or for as many as there are features.
 
     Takes a row ``[5.1, 3.5]``, rows, an object of features, a list of such objects, and CSV: lines of numbers, with or
     without a line of names in front.
 
     Args:
-        spec: the only input, of shape [rows, features].
+        spec: the only input, of shape [rows, features], or the table that several are together.
         features: names in the model's order; empty where the manifest gives none.
         units: theirs, for people; empty where the manifest gives none.
+        columns: the inputs of a model that has one for each feature, in their order; empty for all others.
     """
 
-    def __init__(self, spec: TensorSpec, features: Sequence[str], units: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        spec: TensorSpec,
+        features: Sequence[str],
+        units: Sequence[str] = (),
+        columns: Sequence[TensorSpec] = (),
+    ) -> None:
         self.spec = spec
+        self._columns = columns
         self._features = features
         self._units = units
 
@@ -58,23 +67,27 @@ class Rows:
         more = f" and {len(columns) - MAX_SHOWN} more" if len(columns) > MAX_SHOWN else ""
         return f"{text}; the features are {', '.join(shown)}{more}"
 
-    def read(self, body: memoryview) -> Array:
-        """The input array.
+    def read(self, body: memoryview) -> dict[str, Array]:
+        """The input arrays by name.
 
         Raises:
             ApiError: INVALID_INPUT and others with what is wrong with which row.
         """
-        rows = self._read(body)
-        if len(rows) > MAX_ROWS:  # each is answered with a label and scores, whatever few bytes it came in
-            raise invalid_input(f"{len(rows)} rows are more than {MAX_ROWS}; send them in parts")
-        return rows
+        found = self._read(body)
+        rows = len(next(iter(found.values())))
+        if rows > MAX_ROWS:  # each is answered with a label and scores, whatever few bytes it came in
+            raise invalid_input(f"{rows} rows are more than {MAX_ROWS}; send them in parts")
+        return found
 
-    def _read(self, body: memoryview) -> Array:
+    def _read(self, body: memoryview) -> dict[str, Array]:
         if arrays.is_npy(body):
-            return arrays.fit_array(arrays.read_npy(body), self.spec)
+            array = arrays.read_npy(body)
+            if self._columns:
+                return split_array(array, self._columns)
+            return {self.spec.name: arrays.fit_array(array, self.spec)}
         first = bytes(body[:256]).lstrip(b" \t\r\n")[:1]
         if first in (b"[", b"{"):
-            return arrays.fit_values(self._of_json(strict_json.loads(body)), self.spec)
+            return self._of_rows(self._of_json(strict_json.loads(body)))
         rows = self._of_csv(body)
         if rows is None:
             raise invalid_input(
@@ -82,7 +95,12 @@ class Rows:
                 f"{_foreign_spelling(body)}"
             )
         self._check_widths(rows)
-        return arrays.fit_values(rows, self.spec)
+        return self._of_rows(rows)
+
+    def _of_rows(self, rows: list[Any]) -> dict[str, Array]:
+        if self._columns:
+            return split_rows(rows, self._columns)
+        return {self.spec.name: arrays.fit_values(rows, self.spec)}
 
     def _of_json(self, values: Any) -> list[Any]:
         if isinstance(values, dict):
@@ -108,18 +126,27 @@ class Rows:
         head = [cell.strip() for cell in lines[0]]
         if self._features and any(cell in self._features for cell in head):
             return [self._named(head, line, index) for index, line in in_blocks(lines[1:])]
-        rows = [[_number(cell) for cell in line] for _, line in in_blocks(lines)]
+        rows = [[self._cell(i, cell) for i, cell in enumerate(line)] for _, line in in_blocks(lines)]
         return None if any(value is None for row in rows for value in row) else rows
 
     def _named(self, head: list[str], line: list[str], index: int) -> list[Any]:
         if len(line) != len(head):
             raise invalid_input(f"row {index} has {counted(len(line), 'value')}; the line of names has {len(head)}")
-        found = {name: _number(cell) for name, cell in zip(head, line, strict=True)}
+        places = {name: place for place, name in enumerate(self._features)}
+        found = {name: self._cell(places.get(name, -1), cell) for name, cell in zip(head, line, strict=True)}
         unread = next((name for name, value in found.items() if value is None), None)
         if unread is not None:
             hint = POINT if any(_COMMA.fullmatch(cell.strip()) for cell in line) else ""
             raise invalid_input(f"row {index}: feature {unread!r:.80} is no number{hint}")
         return self._row(found, index)
+
+    def _is_text(self, place: int) -> bool:
+        columns = self._columns
+        return (columns[place] if 0 <= place < len(columns) else self.spec).datatype == "BYTES"
+
+    def _cell(self, place: int, cell: str) -> int | float | str | None:
+        """A cell of a feature that takes texts as it is, of any other as a number; None where it is none."""
+        return cell.strip() if self._is_text(place) else _number(cell)
 
     def _check_widths(self, rows: Sequence[Any]) -> None:
         """Rows of different lengths would shift into each other: the wire only compares the total count."""
@@ -142,7 +169,8 @@ class Rows:
         if unknown or missing:
             fault = f"unknown feature {unknown[0]!r}" if unknown else f"feature {missing[0]!r} is missing"
             raise invalid_input(f"row {index}: {fault}; the model takes {', '.join(self._features)}")
-        texts = {} if self.spec.datatype == "BYTES" else {name: row[name] for name in row if isinstance(row[name], str)}
+        numbers = [name for place, name in enumerate(self._features) if not self._is_text(place)]
+        texts = {name: row[name] for name in numbers if isinstance(row[name], str)}
         comma = next((name for name, text in texts.items() if _COMMA.fullmatch(text.strip())), None)
         if comma is not None:
             raise invalid_input(f"row {index}: feature {comma!r} is a text, {row[comma]!r:.40}{POINT}")
@@ -155,16 +183,25 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
     Raises:
         ModelLoadError: the model's input is no table, or has another number of columns.
     """
-    inputs, names = facts.inputs, facts.manifest.feature_names
-    if len(inputs) != 1 or len(inputs[0].shape) != 2:
-        raise ModelLoadError(f"model.toml: task {task} needs one input of shape [rows, features]")
-    width = inputs[0].shape[1]
+    inputs, names = facts.asked, facts.manifest.feature_names
+    columns = inputs if len(inputs) > 1 and all(map(is_column, inputs)) else ()
+    if not columns and (len(inputs) != 1 or len(inputs[0].shape) != 2):
+        raise ModelLoadError(
+            f"model.toml: task {task} needs one input of shape [rows, features], or one of shape [rows, 1] for each"
+        )
+    own = [spec.name for spec in columns]
+    if columns and sorted(names) == sorted(own):
+        columns = tuple(columns[own.index(name)] for name in names)
+    elif columns:
+        names = names or tuple(own)
+    spec = table_of(columns) if columns else inputs[0]
+    width = spec.shape[1]
     if names and width not in (-1, len(names)):
         raise ModelLoadError(f"model.toml: features.names has {len(names)}, the model takes {width}")
     units = facts.manifest.feature_units
     if units and len(units) != len(names):
         raise ModelLoadError(f"model.toml: features.units has {len(units)}, features.names has {len(names)}")
-    return Rows(inputs[0], names, units)
+    return Rows(spec, names, units, columns)
 
 
 def _check_cells(text: str) -> None:

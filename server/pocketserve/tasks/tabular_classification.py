@@ -40,8 +40,8 @@ class TabularClassification:
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`."""
-        array = self._rows.read(body)
-        return single_run({self._rows.spec.name: array}, len(array))
+        found = self._rows.read(body)
+        return single_run(found, len(next(iter(found.values()))))
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """``{"label", "index", "score"}``, best first; of several rows each with ``row``, its number."""

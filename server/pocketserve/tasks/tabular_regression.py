@@ -22,7 +22,7 @@ def create(facts: ModelFacts) -> TabularRegression:
     """Set up with the manifest's ``[features]`` and ``[target]``.
 
     Raises:
-        ModelLoadError: the model is not one input of rows and one output.
+        ModelLoadError: the model does not take rows, or has several outputs.
     """
     manifest, outputs = facts.manifest, facts.outputs
     rows = rows_of(facts, NAME)
@@ -47,7 +47,7 @@ class TabularRegression:
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`."""
-        return single_run({self._rows.spec.name: self._rows.read(body)})
+        return single_run(self._rows.read(body))
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """One entry per row: ``{"name", "value", "unit"}``; ``top_k`` and ``threshold`` do not apply."""
