@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -124,6 +125,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         restore()
         if sockets is not None:
             sockets.stop()
+        gc.freeze()  # the process ends: looking for garbage among all that frameworks made would take seconds
         service.close()
     if unfinished.is_set():
         # A thread still runs native code; ending the interpreter under it would abort the process.

@@ -228,6 +228,19 @@ def test_strings_of_any_bytes_and_any_number():
         assert result["PartitionedCall:0"].dtype == object
 
 
+def test_a_single_string_is_its_text_not_where_it_lies():
+    """Of an object array of shape () the packages take the object's address."""
+    session = opened("scalar_string")
+    ((text,), (one, twice)) = session.inputs, session.outputs
+    assert (text.shape, one.shape, twice.shape) == ((), (), (2,))
+    for value in (b"hello", b"hello", b"", b"a\0b\0", bytes(range(256)) * 4, "größe"):
+        raw = value.encode() if isinstance(value, str) else value
+        for array in (np.array(value, dtype=object), np.array([value], dtype=object)[0:1].reshape(())):
+            result = session.run({text.name: array})
+            assert result[one.name].shape == () and result[one.name].item() == raw
+            assert result[twice.name].tolist() == [raw, raw]
+
+
 def test_threads_may_take_turns():
     session = opened("dynamic_batch")
     results: dict[int, float] = {}

@@ -7,7 +7,6 @@ through one traced function, ten times faster than calling the model object.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
@@ -121,9 +120,8 @@ class KerasSession:
         return {spec.name: to_array(tensor.numpy()) for spec, tensor in zip(self.outputs, results, strict=True)}
 
     def close(self) -> None:
-        """Let go of the weights."""
+        """Let go of the weights; models refer to themselves, so they go with the engine's next collection."""
         self._model = self._function = None
-        gc.collect()  # models refer to themselves, so that nothing else would free them soon
 
 
 class StatefulSession(KerasSession):

@@ -12,7 +12,6 @@ answers. What is known of the loaders, found by running them:
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import re
@@ -180,12 +179,11 @@ class SavedModelSession:
         return entry.call(inputs)
 
     def close(self) -> None:
-        """Let go of the variables."""
+        """Let go of the variables; objects refer to themselves, so they go with the engine's next collection."""
         if self._model is not None:
             self._model.close()
         self._model = self._default = None
         self._entries = {}
-        gc.collect()  # loaded objects refer to themselves, so that nothing else would free them soon
 
 
 class StatefulSession(SavedModelSession):

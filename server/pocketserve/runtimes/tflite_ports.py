@@ -35,6 +35,8 @@ class Port:
 
         ``ascontiguousarray`` would make shape () to shape (1,).
         """
+        if self.spec.datatype == "BYTES" and array.ndim == 0:
+            return scalar_text(array.item())
         return np.asarray(array, dtype=DATATYPES[self.spec.datatype].typestr, order="C")
 
 
@@ -167,7 +169,15 @@ def _fixed(spec: TensorSpec) -> tuple[int, ...]:
 def zeros_for(spec: TensorSpec) -> Array:
     """Zeros or empty strings of a spec's dtype and shape, free dimensions being 1."""
     fill = b"" if spec.datatype == "BYTES" else 0
+    if fill == b"" and not spec.shape:
+        return scalar_text(b"")
     return np.full(_fixed(spec), fill, dtype=DATATYPES[spec.datatype].typestr)
+
+
+def scalar_text(text: bytes | str) -> Array:
+    """One text as the interpreters take it: of an object array of shape () they would take the object's address."""
+    raw = text.encode() if isinstance(text, str) else text
+    return np.ndarray((), dtype=f"S{len(raw)}", buffer=raw)  # NumPy's other ways make no S0
 
 
 def byte_size(spec: TensorSpec) -> int:
@@ -176,10 +186,10 @@ def byte_size(spec: TensorSpec) -> int:
 
 
 def are_ready(entry: Entry, looks: Sequence[Looks]) -> bool:
-    """Whether the interpreter takes such arrays as they are."""
+    """Whether the interpreter takes such arrays as they are; a single text it does not (:func:`scalar_text`)."""
     return all(
-        dtype == DATATYPES[port.spec.datatype].typestr and contiguous
-        for port, (_, dtype, contiguous) in zip(entry.inputs, looks, strict=True)
+        dtype == DATATYPES[port.spec.datatype].typestr and contiguous and (shape or port.spec.datatype != "BYTES")
+        for port, (shape, dtype, contiguous) in zip(entry.inputs, looks, strict=True)
     )
 
 

@@ -32,6 +32,11 @@ class Graphs(tf.Module):
     def strings(self, text):
         return {"first": tf.gather(text, [0]), "column": tf.reshape(text, [-1, 1])}
 
+    @tf.function(input_signature=[tf.TensorSpec([], tf.string, name="text")])
+    def one_string(self, text):
+        twice = tf.fill([2], text)
+        return {"one": tf.gather(twice, 0), "twice": twice}
+
     @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
     def double(self, x):
         return {"twice": x * 2}
@@ -303,6 +308,7 @@ def main() -> None:
         "dynamic_batch": dense,
         "int8_io": int8(),
         "strings": convert("strings"),
+        "scalar_string": convert("one_string"),
         "two_signatures": two,
         "default_in_another_graph": edited(two, default_in_another_graph),
         "counter": counting,

@@ -1,0 +1,36 @@
+"""What a server does at its end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, StartServer
+
+pytestmark = pytest.mark.live
+
+COUNT = """
+import atexit, gc, os
+def count():
+    with open(os.environ["COUNTED"], "w") as file:
+        print(gc.get_freeze_count(), len(gc.get_objects()), file=file)
+if "COUNTED" in os.environ:
+    atexit.register(count)
+"""
+
+
+def test_the_end_does_not_look_for_garbage_among_what_frameworks_made(new_server: StartServer, tmp_path: Path) -> None:
+    """Neither the closing of the models nor Python's own end, which each looked through everything several times."""
+    (tmp_path / "sitecustomize.py").write_text(COUNT)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    server = new_server(MODELS, environment={"PYTHONPATH": path, "COUNTED": str(tmp_path / "counted")})
+    picture = next((MODELS / "digits" / "samples").glob("*.png")).read_bytes()
+    headers = {"Content-Type": "image/png"}
+    assert (
+        server.call("POST", "/predictions/digits", data=picture, headers=headers).status_code == 200
+    )  # imports Pillow
+    assert server.stop() == 0
+    frozen, looked_through = map(int, (tmp_path / "counted").read_text().split())
+    assert frozen > 10_000 and looked_through < 1_000, (frozen, looked_through)
