@@ -6,8 +6,9 @@ import json
 import secrets
 import socket
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from pocketserve_wire.faults import ConnectionFault
@@ -110,12 +111,19 @@ class Framed:
         self.socket.sendall(data)
 
     def write(
-        self, target: str, body: bytes = b"", *, json_length: int | None = None, arg: int = 0, request_id: int = 0
+        self,
+        target: str,
+        body: bytes = b"",
+        *,
+        json_length: int | None = None,
+        arg: int = 0,
+        request_id: int = 0,
+        ext: Mapping[int, bytes] = MappingProxyType({}),
     ) -> bytes:
         """A REQUEST frame; the body is all JSON unless told otherwise."""
         self.last_id = request_id or self.last_id + 1
         length = len(body) if json_length is None else json_length
-        frame = Frame(FrameType.REQUEST, self.last_id, arg, target.encode(), {}, length, body)
+        frame = Frame(FrameType.REQUEST, self.last_id, arg, target.encode(), dict(ext), length, body)
         return encode_frame(frame)
 
     def ask(self, target: str, body: bytes = b"", **options: Any) -> int:

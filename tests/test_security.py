@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pocketserve.cli.token_file import token_file_fault
 from pocketserve.security import Guard, TokenFileError, ensure_token, read_token
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -50,6 +51,22 @@ def test_the_token_stays(tmp_path: Path) -> None:
     """A token that exists is read, not replaced."""
     path = tmp_path / "token"
     assert ensure_token(path) == ensure_token(path) == read_token(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to a pipe"])
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    """A pipe that nobody writes to would hold up the start for ever."""
+    path = tmp_path / "token"
+    if kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path if kind == "pipe" else tmp_path / "pipe")
+    if kind == "link to a pipe":
+        path.symlink_to(tmp_path / "pipe")
+    for read in (read_token, ensure_token):
+        with pytest.raises(TokenFileError, match="cannot be read: it is no regular file"):
+            read(path)
+    assert (token_file_fault(path) or "").endswith("it is no regular file")
 
 
 @pytest.mark.parametrize("content", [TOKEN, f"{TOKEN}\n", f" {TOKEN}\r\n", "a" * 32, "a" * 256])
@@ -104,7 +121,7 @@ def test_paths_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match="cannot be read: No such file"):
         read_token(tmp_path / "token")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(TokenFileError, match="cannot be read: Is a directory"):
+    with pytest.raises(TokenFileError, match="cannot be read: it is no regular file"):
         ensure_token(tmp_path / "folder")
     written(tmp_path / "file", "")
     with pytest.raises(TokenFileError, match="cannot be read: Not a directory"):

@@ -23,6 +23,7 @@ from pocketserve.runtimes.safetensors import read_safetensors
 from pocketserve.runtimes.torch_eager import RUNTIME, TorchSession
 from pocketserve.tensors import TensorSpec
 from pocketserve_client import Client, ServerError
+from trusting import trust_all, trusted
 
 pytestmark = pytest.mark.torch
 
@@ -62,7 +63,7 @@ def opened(tmp_path: Path) -> Open:
         path = tmp_path / "model.py"
         path.write_text(code)
         path.chmod(0o644)
-        return RUNTIME.open(ModelSource(path, options=options, inputs=inputs, outputs=outputs))
+        return RUNTIME.open(ModelSource(path, options=options, inputs=inputs, outputs=outputs, trusted=trusted(path)))
 
     return open_it
 
@@ -110,8 +111,8 @@ def test_a_hostile_weights_file_is_an_error_of_that_version_only(new_server: Sta
     manifest.write_text(manifest.read_text().replace("weights.safetensors", "weights.pt"))
     witness = models_copy / "witness"
     (models_copy / "diabetes" / "weights.pt").write_bytes(pickle.dumps(Hostile(witness)))
-    with Client(*address(new_server(models_copy))) as client:
-        with pytest.raises(ServerError, match="failed to load 'diabetes' version 'torch'") as caught:
+    with Client(*address(new_server(trust_all(models_copy)))) as client:
+        with pytest.raises(ServerError, match=r"failed to load 'diabetes' .*: weights\.pt cannot") as caught:
             client.infer("diabetes", {"features": np.zeros((1, 10), np.float32)}, version="torch")
         assert (caught.value.status, caught.value.code) == (503, "MODEL_FAILED")
         assert client.infer("diabetes", {"features": np.zeros((1, 10), np.float32)})
@@ -124,7 +125,7 @@ def test_bfloat16_in_and_out_of_a_server(new_server: StartServer, tmp_path: Path
     folder.mkdir(parents=True)
     (folder / "model.py").write_text(returning("x * 2"))
     (folder / "model.toml").write_text('[[inputs]]\nname = "x"\ndatatype = "BF16"\nshape = [-1]\n')
-    server = new_server(tmp_path / "models")
+    server = new_server(trust_all(tmp_path / "models"))
     metadata = server.call("GET", "/v2/models/half").json()
     assert [output["datatype"] for output in metadata["outputs"]] == ["BF16"]
     header = b'{"inputs":[{"name":"x","shape":[2],"datatype":"BF16","parameters":{"binary_data_size":4}}],'
@@ -171,16 +172,11 @@ def test_pickled_code_is_not_run(opened: Open, tmp_path: Path, torch: ModuleType
     assert witness.is_dir()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
-@pytest.mark.parametrize("what", ["folder", "file"])
-def test_code_that_everybody_can_write_is_not_run(tmp_path: Path, what: str) -> None:
-    tmp_path.chmod(0o755)
+def test_code_that_is_not_trusted_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text(f"open({str(tmp_path / 'witness')!r}, 'w')\n{LINEAR}")
-    path.chmod(0o666 if what == "file" else 0o644)
-    tmp_path.chmod(0o777 if what == "folder" else 0o755)
-    with pytest.raises(ModelLoadError, match=r"can be written by every user, so its code is not run; chmod o-w it"):
-        RUNTIME.open(ModelSource(path, inputs=(X,)))
+    with pytest.raises(ModelLoadError, match=r"model\.py is code that is not trusted; `pocketserve trust /"):
+        RUNTIME.open(ModelSource(path, inputs=(X,), trusted=trusted(Path(__file__))))
     assert not (tmp_path / "witness").exists()
 
 
@@ -568,8 +564,8 @@ def test_copies_of_a_model_do_not_share_their_code(opened: Open, tmp_path: Path)
     """Two folders may both have a model.py."""
     first = opened(returning("x + 1"))
     (tmp_path / "other").mkdir()
-    shutil.copy(tmp_path / "model.py", tmp_path / "other" / "model.py")
-    (tmp_path / "other" / "model.py").write_text(returning("x + 2"))
-    second = RUNTIME.open(ModelSource(tmp_path / "other" / "model.py", inputs=(X,)))
+    path = Path(shutil.copy(tmp_path / "model.py", tmp_path / "other" / "model.py"))
+    path.write_text(returning("x + 2"))
+    second = RUNTIME.open(ModelSource(path, inputs=(X,), trusted=trusted(path)))
     assert first.run({"x": ROWS})["output_0"][0, 0] == 2
     assert second.run({"x": ROWS})["output_0"][0, 0] == 3

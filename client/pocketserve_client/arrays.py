@@ -14,13 +14,18 @@ Array = npt.NDArray[Any]
 _NAMES = {np.dtype(kind.typestr): name for name, kind in DATATYPES.items() if name not in ("BF16", "BYTES")}
 
 
-def as_tensor(name: str, value: npt.ArrayLike) -> Tensor:
+def as_tensor(name: str, value: npt.ArrayLike, datatype: str | None = None) -> Tensor:
     """An array, or what NumPy can make one of, as a tensor. Texts and bytes become BYTES.
 
+    Args:
+        datatype: ``BF16`` for an array that does not tell it: floats are rounded to the nearest, uint16 are the bits.
+
     Raises:
-        TypeError: the protocol has no datatype for the elements.
+        TypeError: the protocol has no datatype for the elements, or they cannot be of the one that is named.
     """
     array = np.asarray(value)
+    if datatype is not None or array.dtype.name == "bfloat16":  # as ml_dtypes has it
+        return _bf16(name, array, datatype or "BF16")
     if array.dtype.kind in "OSU":
         elements = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1).tolist()]
         return Tensor(name, "BYTES", array.shape, elements)
@@ -29,6 +34,23 @@ def as_tensor(name: str, value: npt.ArrayLike) -> Tensor:
         raise TypeError(f"input {name!r}: the protocol has no datatype for {array.dtype}")
     contiguous = np.ascontiguousarray(array, dtype=DATATYPES[datatype].typestr).reshape(-1)
     return Tensor(name, datatype, array.shape, contiguous.view(np.uint8).data)
+
+
+def _bf16(name: str, array: Array, datatype: str) -> Tensor:
+    own, kind = array.dtype.name == "bfloat16", array.dtype.kind
+    if datatype != "BF16" or not (own or kind == "f" or (kind, array.itemsize) == ("u", 2)):
+        raise TypeError(
+            f"input {name!r}: only BF16 can be named, for floats or uint16, not {datatype} for {array.dtype}"
+        )
+    bits = array.view("<u2") if own else _rounded(array) if kind == "f" else array.astype("<u2")
+    return Tensor(name, "BF16", array.shape, np.ascontiguousarray(bits).reshape(-1).view(np.uint8).data)
+
+
+def _rounded(array: Array) -> Array:
+    """Return the upper halves of floats, rounded to the nearest, to even in the middle; a NaN stays one."""
+    whole = array.astype(np.float32).view(np.uint32)
+    halves = (whole + (0x7FFF + ((whole >> 16) & 1))) >> 16
+    return np.where(np.isnan(array), (whole >> 16) | 0x40, halves).astype("<u2")
 
 
 def as_array(tensor: Tensor) -> Array:

@@ -100,7 +100,7 @@ class Client:
         return self._object("GET", "/v2")
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
-        """Every version of every model: ``name``, ``version``, ``state`` and often a ``reason``."""
+        """Every version of every model: ``name``, ``version``, ``state`` and ``reason``, often empty."""
         body = strict_json.dumps({"ready": ready_only})
         entries = _document(self._sender.send(_json_request("POST", "/v2/repository/index", body)))
         return _objects(entries)
@@ -159,6 +159,7 @@ class Client:
         version: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         wait: float | None = None,
+        datatypes: Mapping[str, str] | None = None,
     ) -> dict[str, Array]:
         """Send tensors, get tensors; both travel as raw bytes.
 
@@ -167,6 +168,8 @@ class Client:
             outputs: names of the outputs wanted; empty means all.
             parameters: request parameters, such as ``priority``, ``stream`` or ``sequence_id``.
             wait: seconds that the request may wait for its turn, else DEADLINE_EXCEEDED.
+            datatypes: ``BF16`` by input name, for arrays that do not tell it: floats are rounded, uint16 are the bits.
+                Arrays of ml_dtypes' bfloat16 tell it.
 
         Returns:
             Arrays by output name; they share the answer's memory.
@@ -175,7 +178,7 @@ class Client:
             ServerError, ServerUnreachableError: no answer.
             TypeError: an input's elements have no datatype in the protocol.
         """
-        return _tensors(self._sender.send(_infer_request(model, inputs, outputs, version, parameters, wait)))
+        return _tensors(self._sender.send(_infer_request(model, inputs, outputs, version, parameters, wait, datatypes)))
 
     def async_infer(
         self,
@@ -186,12 +189,15 @@ class Client:
         version: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         wait: float | None = None,
+        datatypes: Mapping[str, str] | None = None,
     ) -> Call[dict[str, Array]]:
         """As :meth:`infer`, without waiting for the answer: call ``result()`` on what it returns, or ``cancel()``.
 
         Over the socket any number of calls share the connection and their answers come in any order.
         """
-        return Call(self._sender, _infer_request(model, inputs, outputs, version, parameters, wait), _tensors)
+        return Call(
+            self._sender, _infer_request(model, inputs, outputs, version, parameters, wait, datatypes), _tensors
+        )
 
     def predict(
         self,
@@ -306,16 +312,20 @@ def _infer_request(
     version: str | None,
     parameters: Mapping[str, Any] | None,
     wait: float | None,
+    datatypes: Mapping[str, str] | None,
 ) -> Request:
     if not isinstance(inputs, Mapping):
         raise TypeError(f"infer() takes arrays by input name, such as {{'x': array}}, not a {type(inputs).__name__}")
     if isinstance(outputs, str):
         raise TypeError(f"outputs are a list of names, such as [{outputs!r}]")
+    named = datatypes or {}
+    if named.keys() - inputs.keys():
+        raise TypeError(f"datatypes names inputs that are not given: {', '.join(sorted(named.keys() - inputs.keys()))}")
     given = dict(parameters or {})
     if wait is not None:
         given.setdefault("timeout", max(1, round(wait * 1e6)))
     message = oip.InferRequest(
-        inputs=[as_tensor(name, value) for name, value in inputs.items()],
+        inputs=[as_tensor(name, value, named.get(name)) for name, value in inputs.items()],
         outputs=[oip.RequestedOutput(name, binary=True) for name in outputs],
         parameters=given,
         binary_output=True,

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import platformdirs
 
+from pocketserve_wire.plain_file import open_plain
+
 APP_NAME = "pocketserve"
 MAX_TOKEN_FILE = 1024
-"""Characters that are looked at; the server's own reading stops there."""
+"""Bytes that are looked at; the server's own reading stops there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,8 @@ def find_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 def _of_file(path: Path, named_by: str) -> Credentials:
     try:
-        with Path(path).open(encoding="ascii") as file:
-            text = file.read(MAX_TOKEN_FILE).strip()
+        with open_plain(Path(path)) as file:
+            text = file.read(MAX_TOKEN_FILE).decode("ascii").strip()
     except OSError as error:
         return Credentials(None, f"there is no token: {path} ({named_by}) cannot be read ({error.strerror})")
     except UnicodeDecodeError:

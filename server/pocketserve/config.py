@@ -28,7 +28,14 @@ OTHER_VARIABLES: Final = frozenset(
     for name in (
         *("URL", "TOKEN"),  # the client's
         *("SIMULATION", "IN_TRIAL", "TFJS_MODULES"),  # system.py, runtimes
-        *("ALLOW_ROOT", "TEST_ASSETS", "TEST_STATE", "SOAK_REQUESTS"),  # the installer and tests; and tools:
+        *(
+            "ALLOW_ROOT",
+            "TEST_ASSETS",
+            "TEST_STATE",
+            "SOAK",
+            "SOAK_TABLE",
+            "SOAK_REQUESTS",
+        ),  # the installer and tests; and tools:
         *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),
     )
 )
@@ -118,7 +125,7 @@ class Config:
     drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", "seconds")
     http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.")
     max_connections: int = _setting(
-        128, "Open HTTP connections; for one more, the one that was idle for longest is closed."
+        512, "Open HTTP connections; for one more, the one that was idle for longest is closed."
     )
     socket_connections: int = _setting(64, "Connections of the socket protocol; one more is refused.")
     socket_inflight: int = _setting(

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
-from io import BufferedReader
 from pathlib import Path
 
+from pocketserve_wire.plain_file import open_plain
 
-def open_plain(path: Path) -> BufferedReader:
-    """Open a regular file for reading. A named pipe is not waited for.
-
-    Raises:
-        OSError: it cannot be read, or is a folder, a pipe, a socket or a device.
-    """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+__all__ = ["open_plain", "read_plain"]
 
 
 def read_plain(path: Path, limit: int) -> bytes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pocketserve.engine.bindings import Bindings
 from pocketserve.tensors import Array, TensorSpec, check_against, quantize, to_array
+from pocketserve.wording import counted
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import InferRequest, RequestedOutput, raw_input
 from pocketserve_wire.records import dataclass
@@ -38,13 +39,13 @@ class Inputs:
 
 
 def signature_of(request: InferRequest, running: Running) -> str | None:
-    """The entry point that a request names; None is the default one.
+    """The entry point that a request names; None is the default one, and all that a model without names has.
 
     Raises:
-        ApiError: INVALID_PARAMETER when the model has none of this name.
+        ApiError: INVALID_PARAMETER when the model has some, and none of this name.
     """
     name = request.parameters.get("signature_name")
-    if name is None or name == "":
+    if name is None or name == "" or len(running.model.entry_points) == 1:
         return None
     if name not in running.model.entry_points:
         known = ", ".join(repr(known) for known in running.model.entry_points if known is not None) or "none"
@@ -93,6 +94,7 @@ def collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, first_
         ApiError: INVALID_REQUEST for wrong names; INVALID_TENSOR for wrong datatypes or shapes.
     """
     arrays: dict[str, Array] = {}
+    batches: dict[str, Tensor] = {}
     reals = splits = False
     rows = 1
     for tensor in tensors:
@@ -107,6 +109,14 @@ def collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, first_
         if spec.quantization is not None and tensor.datatype == "FP32":
             array, reals = quantize(array, spec), True
         arrays[own] = array
+        if spec.batch and array.ndim:
+            first = batches.setdefault(spec.batch, tensor)
+            if first.shape[0] != array.shape[0]:
+                raise ApiError(
+                    ErrorCode.INVALID_TENSOR,
+                    f"input {tensor.name!r} has {counted(array.shape[0], 'row')}, input {first.name!r} has "
+                    f"{first.shape[0]}; the model has one size for both, {spec.batch!r:.80}",
+                )
         splits = splits or split
         if split or (tensor.shape and spec.shape[:1] == (-1,)):
             rows = max(rows, tensor.shape[0])

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.plain_file import open_plain
 
 TOKEN_BYTES = 32
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -35,7 +36,7 @@ def read_token(path: Path) -> str:
         TokenFileError: missing, readable by others, or without a token in it.
     """
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(1024).decode("ascii", errors="replace").strip()
     except OSError as error:

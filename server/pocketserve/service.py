@@ -37,6 +37,7 @@ from pocketserve.repository.snapshots import SnapshotStore
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
+from pocketserve.trust.store import TrustStore
 from pocketserve.unloads import Unloads
 from pocketserve.wording import counted
 from pocketserve_wire import ApiError, ErrorCode
@@ -93,6 +94,7 @@ class Service:
         self.power = PowerWatch(config.low_power, config.low_battery, config.hot_battery)
         self.decode_budget = ByteBudget(config.decode_budget)
         self.tuning = TuningStore(config.state_dir / "tuned.json")
+        self.trust = TrustStore(config.state_dir)
         self.engine = Engine(
             EngineOptions(
                 memory_budget=config.memory_budget,
@@ -108,6 +110,7 @@ class Service:
             power=self.power,
             tuning=self.tuning,
             snapshots=SnapshotStore(config.state_dir),
+            trust=self.trust,
         )
         # What the names of requests stand for, as long as the repository has the same models.
         self._known: tuple[object, dict[tuple[str, str | None], _Known]] = (None, {})
@@ -561,7 +564,7 @@ class Service:
         state = self.engine.state(entry.name, version.name)
         reason = self.engine.failure(entry.name, version.name) or version.problem
         if reason is None and state is State.ON_DEMAND:
-            reason = missing_framework(version.kind) or self._quarantined(entry, version)
+            reason = missing_framework(version.kind) or self._refused(entry, version)
             state = State.FAILED if reason else state
         if version.problem is not None:
             state = State.FAILED
@@ -571,8 +574,9 @@ class Service:
         ready = state in (State.READY, State.ON_DEMAND) or self.engine.running(entry.name, version.name) is not None
         return ModelStatus(entry.name, version.name, state, ready, reason)
 
-    def _quarantined(self, entry: ModelEntry, version: VersionEntry) -> str | None:
-        return self.quarantine.known_reason(entry, version) if self.quarantine is not None else None
+    def _refused(self, entry: ModelEntry, version: VersionEntry) -> str | None:
+        quarantined = self.quarantine.known_reason(entry, version) if self.quarantine is not None else None
+        return self.trust.known_reason(entry, version) or quarantined
 
     def _deadline(self) -> float:
         """When the longest wait that the settings allow is over."""

@@ -171,11 +171,16 @@ def write_ready_file(path: Path, config: Config, addresses: Addresses) -> None:
         "token_file": str(config.token_file.absolute()) if config.auth else None,
         "models_dir": str(config.models_dir.absolute()),
     }
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(content, file)
-    os.replace(hidden, path)
+    # The folder may be one that others write to: nobody can have laid something where the name is not known before.
+    hidden = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.replace(hidden, path)
+    except OSError:
+        hidden.unlink(missing_ok=True)
+        raise
 
 
 def _open_service(config: Config, token: str | None) -> Service:
@@ -225,8 +230,17 @@ def _tell_of_models(folder: Path, models: Models) -> None:
 
 
 def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Callable[[], None]:
-    """First signal: drain on a thread of its own. Second: end at once. Returns what restores the old handlers."""
+    """First signal: drain on a thread of its own. Second: end at once. Returns what restores the old handlers.
+
+    The thread is there from the start: when the signal comes the system may have none left.
+    """
     seen = 0
+    asked = threading.Event()
+
+    def drain_when_asked() -> None:
+        asked.wait()
+        if seen:
+            drain()
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal seen
@@ -236,8 +250,9 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
         if seen > 1:
             sys.stderr.write("ended at once\n")
             os._exit(1)
-        threading.Thread(target=drain, name="pocketserve-drain", daemon=True).start()
+        asked.set()
 
+    threading.Thread(target=drain_when_asked, name="pocketserve-drain", daemon=True).start()
     # A signal that comes just before the I/O loop falls asleep would be noticed when it wakes; this wakes it.
     signal.set_wakeup_fd(wakeup_descriptor, warn_on_full_buffer=False)
     numbers = [signal.SIGTERM, signal.SIGINT]
@@ -249,6 +264,7 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
         signal.set_wakeup_fd(-1)
         for number, handler in previous.items():
             signal.signal(number, handler)
+        asked.set()  # after that: a handler that came in between would wait for this call
 
     return restore
 

@@ -50,6 +50,8 @@ class TensorSpec:
         aliases: other names that mean the same tensor, such as a signature's.
         open: the file tells neither datatype nor rank (TorchScript): whatever comes is passed on, and datatype and
             shape are only a guess to show.
+        batch: what the file calls the free first dimension, empty where it does not say: inputs with one name for it
+            have as many rows each.
     """
 
     name: str
@@ -58,6 +60,7 @@ class TensorSpec:
     quantization: Quantization | None = None
     aliases: tuple[str, ...] = field(default=())
     open: bool = False
+    batch: str = field(default="", compare=False)
 
     def accepts(self, shape: tuple[int, ...], *, rows_free: bool = False) -> bool:
         """Whether a tensor of this shape fits; ``rows_free`` leaves the first dimension out of it."""

@@ -15,6 +15,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from pocketserve_wire.plain_file import open_plain
+
 FOLDER: Final = "unloaded"
 MAX_FILE_BYTES: Final = 1 << 20
 
@@ -76,7 +78,7 @@ class Unloads:
         if self._path is None:
             return frozenset()
         try:
-            with self._path.open("rb") as file:
+            with open_plain(self._path) as file:
                 document = json.loads(file.read(MAX_FILE_BYTES))
             names = document["names"] if document["models_dir"] == self._models else []
             return frozenset(name for name in names if isinstance(name, str))

@@ -33,7 +33,10 @@ MAX_TENSORS = 256
 """Inputs, or requested outputs, of one inference request."""
 
 MAX_NAME_CHARS = 256
-"""Characters in the name of a tensor, a parameter or a request id."""
+"""Characters in the name of a parameter or a request id."""
+
+MAX_TENSOR_NAME_CHARS = 4096
+"""Characters in the name of a tensor. TensorFlow's converters join the names of scopes: 300 and more are common."""
 
 MAX_ELEMENTS = 2**31 - 1
 """Elements of one tensor: what an index in Java can address."""

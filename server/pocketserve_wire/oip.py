@@ -28,6 +28,7 @@ from .oip_fields import (
     parse_name,
     parse_parameters,
     parse_tensor,
+    parse_tensor_parameters,
     pop_flag,
     refuse_duplicates,
     split_body,
@@ -336,7 +337,7 @@ def raw_input(body: memoryview, name: str, datatype: str, shape: Sequence[int]) 
 
 def _decode_requested_output(item: Any, where: str) -> RequestedOutput:
     name = parse_name(item, where)
-    parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
+    parameters = parse_tensor_parameters(item, where)
     classification = parameters.pop("classification", 0)
     if type(classification) is not int or not 0 <= classification <= MAX_ELEMENTS:
         raise bad_parameter(f"{where}.parameters.classification", "must be an integer from 0")

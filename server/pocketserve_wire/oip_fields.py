@@ -9,10 +9,12 @@ from typing import Any
 
 from . import strict_json
 from .errors import ApiError, ErrorCode
-from .limits import MAX_ELEMENTS, MAX_NAME_CHARS, MAX_TENSORS
+from .limits import MAX_ELEMENTS, MAX_NAME_CHARS, MAX_TENSOR_NAME_CHARS, MAX_TENSORS
 from .tensor import Tensor, from_json_values, from_raw, invalid, parse_datatype, parse_shape
 
 Parameters = dict[str, Any]
+
+NO_SHARED_MEMORY = "shared memory is not offered: apps of a phone share none; send tensors as binary data"
 
 
 def parse_parameters(value: object, where: str) -> Parameters:
@@ -124,8 +126,10 @@ def parse_name(item: object, where: str) -> str:
     if not isinstance(item, dict):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{where} must be an object, not {strict_json.json_type(item)}")
     name = item.get("name")
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS or "\0" in name:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name must be a string of 1 to {MAX_NAME_CHARS} characters")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_TENSOR_NAME_CHARS or "\0" in name:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"{where}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} characters"
+        )
     if _has_surrogate(name):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name holds half of a surrogate pair")
     return name
@@ -141,7 +145,7 @@ def parse_tensor(item: Any, where: str, reader: BinaryReader) -> Tensor:
     where = f"{where} {name!r}"
     datatype = parse_datatype(item.get("datatype"), where)
     shape = parse_shape(item.get("shape"), where)
-    parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
+    parameters = parse_tensor_parameters(item, where)
     size = parameters.pop("binary_data_size", None)
     values = item.get("data")
     data: memoryview | list[bytes]
@@ -156,6 +160,18 @@ def parse_tensor(item: Any, where: str, reader: BinaryReader) -> Tensor:
             raise invalid(where, "binary_data_size must be a number of bytes")
         data = from_raw(reader.take(size, where), datatype, shape, where)
     return Tensor(name, datatype.name, shape, data, parameters)
+
+
+def parse_tensor_parameters(item: Any, where: str) -> Parameters:
+    """Check the parameters of a tensor, or of a requested output.
+
+    Raises:
+        ApiError: INVALID_REQUEST, INVALID_PARAMETER; NOT_IMPLEMENTED for shared memory.
+    """
+    parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
+    if "shared_memory_region" in parameters:
+        raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{where}: {NO_SHARED_MEMORY}")
+    return parameters
 
 
 def pop_flag(parameters: Parameters, key: str, where: str, *, default: bool) -> bool:

@@ -7,10 +7,29 @@ whether a field may hold one is decided where the field is read.
 from __future__ import annotations
 
 import json
-from typing import Any
+import math
+import re
+from itertools import accumulate
+from typing import Any, Final
 
 from .errors import ApiError, ErrorCode
 from .limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH, MAX_JSON_SCALARS, MAX_JSON_STRINGS
+
+_STRING: Final = re.compile(rb'"[^"]*"?')
+_ALL_BUT_MARKS: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+_STEPS: Final = bytes({91: 1, 123: 1, 93: 255, 125: 255}.get(byte, 0) for byte in range(256))
+"""What a byte adds to the depth, as a signed byte: 1 for an opening bracket, -1 for a closing one."""
+
+INFINITY, MINUS_INFINITY = math.inf, -math.inf
+_CONSTANTS = {"NaN": math.nan, "Infinity": INFINITY, "-Infinity": MINUS_INFINITY}
+
+
+def is_too_large(value: float) -> bool:
+    """Whether an infinite value out of :func:`loads` was a number such as ``1e400``.
+
+    What was written as infinity is one of two objects, and what Python's parser has made infinite never is.
+    """
+    return math.isinf(value) and value is not INFINITY and value is not MINUS_INFINITY
 
 
 def loads(document: bytes | memoryview) -> Any:
@@ -20,10 +39,12 @@ def loads(document: bytes | memoryview) -> Any:
         ApiError: MALFORMED_JSON, with the position or the offending key.
     """
     raw = bytes(document)
-    containers = raw.count(b"[") + raw.count(b"{")
     # A document that is shorter than the lowest of the limits cannot exceed any.
     if len(raw) > MAX_JSON_CONTAINERS and (excess := excess_of(raw)):
         raise _malformed(f"{excess}; send tensors as binary, or several smaller requests")
+    # Before parsing: the parser calls itself for each level, and a thread's stack may be too small for thousands.
+    if raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH and depth_of(raw) > MAX_JSON_DEPTH:
+        raise _malformed(f"arrays and objects may nest {MAX_JSON_DEPTH} deep at most")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -31,19 +52,28 @@ def loads(document: bytes | memoryview) -> Any:
     if text.startswith("\ufeff"):
         raise _malformed("the body starts with a byte order mark; send plain UTF-8")
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_CONSTANTS.__getitem__)
     except ApiError:
         raise
-    except RecursionError:
-        raise _too_deep() from None
     except json.JSONDecodeError as error:
         raise _malformed(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
     except ValueError:  # an integer of more digits than Python converts
         raise _malformed("a number has too many digits") from None
-    # Few brackets cannot nest deeply: the walk is only made for documents that might.
-    if containers > MAX_JSON_DEPTH:
-        _check_depth(value)
     return value
+
+
+def depth_of(raw: bytes) -> int:
+    """Return how deep arrays and objects nest, brackets in texts not counted, without parsing.
+
+    Of what is no JSON, the part in front of its first fault is counted rightly.
+    """
+    if b"\\" in raw:
+        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Of texts the quotes stay, and are gone where no bracket is between them: which bracket is in a text stays true.
+    marks = raw.translate(None, _ALL_BUT_MARKS).replace(b'""', b"")
+    if b'"' in marks:
+        marks = _STRING.sub(b"", marks)
+    return max(accumulate(memoryview(marks.translate(_STEPS)).cast("b")), default=0)
 
 
 def excess_of(raw: bytes) -> str:
@@ -118,25 +148,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_JSON_DEPTH):
-        containers = [item for item in level if type(item) in (list, dict)]
-        if not containers:
-            return
-        level = [
-            child
-            for item in containers
-            for child in (item if type(item) is list else item.values())
-            if type(child) in (list, dict)
-        ]
-    if level:
-        raise _too_deep()
-
-
 def _malformed(detail: str) -> ApiError:
     return ApiError(ErrorCode.MALFORMED_JSON, f"failed to parse the request JSON: {detail}")
-
-
-def _too_deep() -> ApiError:
-    return _malformed(f"arrays and objects may nest {MAX_JSON_DEPTH} deep at most")

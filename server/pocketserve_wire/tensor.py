@@ -18,7 +18,7 @@ from pocketserve_wire.records import dataclass
 from .datatypes import DATATYPES, Datatype
 from .errors import ApiError, ErrorCode
 from .limits import MAX_ELEMENTS, MAX_JSON_DEPTH, MAX_RANK
-from .strict_json import json_type
+from .strict_json import is_too_large, json_type
 
 _U32 = struct.Struct("<I")
 
@@ -234,8 +234,9 @@ def _floats(flat: list[Any], datatype: Datatype, where: str) -> array.array[Any]
         raise invalid(where, f"a number is too large for {datatype.name}") from None
     if math.inf in packed or -math.inf in packed:
         for index, value in enumerate(flat):
-            if math.isinf(packed[index]) and not math.isinf(value):
-                raise invalid(where, f"data[{index}] is {value!r}, which is too large for {datatype.name}")
+            if math.isinf(packed[index]) and (not math.isinf(value) or is_too_large(value)):
+                shown = "beyond 1.8e308" if math.isinf(value) else repr(value)
+                raise invalid(where, f"data[{index}] is {shown}, which is too large for {datatype.name}")
     return packed
 
 

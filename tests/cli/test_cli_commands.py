@@ -272,6 +272,7 @@ def test_without_a_server(run, tmp_path):
     ("words", "reason"),
     [
         (["petals", "abc"], "'abc' is neither a file nor a number"),
+        (["petals", "1e400", "2", "3"], "'1e400' is too large for a number"),
         (["petals", "1", "2", "x"], "is neither a file nor a number"),
         (
             ["petals", "5,1", "3,5", "1,4"],

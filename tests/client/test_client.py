@@ -520,6 +520,16 @@ def test_the_token_is_looked_for_in_order(tmp_path, monkeypatch):
     assert find_token(None, {"POCKETSERVE_TOKEN": ""}) == "usual"
 
 
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_a_token_file_that_is_none_is_not_waited_for(tmp_path, kind):
+    file = tmp_path / "token"
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.mkdir()
+    assert find_token(file, {}) is None
+
+
 @pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff\xfe"])
 def test_a_token_file_without_a_token_gives_none(tmp_path, content):
     file = tmp_path / "token"
@@ -591,3 +601,41 @@ def test_the_half_of_a_float_is_widened():
     bits = np.array([0x3F80, 0xC000, 0x7FC0], "<u2")
     tensor = Tensor("x", "BF16", (3,), bits.view(np.uint8).data)
     np.testing.assert_array_equal(as_array(tensor), np.array([1.0, -2.0, np.nan], np.float32))
+
+
+def test_floats_and_bits_are_sent_as_bf16():
+    """Floats are rounded to the nearest, to even in the middle; what is no number stays none."""
+    exact = np.array([1.0, -2.0, 0.0, 3.0e38, np.inf, np.nan], np.float32)
+    tensor = as_tensor("x", exact, "BF16")
+    assert (tensor.datatype, tensor.shape) == ("BF16", (6,))
+    np.testing.assert_allclose(as_array(tensor), exact, rtol=2**-8)
+    near = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x7FFFFFFF], "<u4").view("<f4")
+    bits = np.frombuffer(as_tensor("x", near, "BF16").data, "<u2")
+    assert [hex(value) for value in bits] == ["0x3f80", "0x3f82", "0x3f81", "0x7fff"]
+    for dtype in ("<u2", ">u2"):
+        tensor = as_tensor("x", np.array([[0x3F80], [0xC000]], dtype), "BF16")
+        np.testing.assert_array_equal(as_array(tensor), [[1.0], [-2.0]])
+    assert np.isnan(as_array(as_tensor("x", np.float32(np.nan), "BF16")))
+
+
+@pytest.mark.parametrize(("value", "datatype"), [([1, 2], "BF16"), (["a"], "BF16"), ([1.0], "FP32"), ([True], "BF16")])
+def test_what_no_bf16_can_be_made_of(value, datatype):
+    with pytest.raises(TypeError, match="only BF16 can be named"):
+        as_tensor("x", value, datatype)
+
+
+def test_arrays_of_ml_dtypes_are_bf16():
+    types = pytest.importorskip("ml_dtypes", reason="the arrays are its")
+    values = np.array([1.5, -2.25, 3e38], types.bfloat16)
+    for array in (values, values[::-1][::-1], values.reshape(3, 1)):
+        tensor = as_tensor("x", array)
+        assert tensor.datatype == "BF16"
+        np.testing.assert_array_equal(as_array(tensor).reshape(-1), values.astype(np.float32))
+
+
+def test_datatypes_of_inputs_that_are_not_given(client):
+    with pytest.raises(TypeError, match="datatypes names inputs that are not given: y"):
+        client.infer("petals", {"x": np.zeros((1, 3), np.float32)}, datatypes={"y": "BF16"})
+    name = client.model_metadata("petals")["inputs"][0]["name"]
+    with pytest.raises(ServerError, match="BF16"):
+        client.infer("petals", {name: np.zeros((1, 3), np.float32)}, datatypes={name: "BF16"})

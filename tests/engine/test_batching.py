@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import MODELS
+from conftest import MODELS, STATE
 from pocketserve.config import Config, load_config
 from pocketserve.engine.batching import TRIALS, RowBatcher, agrees, free_rows
 from pocketserve.engine.lane import Lane, Turn
@@ -23,6 +23,7 @@ from pocketserve.engine.tuned import Threads
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
+from pocketserve.trust.store import TrustStore
 
 TIMEOUT_S = 30.0
 Function = Callable[[Array], Array]
@@ -291,7 +292,9 @@ def test_a_bad_input_in_a_crowd(pool):
 
 def opened(name: str, version: str) -> LoadedModel:
     entry = scan(MODELS)[name]
-    return load_model(entry, entry.versions[version], Threads(1, 1), 10**6, None, monotonic() + TIMEOUT_S)
+    return load_model(
+        entry, entry.versions[version], Threads(1, 1), 10**6, None, monotonic() + TIMEOUT_S, trust=TrustStore(STATE)
+    )
 
 
 def check_real(name: str, version: str) -> None:

@@ -18,8 +18,9 @@ from pocketserve.service import Service
 from pocketserve.tensors import Array, to_array, to_tensor
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import InferRequest
+from soaking import note, rounds
 
-REQUESTS = int(os.environ.get("POCKETSERVE_SOAK_REQUESTS", "100000"))
+REQUESTS = int(os.environ.get("POCKETSERVE_SOAK_REQUESTS", rounds(100_000, 200_000)))
 THREADS = 24
 LANES = [("digits", "tflite"), ("digits", "tflite-int8"), ("petals", "tflite"), ("diabetes", "tflite")]
 SHAPES = {"digits": (8, 8, 1), "petals": (3,), "diabetes": (10,)}
@@ -76,6 +77,7 @@ def test_everyone_gets_their_own_answer():
     print(f"\n{dict(ended)} in {time.monotonic() - began:.0f} s")
     for lane, found in statistics.items():
         print(lane, f"{found.inference_count} rows in {found.execution_count} runs, by batch size", sizes[lane])
+    note("requests at once, in the engine", f"{dict(ended)}")
     assert ended["WRONG"] == 0
     assert set(ended) <= {"right", "SUPERSEDED"}
     assert ended.total() == REQUESTS // THREADS * THREADS

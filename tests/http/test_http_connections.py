@@ -1,113 +1,20 @@
-"""Connections: who may stay, who gives way, and what an unread answer may cost. Real sockets, short patience."""
+"""Connections: who may stay, who gives way, and what an unread answer may cost."""
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import pytest
 
-from pocketserve.config import Config
-from pocketserve.security import Guard
+from http_running import ANSWER, LONG, SHORT, TOKEN, Start, ask, http_servers, is_closed, send, until
 from pocketserve.transports.http.connections import MAX_UNREAD, Patience
-from pocketserve.transports.http.server import HttpServer
-
-TOKEN = "t" * 43
-WAIT_S = 30.0
-LONG, SHORT = 600.0, 0.05
-ANSWER = 300_000
-
-
-@dataclass
-class Running:
-    """A server on a thread.
-
-    Attributes:
-        asked: how many requests reached the application.
-        release: lets requests for ``/wait`` end.
-    """
-
-    server: HttpServer
-    asked: list[str]
-    release: threading.Event
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.server.port), WAIT_S)
-
-    def hurry(self, patience: Patience) -> None:
-        """Have another patience from now on: what must come before it ends is there by then, on a slow machine too."""
-        self.server._server.patience = patience
-        self.connect().close()  # it looks through its connections when one comes
-
-    @property
-    def channels(self) -> list:
-        return list(self.server._server.active_channels.values())
-
-
-Start = Callable[..., Running]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts servers with a small application: ``start(patience, most=128)``."""
-    with ExitStack() as ends:
-
-        def begin(patience: Patience, most: int = 128) -> Running:
-            asked: list[str] = []
-            release = threading.Event()
-
-            def app(environ, start_response):
-                asked.append(environ["PATH_INFO"])
-                if environ["PATH_INFO"] == "/wait":
-                    assert release.wait(WAIT_S)
-                body = bytes(ANSWER) if environ["PATH_INFO"] == "/large" else b"hello"
-                start_response("200 OK", [("Content-Length", str(len(body)))])
-                return [body]
-
-            config = Config(http_port=0, max_connections=most, http_threads=4)
-            server = HttpServer(app, config, Guard(TOKEN), patience)
-            thread = threading.Thread(target=server.run)
-            thread.start()
-            ends.callback(thread.join, WAIT_S)
-            ends.callback(server.stop)
-            ends.callback(release.set)
-            return Running(server, asked, release)
-
+    with http_servers() as begin:
         yield begin
-
-
-def ask(connection: socket.socket, path: str = "/", token: str | None = TOKEN) -> bytes:
-    """One small request and its answer."""
-    send(connection, path, token)
-    return connection.recv(65536)
-
-
-def send(connection: socket.socket, path: str, token: str | None = TOKEN) -> None:
-    proof = f"Authorization: Bearer {token}\r\n" if token else ""
-    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{proof}\r\n".encode())
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does, with a deadline."""
-    ends = time.monotonic() + WAIT_S
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < ends, "it did not happen"
-        pause.wait(0.002)
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Wait for the end of a connection."""
-    try:
-        while connection.recv(65536):
-            pass
-    except ConnectionResetError:
-        pass
-    return True
 
 
 def test_header_and_small_body_come_together(start):
@@ -200,8 +107,7 @@ def test_the_longest_idle_stranger_gives_way(start):
         assert ask(newcomer).endswith(b"hello")
         assert is_closed(strangers[0])
         assert ask(strangers[1], token=None).endswith(b"hello") and ask(strangers[2], token=None).endswith(b"hello")
-        assert ask(friend).endswith(b"hello")
-        assert len(running.channels) == 4
+        assert ask(friend).endswith(b"hello") and ask(newcomer).endswith(b"hello")
 
 
 def test_no_number_of_strangers_keeps_others_out(start):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from conftest import ROOT, Server
+from pocketserve.runtimes.base import ModelLoadError
+from trusting import trust_all
 
 DATA = ROOT / "tests" / "runtimes" / "data"
 NAME = "added"
@@ -40,6 +43,8 @@ def describe(models: Path, *lines: str) -> None:
     """Write the model's manifest, with these lines of options."""
     text = "\n".join(["[versions.one]", 'file = "added.tflite"', *lines])
     (models / NAME / "model.toml").write_text(text)
+    with contextlib.suppress(ModelLoadError):  # some are to be refused for what they say
+        trust_all(models)
 
 
 def added(server: Server, *values: float) -> list[float]:

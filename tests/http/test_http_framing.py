@@ -159,7 +159,7 @@ def test_every_route_but_those_marked_open_needs_the_token(server, wire):
                 answered.add(pattern)
     # An app that pairs has no token yet; its two answer PAIRING_CLOSED until the token's owner opens pairing.
     pairing = {"/pairing/begin", "/pairing/finish"}
-    assert answered == {"/", "/v2/health/live", "/v2/health/ready", *pairing}
+    assert answered == {"/", "/ping", "/v2/health/live", "/v2/health/ready", *pairing}
 
 
 @pytest.mark.parametrize("scheme", ["Bearer {token}", "bearer {token}", "BEARER   {token}"])
@@ -197,6 +197,76 @@ def test_the_token_is_accepted_as_a_password(server, wire):
 )
 def test_what_is_no_request_is_refused(wire, refused, request_bytes):
     refused(wire.one(request_bytes), 400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize(
+    ("lines", "body"),
+    [
+        (["Transfer-Encoding: chunked", "Content-Length: 13"], b"0\r\n\r\n"),
+        (["Content-Length: 0", "Transfer-Encoding: chunked"], b"0\r\n\r\n"),
+        (["Transfer-Encoding: chunked, chunked"], b"0\r\n\r\n"),
+        (["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"], b"0\r\n\r\n"),
+        (["Transfer-Encoding: chunked", " , chunked"], b"0\r\n\r\n"),
+        (["X-Folded: a", "\tb"], b""),
+    ],
+)
+def test_what_two_servers_could_read_differently_is_refused(wire, refused, lines, body):
+    refused(
+        wire.one(wire.write("POST", "/predictions/petals", *lines) + body + b"GET / HTTP/1.1"), 400, "INVALID_REQUEST"
+    )
+
+
+def test_chunks_need_http_1_1(wire, refused):
+    request = wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked").replace(
+        b"HTTP/1.1", b"HTTP/1.0", 1
+    )
+    refused(wire.one(request + b"0\r\n\r\n"), 400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("line", [b"GET /v2 HTTP/2.0", b"PRI * HTTP/2.0", b"GET /v2 HTTP/3.0", b"GET /v2 HTTP/1.2"])
+def test_other_versions_are_refused(wire, refused, line):
+    text = refused(wire.one(line + b"\r\nHost: 127.0.0.1\r\n\r\n"), 505, "NOT_IMPLEMENTED")
+    assert text.endswith("use HTTP/1.1")
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://127.0.0.1:8470/v2", 200),
+        ("http://evil.example/v2", 403),
+        ("http://127.0.0.1@evil.example/v2", 403),
+        ("http:///v2", 403),
+        ("evil:/v2", 403),
+    ],
+)
+def test_the_host_of_the_request_line_is_checked(wire, target, status):
+    assert wire.one(wire.write("GET", target, CLOSE)).status == status
+
+
+@pytest.mark.parametrize("value", ["TE, close", "close, TE", "x,close", "keep-alive, close", "Close"])
+def test_close_is_found_among_other_options(wire, read_from, value):
+    with wire.connect() as connection, connection.makefile("rb") as stream:
+        connection.sendall(wire.write("GET", "/v2", f"Connection: {value}"))
+        assert read_from(stream).headers["connection"].lower() == "close"
+        assert stream.read() == b""
+
+
+def test_other_options_of_a_connection_close_nothing(wire, read_from):
+    with wire.connect() as connection, connection.makefile("rb") as stream:
+        for _ in range(2):
+            connection.sendall(wire.write("GET", "/v2", "Connection: TE, x-closed"))
+            assert read_from(stream).status == 200
+
+
+def test_tls_is_answered_at_once(wire, refused):
+    """The hello of TLS ends nowhere in a line, and its client waits."""
+    with wire.connect() as connection, connection.makefile("rb") as stream:
+        connection.sendall(b"\x16\x03\x01\x02\x00" + bytes(100))
+        assert b"without TLS" in stream.read()
+
+
+def test_what_announces_a_body_but_has_none_is_not_asked_for_it(wire):
+    assert wire.one(wire.write("GET", "/v2", "Expect: 100-continue", CLOSE)).status == 200
 
 
 @pytest.mark.parametrize("header", ["X-Long: " + "a" * 32_768, "\r\n".join(f"X-{n}: 1" for n in range(5000))])
@@ -311,6 +381,33 @@ def test_a_chunked_body_is_put_together(wire):
     request = wire.write("POST", "/predictions/petals", CLOSE, "Transfer-Encoding: chunked")
     answer = wire.one(request + chunked(*[bytes([byte]) for byte in NUMBERS]))
     assert json.loads(answer.body)["predictions"][0]["value"] == pytest.approx(0.22656)
+
+
+@pytest.mark.parametrize("size", [b"1" * 17, b"0" * 20, b"f" * 16])
+def test_chunks_of_more_than_64_bits_are_refused(wire, size):
+    """The client neither ends nor closes: the answer comes at once."""
+    with wire.connect() as connection, connection.makefile("rb") as stream:
+        connection.sendall(wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked") + size + b"\r\n")
+        assert stream.readline().split()[1] in (b"400", b"413")
+        assert stream.read()  # to the end of the connection
+
+
+@pytest.mark.parametrize(
+    "body", [b"\r\n", b"\n", b";x=1\r\n", b"5\n", b"5 \r\n", b"5;a\rb\r\n", b"1\r\nab", b"0\r\na: b\n"]
+)
+def test_what_is_no_chunk_is_refused_at_once(wire, body):
+    with wire.connect() as connection, connection.makefile("rb") as stream:
+        connection.sendall(wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked") + body)
+        assert stream.readline().split()[1] == b"400"
+
+
+@pytest.mark.parametrize("start", [b"", b"5;", b"0\r\nA: ", b"0\r\n" + b"A: b\r\n" * 3000])
+def test_lines_between_chunks_are_bounded(wire, start):
+    with wire.connect() as connection, connection.makefile("rb") as stream:
+        connection.sendall(
+            wire.write("POST", "/predictions/petals", "Transfer-Encoding: chunked") + start + b"0" * 5000
+        )
+        assert stream.readline().split()[1] == b"400"
 
 
 @pytest.mark.parametrize("body", [b"zz\r\n", b"-1\r\n", b"5\r\n[1,2,3,4]\r\n0\r\n\r\n"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import zlib
 from typing import Any
 
 import numpy as np
 import pytest
 
-from conftest import MODELS
+from conftest import MODELS, ROOT
 
 LENGTH = "Inference-Header-Content-Length"
 FLOWERS = np.array([[5.1, 3.5, 1.4], [6.2, 2.9, 4.3], [7.1, 3.0, 5.9]], np.float32)
@@ -344,6 +345,22 @@ def test_classification_answers_the_best_classes_of_every_row(server, digits, bi
     for row, texts in zip(scores, classes.tolist(), strict=True):
         best = np.argsort(-row, kind="stable")[:2]
         assert texts == [f"{row[index]:.6f}:{index}:{index}" for index in best]
+
+
+def test_labels_of_a_model_without_a_task(new_server, tmp_path):
+    folder = tmp_path / "models" / "plain"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "runtimes" / "data" / "dynamic_batch.tflite", folder)
+    served = new_server(folder.parent)
+    described = served.call("GET", "/v2/models/plain").json()
+    (given,), (output,) = described["inputs"], described["outputs"]
+    count = given["shape"][-1]
+    (folder / "labels.txt").write_text("".join(f"class {index}\n" for index in range(32)))
+    served.call("POST", "/v2/repository/models/plain/load")
+    item = {"name": given["name"], "datatype": "FP32", "shape": [1, count], "data": [1] * count}
+    ((text,),) = classify(served, "plain", item, output["name"], 1).tolist()
+    value, index, label = text.split(":")
+    assert float(value) and label == f"class {index}"
 
 
 def test_more_classes_than_there_are_give_all(server, digits):

@@ -25,7 +25,8 @@ import requests
 
 import waiting_labels
 from conftest import MODELS
-from pocketserve.config import PREFIX
+from pocketserve.config import PREFIX, Config
+from pocketserve.serving import Address, Addresses, write_ready_file
 from ports import free_port
 
 TIMEOUT_S = 30.0
@@ -140,6 +141,26 @@ def test_the_ready_file_says_where_the_server_is_and_goes_with_it(new_server, mo
     assert server.call("GET", "/v2").status_code == 200
     assert server.stop() == 0
     assert not ready_file(server).exists()
+
+
+def test_the_ready_file_is_written_under_a_name_that_nobody_knows(tmp_path):
+    """Nor through a link that somebody laid there; and no other file stays where it cannot be written."""
+    config = Config(ready_file=tmp_path / "ready.json")
+    others = tmp_path / "others"
+    others.write_text("kept")
+    (tmp_path / f".ready.json.{os.getpid()}").symlink_to(others)
+    names = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", lambda source, target: names.add(Path(source).name))
+        for _ in range(2):
+            write_ready_file(tmp_path / "ready.json", config, Addresses(Address("127.0.0.1", 1), None))
+    assert len(names) == 2 and others.read_text() == "kept"
+    for name in names:
+        (tmp_path / name).unlink()
+    (tmp_path / "ready.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_ready_file(tmp_path / "ready.json", config, Addresses(Address("127.0.0.1", 1), None))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f".ready.json.{os.getpid()}", "others", "ready.json"]
 
 
 def test_a_start_says_what_it_serves(new_server, models_copy, tmp_path):

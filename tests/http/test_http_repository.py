@@ -76,9 +76,25 @@ def test_a_model_describes_its_tensors(server):
 
 def test_a_models_configuration_is_in_tritons_form(server):
     document = server.call("GET", "/v2/models/digits/config").json()
-    assert document["name"] == "digits" and document["max_batch_size"] == 0
-    assert document["input"] == [{"name": "image", "data_type": "TYPE_FP32", "dims": ["-1", "8", "8", "1"]}]
-    assert document["output"] == [{"name": "scores", "data_type": "TYPE_FP32", "dims": ["-1", "10"]}]
+    assert document["name"] == "digits" and document["max_batch_size"] > 0 and document["dynamic_batching"] == {}
+    image = {"name": "image", "data_type": "TYPE_FP32", "dims": [8, 8, 1], "format": "FORMAT_NHWC"}
+    assert document["input"] == [image]
+    scores = {"name": "scores", "data_type": "TYPE_FP32", "dims": [10], "label_filename": "labels.txt"}
+    assert document["output"] == [scores]
+    assert "sequence_batching" not in document
+
+
+def test_a_configuration_leaves_the_batch_out_of_its_sizes_where_it_is_free(kit_server):
+    batched = set()
+    for name in ("dynamic_batch", "strings", "two_inputs", "several_outputs"):
+        document = kit_server.call("GET", f"/v2/models/{name}/config").json()
+        shapes = [one["shape"] for one in kit_server.call("GET", f"/v2/models/{name}").json()["inputs"]]
+        free = document["max_batch_size"] > 0
+        batched.add(free)
+        dims = [[] if "reshape" in one else one["dims"] for one in document["input"]]
+        assert dims == [shape[1:] if free else shape for shape in shapes]
+        assert not free or all(shape[0] == -1 for shape in shapes)
+    assert batched == {True, False}
 
 
 def test_text_is_called_string_in_a_configuration(kit_server):

@@ -27,10 +27,11 @@ from pocketserve.engine.batching import agrees
 from pocketserve.tensors import Array, to_array, to_tensor
 from pocketserve_wire import oip
 from pocketserve_wire.oip import InferRequest
+from soaking import note, rounds
 
 pytestmark = [pytest.mark.live, pytest.mark.soak]
 
-REQUESTS = int(os.environ.get("POCKETSERVE_SOAK_REQUESTS", "100000"))
+REQUESTS = int(os.environ.get("POCKETSERVE_SOAK_REQUESTS", rounds(100_000, 200_000)))
 ALLOWED_S = 300.0
 """It takes well under half a minute on two cores; a server that hangs is noticed after this."""
 
@@ -177,6 +178,7 @@ def test_everyone_gets_their_own_answer(new_server: StartServer, models: Path) -
     for path in MODELS_ASKED:
         name, _, version = path.split("/")
         print(path, "{} answers in {} runs".format(*counted(server, name, version)))
+    note("requests at once, both transports, content compared", f"{dict(ended)} (409: replaced in its stream)")
     assert set(ended) <= {"right", "409"}  # those of a stream that a newer one replaced
     assert ended.total() == PEERS * (over_http + over_socket)
     assert ended["right"] >= 0.9 * ended.total()

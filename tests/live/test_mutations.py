@@ -13,6 +13,7 @@ import pytest
 from conftest import MODELS, Server, StartServer
 from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve_client import Client, ServerError
+from soaking import note, rounds
 
 pytestmark = [
     pytest.mark.live,
@@ -38,6 +39,9 @@ COUNTS = {
 
 SHARES = (("tflite", "onnx", "tfjs", "keras"), ("torchscript", "ptl", "torch", "pt2", "executorch", "savedmodel"))
 """Two servers, which take about as long: a trial is a process of its own, and machines have two cores at least."""
+
+TIMES = rounds(1, 10)
+"""How many rounds of these mutations are made."""
 
 SEED = 20260101
 
@@ -106,13 +110,13 @@ def damaged(tmp_path: Path) -> tuple[Path, dict[str, VersionEntry]]:
     assert set(versions) == set(COUNTS)
     source = random.Random(SEED)
     for kind, count in COUNTS.items():
-        for number in range(count):
+        for number in range(count * TIMES):
             plant(models, kind, versions[kind], number, source)
     return models, versions
 
 
 def _names(kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
-    return ((f"{kind}-{number}", kind) for kind in kinds for number in range(COUNTS[kind]))
+    return ((f"{kind}-{number}", kind) for kind in kinds for number in range(COUNTS[kind] * TIMES))
 
 
 def ask_all(server: Server, kinds: Sequence[str], versions: dict[str, VersionEntry]) -> tuple[int, list[ServerError]]:
@@ -145,7 +149,8 @@ def test_damaged_files_do_no_harm(new_server: StartServer, damaged: tuple[Path, 
     assert [server.process.poll() for server in servers] == [None] * len(SHARES)
     served = sum(count for count, _ in results)
     refusals = [error for _, errors in results for error in errors]
-    assert served + len(refusals) == 500 and len(refusals) > 100
+    assert served + len(refusals) == 500 * TIMES and len(refusals) > 100 * TIMES
+    note("damaged model files, all formats", f"{500 * TIMES}: {served} served, {len(refusals)} refused, 0 deaths")
     assert {error.status for error in refusals} == {503}
     assert all(len(str(error)) > 40 and "\n" not in str(error) for error in refusals)
     assert {path for path in models.rglob("*") if "__pycache__" not in path.parts} == before

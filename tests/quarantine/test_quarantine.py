@@ -22,6 +22,7 @@ from pocketserve.repository.files import content_digest, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.registry import KINDS
+from pocketserve.trust.code import code_of
 from pocketserve_client import Client, ServerError
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -44,7 +45,8 @@ def entry(folder: Path, name: str = "m") -> Found:
 def check(quarantine: Quarantine, found: Found) -> None:
     """Ask the quarantine as loading does."""
     model, version = found
-    declared = {"inputs": model.manifest.inputs, "outputs": model.manifest.outputs}
+    allowed = frozenset(part.digest for part in code_of(model, version))
+    declared = {"inputs": model.manifest.inputs, "outputs": model.manifest.outputs, "trusted": allowed}
     quarantine.check(model, version, ModelSource(version.path, options=version.options, **declared))
 
 

@@ -153,6 +153,22 @@ def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
     assert (entry.default_version, entry.folder) == ("tflite", tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["vit4x.ptl", "vit4x.tflite"], ["ptl", "tflite"]),  # one of a kind needs no more than the kind
+        (["mobilenet.tflite"], ["tflite"]),
+        (["mnist.tflite", "mnist_int8.tflite"], ["tflite", "tflite-int8"]),
+        (["m.onnx", "mobilenet.onnx"], ["onnx", "onnx-mobilenet"]),  # "obilenet" is nobody's name
+        (["model.onnx", "model_fp16.onnx"], ["onnx", "onnx-fp16"]),
+        (["mnist.h5", "mnist.keras"], ["keras", "keras-keras"]),
+        (["a.tflite", "b.tflite"], ["tflite", "tflite-b"]),
+    ],
+)
+def test_versions_are_told_apart_by_what_differs(tmp_path: Path, files: list[str], names: list[str]) -> None:
+    assert sorted(versions(scan(fill(tmp_path, *[f"m/{file}" for file in files]))["m"])) == names
+
+
 def test_a_folder_without_models(tmp_path: Path) -> None:
     """A folder of other things is not a model."""
     assert scan(fill(tmp_path, "photos/a.png", "recipes/train.py", "deep/er/m.tflite")) == {}
@@ -270,6 +286,14 @@ def test_numbered_versions(tmp_path: Path) -> None:
     assert sorted(entry.versions) == ["1", "10", "2"]
     assert entry.default_version == "10"
     assert entry.versions["10"].path == tmp_path / "m" / "10" / "model.tflite"
+
+
+def test_numbered_versions_with_zeros_in_front(tmp_path: Path) -> None:
+    """Their number is their name, in manifests too; of two that are the same number the padded one is served."""
+    said = 'default_version = "0002"'
+    entry = scan(fill(tmp_path, "m/00000123/a.tflite", "m/0002/b.tflite", "m/2/c.tflite", m=said))["m"]
+    assert versions(entry) == {"123": "a.tflite", "2": "b.tflite"}
+    assert entry.default_version == "2"
 
 
 def test_numbered_versions_hold_one_model(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSes
 from pocketserve.runtimes.pt2 import RUNTIME, Pt2Session  # noqa: E402
 from pocketserve.runtimes.pt2_containers import class_names, stand_ins  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
+from trusting import trusted  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -45,7 +45,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(path: Path, **options: object) -> Pt2Session:
-    return RUNTIME.open(ModelSource(path, options=options))
+    return RUNTIME.open(ModelSource(path, options=options, trusted=trusted(path)))
 
 
 def rows(count: int) -> dict[str, np.ndarray]:
@@ -198,27 +198,17 @@ def test_closed(model: Path):
 # --- Trust
 
 
-@pytest.mark.parametrize("options", [{}, {"trust": False}])
-def test_without_trust_nothing_is_loaded(model: Path, options: dict, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("options", [{}, {"trust": False}, {"trust": True}])
+def test_without_consent_nothing_is_loaded(model: Path, options: dict, monkeypatch: pytest.MonkeyPatch):
+    """The manifest lies beside the file: what it says is no consent."""
     monkeypatch.setattr(torch.export, "load", lambda *_: pytest.fail("it was loaded"))
-    with pytest.raises(ModelLoadError, match=r"model\.pt2 is code: .* write trust = true"):
-        opened(model, **options)
+    with pytest.raises(ModelLoadError, match=r"model\.pt2 is code that is not trusted; `pocketserve trust /"):
+        RUNTIME.open(ModelSource(model, options=options))
 
 
 def test_trust_is_a_boolean(model: Path):
     with pytest.raises(ModelLoadError, match="trust is true or false, not 'yes'"):
         opened(model, trust="yes")
-
-
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_what_others_can_write_is_not_trusted(model: Path, tmp_path: Path, what: str):
-    folder = tmp_path / "models"
-    folder.mkdir()
-    path = folder / "model.pt2"
-    shutil.copy(model, path)
-    (path if what == "file" else folder).chmod(0o777)
-    with pytest.raises(ModelLoadError, match="can be written by every user"):
-        opened(path, trust=True)
 
 
 @pytest.mark.assets
@@ -227,9 +217,9 @@ def test_the_hostile_file_is_not_run(assets: Path, tmp_path: Path, monkeypatch: 
     if not hostile.is_file():
         pytest.skip("the folder of hostile files is not there")
     monkeypatch.chdir(tmp_path)
-    for options in ({}, {"trust": False}):
-        with pytest.raises(ModelLoadError, match="is code"):
-            opened(hostile, **options)
+    for options in ({}, {"trust": True}):
+        with pytest.raises(ModelLoadError, match="is code that is not trusted"):
+            RUNTIME.open(ModelSource(hostile, options=options))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -253,7 +243,7 @@ def test_other_files_are_named(tmp_path: Path):
     with pytest.raises(ModelLoadError, match="is no exported program"):
         opened(tmp_path / "text.pt2", trust=True)
     with pytest.raises(ModelLoadError, match="cannot be read"):
-        opened(tmp_path / "missing.pt2", trust=True)
+        RUNTIME.open(ModelSource(tmp_path / "missing.pt2"))
 
 
 def test_damaged_programs_raise_load_errors(model: Path, tmp_path: Path):

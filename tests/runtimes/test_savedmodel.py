@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pocketserve.repository.files import digest, files_below
 from pocketserve.runtimes import savedmodel
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
 from pocketserve.runtimes.flatbuffer import DamagedFileError
@@ -384,13 +385,17 @@ def _edit(folder: Path, change: Callable[[Any], None]) -> None:
 def test_reading_files_is_refused_unless_trusted(tf: Any, save: Save, tmp_path: Path, loader: str) -> None:
     folder = save((lambda path: {"content": tf.io.read_file(path)}, tf.TensorSpec([], tf.string, name="path")))
     text = refusal(folder, loader=loader)
-    assert (
-        "the operator ReadFile, which is not one of those that are known to compute only" in text
-        and "trust = true" in text
-    )
+    assert "the operator ReadFile, which is not one of those that are known to compute only" in text
+    assert "`pocketserve trust /" in text
     (tmp_path / "note").write_bytes(b"hello")
     path = np.array(bytes(tmp_path / "note"), dtype=object)
-    assert opened(folder, loader=loader, trust=True).run({"path": path})["content"].item() == b"hello"
+    assert "pocketserve trust" in refusal(folder, loader=loader, trust=True), "a manifest is no consent"
+    allowed = frozenset({digest(files_below(folder), folder)})
+    session = RUNTIME.open(ModelSource(folder, options={"loader": loader}, trusted=allowed))
+    assert session.run({"path": path})["content"].item() == b"hello"
+    (folder / "more").write_bytes(b"changed since")
+    with pytest.raises(ModelLoadError, match="pocketserve trust"):
+        RUNTIME.open(ModelSource(folder, options={"loader": loader}, trusted=allowed))
 
 
 def test_other_ways_out_are_refused(tf: Any, save: Save, tmp_path: Path) -> None:

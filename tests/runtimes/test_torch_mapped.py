@@ -14,6 +14,7 @@ from pocketserve.runtimes import torch_weights  # noqa: E402
 from pocketserve.runtimes.base import ModelSource  # noqa: E402
 from pocketserve.runtimes.torch_eager import RUNTIME, TorchSession  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
+from trusting import trusted  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -55,7 +56,9 @@ def module(tmp_path: Path) -> Any:
 
 
 def opened(folder: Path, name: str) -> TorchSession:
-    return RUNTIME.open(ModelSource(folder / "model.py", options={"weights": name}, inputs=(X,)))
+    return RUNTIME.open(
+        ModelSource(folder / "model.py", options={"weights": name}, inputs=(X,), trusted=trusted(folder / "model.py"))
+    )
 
 
 def save_safetensors(state: dict[str, Any], path: Path) -> None:

@@ -8,11 +8,12 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from conftest import MODELS
+from conftest import MODELS, STATE
 from pocketserve.engine.loading import load_model
 from pocketserve.engine.tuned import Threads
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
+from pocketserve.trust.store import TrustStore
 
 pytestmark = [
     pytest.mark.torch,
@@ -30,7 +31,13 @@ def pool():
 def open_with(threads: int, version: str) -> Session:
     entry = scan(MODELS)["digits"]
     return load_model(
-        entry, entry.versions[version], Threads(threads, threads), 10**6, None, monotonic() + 60
+        entry,
+        entry.versions[version],
+        Threads(threads, threads),
+        10**6,
+        None,
+        monotonic() + 60,
+        trust=TrustStore(STATE),
     ).sessions[0]
 
 

@@ -16,10 +16,11 @@ from hostile_frames import Hostile
 from pocketserve_wire.faults import ConnectionFaultError
 from pocketserve_wire.frame_decoder import AWAITS_HELLO, FROM_CLIENT, FrameDecoder
 from pocketserve_wire.frames import FrameType
+from soaking import note, rounds
 
 pytestmark = [pytest.mark.live, pytest.mark.soak]
 
-FRAMES = 200_000
+FRAMES = rounds(200_000, 1_000_000)
 IN_A_CONNECTION = 40
 SEED = 20260102
 MORE_MEMORY = 24 * 1024 * 1024
@@ -118,4 +119,5 @@ def test_hostile_frames(new_server, models_copy, until):
     assert held(server)[1] <= memory + MORE_MEMORY
     until(lambda: len(os.listdir(threads)) <= 12)
     assert "Traceback" not in server.log.read_text()
+    note("hostile frames", f"{sent}: alive, {good.answers} answers to a good client meanwhile")
     assert server.stop() == 0

@@ -13,6 +13,7 @@ import pytest
 
 from conftest import ROOT, StartServer
 from pocketserve_wire import Tensor, oip
+from trusting import trust_all
 
 pytestmark = pytest.mark.live
 
@@ -54,7 +55,7 @@ def model_with(folder: Path, code: str, manifest: str = "") -> Path:
     (own / "task.py").write_text(code.replace("NAME", repr(spec.name)).replace("SHAPE", repr(shape)))
     if manifest:
         (own / "model.toml").write_text(manifest)
-    return folder / "models"
+    return trust_all(folder / "models")
 
 
 def test_its_functions_are_called(new_server: StartServer, tmp_path: Path) -> None:

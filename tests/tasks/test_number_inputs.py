@@ -100,6 +100,9 @@ BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
     "duplicate feature": (b'{"age":1,"age":1}', MALFORMED, "'age'"),
     "no values": (b"[]", INPUT, r"expected FP32 \[-1, 3\], got JSON of shape \[0\]"),
     "a number": (b"5", INPUT, "row 0 has 1 value;"),
+    "a number beyond all": (b"[1e400, 2, 3]", TENSOR, r"data\[0\] is beyond 1.8e308, which is too large for FP32"),
+    "CSV with a number beyond all": (b"1e400,2,3", INPUT, "send a JSON array"),
+    "CSV with a named number beyond all": (b"age,bmi,bp\n1,-1e400,3", INPUT, "row 0: feature 'bmi' is no number"),
     "a CSV line of three and one of two": (b"1,2,3\n4,5", INPUT, "row 1 has 2 values"),
     "CSV with a missing feature": (b"age,bp\n1,2", INPUT, "row 0: feature 'bmi' is missing"),
     "decimal commas": (b"5,1;3,5;1,4", INPUT, "lines of CSV; numbers have a decimal point, 5.1 and not 5,1"),
@@ -158,6 +161,11 @@ def test_rows_that_are_refused(case: str) -> None:
     with pytest.raises(ApiError, match=part) as caught:
         rows(body)
     assert caught.value.code is code
+
+
+def test_infinity_by_its_name() -> None:
+    for body in (b"[Infinity, 1, -Infinity]", b"inf,1,-inf", b"age,bmi,bp\nInfinity,1,-Infinity"):
+        assert rows(body) == [[math.inf, 1, -math.inf]]
 
 
 def test_features_without_names() -> None:

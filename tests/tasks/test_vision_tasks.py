@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pocketserve.repository.sections import ImageOptions
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import AnswerOptions, Detailed, Hints
+from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Detailed, Hints
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.pose_estimation import COCO
 from pocketserve.tasks.preprocessing import image_options
@@ -43,12 +43,14 @@ MAPS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def segmenter(folder: Path, array: Any, options: dict[str, Any], **image: Any) -> Any:
+def segmenter(
+    folder: Path, array: Any, options: dict[str, Any], labels: str = "ground\nleft\ntop\n", **image: Any
+) -> Any:
     """The task for a map."""
     manifest: dict[str, Any] = {"task": "image-segmentation", "segmentation": options, "labels": "l.txt"}
     if image:
         manifest["image"] = image
-    return select_task(facts(folder, {"map": array.shape}, manifest, {"l.txt": "ground\nleft\ntop\n"}))
+    return select_task(facts(folder, {"map": array.shape}, manifest, {"l.txt": labels}))
 
 
 @pytest.mark.parametrize("case", MAPS)
@@ -83,6 +85,25 @@ def test_a_map_of_one_channel(tmp_path: Path, options: dict[str, Any], high: flo
     assert [(entry["index"], entry["pixels"]) for entry in found] == [(0, 150), (1, 50)]
 
 
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [("horse", ["background", "horse"]), ("ground\nhorse", ["ground", "horse"]), ("", ["0", "1"])],
+)
+@pytest.mark.parametrize("shape", [(1, 10, 20, 1), (1, 1, 10, 20), (1, 10, 20)])
+def test_the_names_of_one_channel(tmp_path: Path, labels: str, names: list[str], shape: tuple[int, ...]) -> None:
+    """A single name is the object's, not the background's, and the background is not drawn."""
+    photo = picture(800, 800)  # smaller ones are drawn larger
+    array = np.where(CLASSES == 1, 0.9, 0.1).reshape(shape).astype(np.float32)
+    task = segmenter(tmp_path, array, {}, labels)
+    context = task.prepare(photo).context
+    found = task.answer([{"map": array}], AnswerOptions(), context)
+    assert [(entry["index"], entry["label"]) for entry in found] == list(enumerate(names))
+    image = Image.open(io.BytesIO(task.annotate(photo, NO_HINTS, [{"map": array}], found, context)))
+    plain = Image.open(io.BytesIO(bytes(photo))).convert("RGB")
+    drawn = np.asarray(image)[: plain.height, : plain.width] != np.asarray(plain)
+    assert drawn[300, 600].any() == (names[0] == "ground")
+
+
 def test_bars_do_not_count(tmp_path: Path) -> None:
     """A letterbox's bars are cut off the mask; a crop's mask covers the part that was seen."""
     bars = np.zeros((1, 10, 20), np.int64)
@@ -111,6 +132,18 @@ def test_labels_tell_a_segmenter(tmp_path: Path) -> None:
         select_task(facts(tmp_path, shapes, {"labels": "l.txt"}, {"l.txt": "a\nb\nc\n"})).name == "image-segmentation"
     )
     assert select_task(facts(tmp_path, shapes)).name == "tensors"
+
+
+def test_labels_of_a_model_without_a_task(tmp_path: Path) -> None:
+    """They are for whoever asks for classes of an output; what cannot be read is told only where it is asked for."""
+    shapes = {"a": (1, 2), "b": (1, 2)}
+    assert list(select_task(facts(tmp_path, shapes, {"labels": "l.txt"}, {"l.txt": "no\nyes\n"})).labels) == [
+        "no",
+        "yes",
+    ]
+    assert not select_task(facts(tmp_path, shapes, {}, {"config.json": "{"})).labels
+    with pytest.raises(ModelLoadError, match=r"labels names nothing\.txt"):
+        select_task(facts(tmp_path, shapes, {"labels": "nothing.txt"}))
 
 
 # Poses

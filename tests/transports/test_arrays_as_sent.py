@@ -40,12 +40,28 @@ def echo(path: Path, datatype: str, shape: tuple[int | str, ...]) -> None:
     path.write_bytes(model.SerializeToString())
 
 
+def pair(path: Path, rows: tuple[str | None, str | None]) -> None:
+    """A model that adds two inputs of any number of rows, which the file calls so."""
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    ends = [helper.make_tensor_value_info(name, kind, [size, 4]) for name, size in zip("ab", rows, strict=True)]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["y"])],
+        "pair",
+        ends,
+        [helper.make_tensor_value_info("y", kind, [None, 4])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+
+
 @pytest.fixture(scope="module")
 def echoes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server on them, and on the digits."""
     folder = tmp_path_factory.mktemp("echoes")
     for name, (datatype, shape) in ECHOES.items():
         echo(folder / f"{name}.onnx", datatype, shape)
+    for name, rows in {"same": ("batch", "batch"), "table": ("batch", "entries"), "unnamed": (None, None)}.items():
+        pair(folder / f"{name}.onnx", rows)
     (folder / "digits").mkdir()
     for name in ("digits.tflite", "model.toml", "labels.txt"):
         shutil.copy(MODELS / "digits" / name, folder / "digits")
@@ -125,6 +141,30 @@ def test_pixels_are_no_real_numbers(client: Client) -> None:
     assert "expected FP32 [-1, 3, 4, 4], got UINT8 [3, 4, 4]; send a picture as its file" in outcome(
         client, "pictures", pixels
     )
+
+
+def test_inputs_of_unequal_batch(client: Client) -> None:
+    """Where the file gives both batches one name, they are of one size; other sizes are the model's business."""
+    two, one = np.ones((2, 4), np.float32), np.ones((1, 4), np.float32)
+    for _ in range(2):  # the second request is of a known kind
+        for first, second in ((two, one), (one, two)):
+            with pytest.raises(ServerError, match=r"input 'b' has \d rows?, input 'a' has \d; .*, 'batch'") as caught:
+                client.infer("same", {"a": first, "b": second})
+            assert caught.value.code == "INVALID_TENSOR"
+            for model in ("table", "unnamed"):
+                assert client.infer(model, {"a": first, "b": second})["y"].shape == (2, 4)
+        assert client.infer("same", {"b": two, "a": two})["y"].tolist() == [[2] * 4] * 2
+        assert client.predict("same", {"a": one.tolist(), "b": one.tolist()})["predictions"][0]["shape"] == [1, 4]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + "0" * 400 + ".5"])
+def test_a_number_beyond_all_datatypes(client: Client, number: str) -> None:
+    """It does not become infinity, which may be sent by its name."""
+    for body in (f"[[[{number}]]]", f'{{"x": [[[{number}]]]}}'):
+        with pytest.raises(ServerError, match="too large for FP32") as caught:
+            client.predict("anything", body)
+        assert caught.value.code == "INVALID_TENSOR"
+    assert client.predict("anything", "[[[-Infinity]]]")["predictions"][0]["data"] == [-np.inf]
 
 
 def test_a_photo_for_the_digits(client: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 import threading
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, StartServer
-from pocketserve.transports.listener import PortTakenError, bind
+from pocketserve.transports.listener import PortTakenError, affordable, bind
 
 LIMIT_S = 60.0
 
@@ -73,3 +74,16 @@ def test_a_server_waits_for_its_ports(new_server: StartServer, tmp_path: Path, w
         server = starting.result(LIMIT_S)
     assert port in (server.port, server.socket_port)
     assert server.call("GET", "/v2/health/ready").status_code == 200
+
+
+@pytest.mark.parametrize(("files", "allowed"), [(1024, 512), (128, 38), (64, 1), (10, 1)])
+def test_connections_leave_room_for_other_files(files: int, allowed: int, caplog: pytest.LogCaptureFixture) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    try:
+        assert affordable(512, 0.6, "max_connections") == allowed
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == (
+        [] if allowed == 512 else [f"max_connections is {allowed}, not 512"]
+    )

@@ -86,13 +86,14 @@ class Route:
     answer: str
     body: str | None = None
     open: bool = False
+    label: str = ""
 
     @property
     def name(self) -> str:
         """A unique name: the operation's id."""
         tail = "_version" if "{version}" in self.pattern else ""
         slash = "_slash" if self.pattern.endswith("/") and len(self.pattern) > 1 else ""
-        return f"{self.handler.__name__}{tail}{'_all' if self.pattern == '/v2/models/stats' else ''}{slash}"
+        return f"{self.handler.__name__}{self.label}{tail}{'_all' if self.pattern == '/v2/models/stats' else ''}{slash}"
 
 
 def json_response(value: Any) -> ApiResponse:

@@ -8,13 +8,10 @@ from typing import Any
 from pocketserve.api import tasks
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.engine import State
-from pocketserve.engine.running import Running
 from pocketserve.errands import PlannedErrand, Sender
 from pocketserve.repository.manifest import name_fault
-from pocketserve.repository.scan import ModelEntry
 from pocketserve.service import ModelStatus, Service
-from pocketserve.tensors import TensorSpec
-from pocketserve_wire import DATATYPES, ApiError, ErrorCode, oip, strict_json
+from pocketserve_wire import ApiError, ErrorCode, oip, strict_json
 from pocketserve_wire.oip_fields import parse_parameters
 
 _INDEX_STATES = {State.LOADING: "LOADING", State.READY: "READY", State.ON_DEMAND: "READY"}
@@ -65,25 +62,10 @@ def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
 
 def model_config(service: Service, request: ApiRequest) -> ApiResponse:
     """Triton's model configuration in its protobuf-JSON form, as far as it applies."""
+    from pocketserve.api import model_config as configuration  # late: no inference needs it
+
     with service.running(request.path["model"], request.path.get("version")) as (entry, running):
-        return json_response(_config(entry, running))
-
-
-def _config(entry: ModelEntry, running: Running) -> dict[str, Any]:
-    model = running.model
-    return {
-        "name": entry.name,
-        "platform": model.platform,
-        "backend": model.version.kind.name,
-        "version_policy": {"all": {}},
-        # Shapes already hold the batch dimension, so there is none for the server to add.
-        "max_batch_size": 0,
-        "input": [_config_tensor(spec) for spec in model.inputs.specs],
-        "output": [_config_tensor(spec) for spec in model.outputs.specs],
-        "instance_group": [{"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}],
-        "default_model_filename": model.version.path.name,
-        "parameters": {"runtime": {"string_value": model.runtime}},
-    }
+        return json_response(configuration.model_config(entry, running))
 
 
 def infer(service: Service, request: ApiRequest) -> ApiResponse:
@@ -175,12 +157,9 @@ def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
     for status in service.statuses(rescan=True):
         if only_ready and not status.ready:
             continue
-        entry = {
-            "name": status.model,
-            "version": status.version,
-            "state": _INDEX_STATES.get(status.state, "UNAVAILABLE"),
-        }
-        entries.append(entry | ({"reason": status.reason} if status.reason else {}))
+        state = _INDEX_STATES.get(status.state, "UNAVAILABLE")
+        # Triton and MLServer always have a reason, and their clients count on it.
+        entries.append({"name": status.model, "version": status.version, "state": state, "reason": status.reason})
     for name in () if only_ready else service.repository.models().misnamed:
         shown = name.encode("utf-8", "replace").decode()  # a file's name need not be UTF-8, JSON must
         entries.append({"name": shown, "version": "", "state": "UNAVAILABLE", "reason": name_fault(shown)})
@@ -211,14 +190,6 @@ def repository_unload(service: Service, request: ApiRequest) -> ApiResponse:
     _body_parameters(request)
     service.unload(request.path["model"])
     return json_response({"name": request.path["model"], "unload": True})
-
-
-def _config_tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "data_type": DATATYPES[spec.datatype].protobuf_name,
-        "dims": [str(dim) for dim in spec.shape],
-    }
 
 
 def _statistics_entry(service: Service, status: ModelStatus) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pocketserve import __version__
 from pocketserve.api.messages import ApiResponse, Route, json_response
 from pocketserve.tasks import parameters
 from pocketserve_wire import DATATYPES, ErrorCode
+from pocketserve_wire.limits import MAX_TENSOR_NAME_CHARS
 
 Schema = dict[str, Any]
 
@@ -30,13 +31,14 @@ PARAMETERS: Schema = {
     "type": ["object", "null"],
     "additionalProperties": {"type": ["string", "number", "boolean"]},
 }
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_TENSOR_NAME_CHARS}
 DATATYPE: Schema = {"type": "string", "enum": list(DATATYPES)}
 
 
 def _tensor(shape_minimum: int) -> Schema:
     return _object(
         ("name", "datatype", "shape"),
-        name={"type": "string", "minLength": 1, "maxLength": 256},
+        name=_NAME,
         datatype=DATATYPE,
         shape=_array({"type": "integer", "minimum": shape_minimum}),
         parameters=PARAMETERS,
@@ -71,9 +73,7 @@ SCHEMAS: dict[str, Schema] = {
         inputs=_array({"$ref": "#/components/schemas/Tensor"}),
         outputs={
             "type": ["array", "null"],
-            "items": _object(
-                ("name",), name={"type": "string", "minLength": 1, "maxLength": 256}, parameters=PARAMETERS
-            ),
+            "items": _object(("name",), name=_NAME, parameters=PARAMETERS),
         },
     ),
     "InferResponse": _object(
@@ -130,6 +130,9 @@ SCHEMAS: dict[str, Schema] = {
 _EMPTY_OR = {"required": False}
 _BINARY: Schema = {"type": "string", "format": "binary"}
 
+_RAW_KINDS = ("application/octet-stream", "image/*", "audio/*", "text/*", "application/json")
+"""Hints alone: the bytes decide. Generators of clients know nothing to do with ``*/*``."""
+
 REQUEST_BODIES: dict[str, Schema] = {
     "infer": {
         "required": True,
@@ -145,6 +148,7 @@ REQUEST_BODIES: dict[str, Schema] = {
         "required": True,
         "content": {"application/json": {"schema": _object(signature_name=TEXT, instances={}, inputs={})}},
     },
+    "settings": _EMPTY_OR | {"content": {"application/json": {"schema": {"type": "object"}}}},
     "nothing": _EMPTY_OR | {"content": {"application/json": {"schema": {"type": "object", "maxProperties": 0}}}},
     "pairing_begin": {
         "required": True,
@@ -162,7 +166,10 @@ REQUEST_BODIES: dict[str, Schema] = {
         "required": True,
         "description": "The raw input: a picture, a JSON document, a .npy file or what else the model's task takes. "
         "Its first bytes tell which; bytes without a header need the parameter format.",
-        "content": {"*/*": {"schema": _BINARY}},
+        "content": {
+            **{kind: {"schema": _BINARY} for kind in _RAW_KINDS},
+            "multipart/form-data": {"schema": _object(("data",), data=_BINARY)},
+        },
     },
 }
 
@@ -183,10 +190,13 @@ ANSWERS: dict[str, tuple[str, Schema]] = {
     "infer": ("application/json", {"$ref": "#/components/schemas/InferResponse"}),
     "index": (
         "application/json",
-        _array(_object(("name", "version", "state"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
+        _array(_object(("name", "version", "state", "reason"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
     ),
     "load": ("application/json", _object(("name", "load"), name=TEXT, load=FLAG)),
     "unload": ("application/json", _object(("name", "unload"), name=TEXT, unload=FLAG)),
+    "regions": ("application/json", _array({"type": "object"})),
+    "unregistered": ("application/json", _object()),
+    "not_offered": ("application/json", {"type": "object"}),
     "alive": ("application/json", _object(("status",), status=TEXT)),
     "model_status": (
         "application/json",
@@ -196,6 +206,7 @@ ANSWERS: dict[str, tuple[str, Schema]] = {
     "v1_predict": ("application/json", _object(predictions=_array({}), outputs={})),
     "prediction": ("application/json", {"$ref": "#/components/schemas/Prediction"}),
     "pairing_state": ("application/json", _object(tuple(_PAIRING), **_PAIRING)),
+    "pairing_closed": ("application/json", _object(tuple(_PAIRING), **_PAIRING)),
     "pairing_code": (
         "application/json",
         _object(("code", *_PAIRING), code={"type": "string", "pattern": "^[0-9]{6}$"}, **_PAIRING),
@@ -230,8 +241,13 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
 }
 
 
-def document(routes: Sequence[Route]) -> ApiResponse:
-    """The OpenAPI document of these routes."""
+def document(routes: Sequence[Route], port: int = 8470, *, auth: bool = True) -> ApiResponse:
+    """Describe these routes.
+
+    Args:
+        port: where HTTP is served.
+        auth: whether a token is asked for.
+    """
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.pattern, {})[route.method.lower()] = _operation(route)
@@ -244,6 +260,7 @@ def document(routes: Sequence[Route]) -> ApiResponse:
                 "description": "Machine-learning models served on the phone itself.",
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
+            "servers": [{"url": f"http://127.0.0.1:{port}"}],
             "paths": paths,
             "components": {
                 "schemas": SCHEMAS,
@@ -256,7 +273,7 @@ def document(routes: Sequence[Route]) -> ApiResponse:
                     },
                 },
             },
-            "security": [{"token": []}, {"password": []}],
+            "security": [{"token": []}, {"password": []}] if auth else [],
         }
     )
 
@@ -274,7 +291,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "tags": [route.group],
         "summary": summary,
         "responses": {
-            "200": {"description": "Done.", "content": content},
+            **({} if route.answer == "not_offered" else {"200": {"description": "Done.", "content": content}}),
             "default": {
                 "description": "The fault in words and its stable code.",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pocketserve.api.forms import is_form, only_part
 from pocketserve.api.messages import (
     WAITING_QUERY,
     ApiRequest,
@@ -36,24 +37,38 @@ def ask(service: Service, request: ApiRequest) -> Prediction:
         ApiError: for every fault of the request, the model or the server.
     """
     refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY)
-    hints, options = parameters.hints_and_options(request.query, request.content_type)
+    body, content_type = request.body, request.content_type
+    if is_form(content_type):
+        body, content_type = only_part(body, content_type)
+    hints, options = parameters.hints_and_options(request.query, content_type)
     terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation, request.received)
-    version = request.query.get("version")
+    version = _version(request)
     try:
-        return service.predict(request.path["model"], version, request.body, options, terms, hints)
+        return service.predict(request.path["model"], version, body, options, terms, hints)
     except ApiError as error:
         if error.code in (ErrorCode.INVALID_INPUT, ErrorCode.MALFORMED_JSON):
             raise ApiError(error.code, error.message + _hint(request, error.message)) from None
         raise
 
 
+def _version(request: ApiRequest) -> str | None:
+    """The version in the path, as TorchServe has it, or in the query."""
+    named, asked = request.path.get("version"), request.query.get("version")
+    if named is not None and asked not in (None, named):
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"the path names version {named!r:.80}, the query {asked!r:.80}")
+    return asked if named is None else named
+
+
+def ping(service: Service, request: ApiRequest) -> ApiResponse:
+    """TorchServe's health check: the process answers."""
+    return json_response({"status": "Healthy"})
+
+
 def _hint(request: ApiRequest, said: str) -> str:
-    """What to do instead of sending nothing, or a form, which is what curl does unless it is told otherwise."""
+    """What to do instead of sending nothing, or what curl -d makes of a file."""
     if not len(request.body):
         return "" if "body is empty" in said else "; the body is empty"
     kind = request.content_type.partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
-        return "; it came as a form, as curl -F sends it: send the file itself with curl -T FILE"
     if kind == "application/x-www-form-urlencoded" and bytes(request.body[:1]) not in (b"[", b"{"):
         return "; if it was curl -d @FILE, that leaves out line ends: send the file with curl -T FILE"
     return ""

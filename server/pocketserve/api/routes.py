@@ -6,8 +6,8 @@ A pattern's ``{name}`` stands for one path segment without "/" and ":"; its perc
 
 from __future__ import annotations
 
-from pocketserve.api import metrics, oip, pairing, predictions, tfserving
-from pocketserve.api.messages import ApiRequest, ApiResponse, Route
+from pocketserve.api import metrics, oip, pairing, predictions, tfserving, triton
+from pocketserve.api.messages import ApiRequest, ApiResponse, Handler, Route
 from pocketserve.service import Service
 
 
@@ -15,7 +15,7 @@ def _openapi(service: Service, request: ApiRequest) -> ApiResponse:
     """This interface in OpenAPI 3.1."""
     from pocketserve.api import openapi  # late: few ask for it
 
-    return openapi.document(ROUTES)
+    return openapi.document(ROUTES, service.config.http_port, auth=service.config.auth)
 
 
 def _oip() -> list[Route]:
@@ -49,6 +49,33 @@ def _repository() -> list[Route]:
     ]
 
 
+def _triton() -> list[Route]:
+    def get(path: str, handler: Handler, answer: str = "not_offered", label: str = "") -> Route:
+        return Route("GET", path, handler, "triton", answer, label=label)
+
+    def post(path: str, handler: Handler, answer: str = "not_offered", label: str = "") -> Route:
+        return Route("POST", path, handler, "triton", answer, body="settings", label=label)
+
+    routes = []
+    for method in (get, post):
+        routes += [
+            method("/v2/trace/setting", triton.trace_setting),
+            method("/v2/models/{model}/trace/setting", triton.trace_setting, label="_model"),
+            method("/v2/logging", triton.logging_setting),
+        ]
+    for kind in ("system", "cuda"):
+        base, label = f"/v2/{kind}sharedmemory", f"_{kind}"
+        region = f"{base}/region/{{region}}"
+        routes += [
+            get(f"{base}/status", triton.memory_status, "regions", label),
+            get(f"{region}/status", triton.region_status, "not_offered", label),
+            post(f"{region}/register", triton.register_region, "not_offered", label),
+            post(f"{region}/unregister", triton.unregister_region, "unregistered", label),
+            post(f"{base}/unregister", triton.unregister_region, "unregistered", f"{label}_all"),
+        ]
+    return routes
+
+
 def _tfserving() -> list[Route]:
     routes = [
         Route("GET", "/", tfserving.alive, "tfserving", "alive", open=True),
@@ -59,6 +86,9 @@ def _tfserving() -> list[Route]:
             Route("GET", base, tfserving.model_status, "tfserving", "model_status"),
             Route("GET", f"{base}/metadata", tfserving.model_metadata, "tfserving", "signature_metadata"),
             Route("POST", f"{base}:predict", tfserving.predict, "tfserving", "v1_predict", body="v1_predict"),
+            Route("POST", f"{base}:classify", tfserving.classify, "tfserving", "not_offered", body="settings"),
+            Route("POST", f"{base}:regress", tfserving.regress, "tfserving", "not_offered", body="settings"),
+            Route("POST", f"{base}:explain", tfserving.explain, "tfserving", "not_offered", body="settings"),
         ]
     return routes
 
@@ -68,8 +98,12 @@ def _own() -> list[Route]:
         Route("POST", "/predictions/{model}", predictions.predict, "predictions", "prediction", body="raw"),
         # curl -T, TorchServe's example, sends PUT.
         Route("PUT", "/predictions/{model}", predictions.predict, "predictions", "prediction", body="raw"),
+        # TorchServe's path for a version, and its health check.
+        Route("POST", "/predictions/{model}/{version}", predictions.predict, "predictions", "prediction", body="raw"),
+        Route("PUT", "/predictions/{model}/{version}", predictions.predict, "predictions", "prediction", body="raw"),
+        Route("GET", "/ping", predictions.ping, "predictions", "alive", open=True),
         Route("POST", "/pairing/open", pairing.open_desk, "pairing", "pairing_code", body="nothing"),
-        Route("POST", "/pairing/close", pairing.close_desk, "pairing", "pairing_state", body="nothing"),
+        Route("POST", "/pairing/close", pairing.close_desk, "pairing", "pairing_closed", body="nothing"),
         Route("GET", "/pairing", pairing.state, "pairing", "pairing_state"),
         Route("POST", "/pairing/begin", pairing.begin, "pairing", "pairing_begun", body="pairing_begin", open=True),
         Route("POST", "/pairing/finish", pairing.finish, "pairing", "pairing_done", body="pairing_finish", open=True),
@@ -78,5 +112,5 @@ def _own() -> list[Route]:
     ]
 
 
-ROUTES = (*_oip(), *_repository(), *_tfserving(), *_own())
+ROUTES = (*_oip(), *_repository(), *_triton(), *_tfserving(), *_own())
 """Every route. A literal segment goes before a placeholder: no model can be called "stats"."""

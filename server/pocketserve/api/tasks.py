@@ -20,15 +20,11 @@ OWN = ("task", "content_type", "timeout", "priority", "stream")
 
 
 def asks_for_task(request: InferRequest) -> bool:
-    """Whether a request wants its input to go through the model's task.
+    """Whether a request wants its input to go through the model's task: ``task`` is true.
 
-    Raises:
-        ApiError: INVALID_PARAMETER when ``task`` is neither true nor false.
+    Any other value is some other server's parameter of this name, as each request may have.
     """
-    wanted = request.parameters.get("task", False)
-    if not isinstance(wanted, bool):
-        raise ApiError(ErrorCode.INVALID_PARAMETER, "parameters.task must be true or false")
-    return wanted
+    return request.parameters.get("task") is True
 
 
 def infer(service: Service, model: str, version: str | None, request: InferRequest, terms: Terms) -> InferResponse:

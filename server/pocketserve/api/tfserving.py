@@ -26,6 +26,7 @@ _DTYPES = {"BOOL": "DT_BOOL", "FP16": "DT_HALF", "BF16": "DT_BFLOAT16", "FP32": 
            "BYTES": "DT_STRING"}  # fmt: skip
 _NOT_IN_JSON = ("FP16", "BF16", "UINT16")
 DEFAULT_SIGNATURE = "serving_default"
+INSTEAD = "which this server does not offer; ask with :predict, or for labels with POST /predictions/NAME"
 
 
 def alive(service: Service, request: ApiRequest) -> ApiResponse:
@@ -76,6 +77,21 @@ def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     )
 
 
+def classify(service: Service, request: ApiRequest) -> ApiResponse:
+    """Not offered."""
+    raise ApiError(ErrorCode.NOT_IMPLEMENTED, f":classify takes tf.Example features, {INSTEAD}")
+
+
+def regress(service: Service, request: ApiRequest) -> ApiResponse:
+    """Not offered."""
+    raise ApiError(ErrorCode.NOT_IMPLEMENTED, f":regress takes tf.Example features, {INSTEAD}")
+
+
+def explain(service: Service, request: ApiRequest) -> ApiResponse:
+    """Not offered."""
+    raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"models are not explained here, {INSTEAD}")
+
+
 def predict(service: Service, request: ApiRequest) -> ApiResponse:
     """Row format (``instances``) or columnar format (``inputs``).
 
@@ -83,6 +99,8 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
         ApiError: for every fault of the request, the model or the server.
     """
     service.require(request.path["model"], request.path.get("version"))
+    if request.content_type.startswith("application/cloudevents"):
+        raise ApiError(ErrorCode.NOT_IMPLEMENTED, "CloudEvents are not read here; send their data as plain JSON")
     document = strict_json.loads_object(request.body)
     signature = _signature_name(document)
     terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation, request.received)
@@ -101,8 +119,11 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
         tensors = _from_instances(document["instances"], bound, needed)
     else:
         tensors = _from_inputs(document["inputs"], bound, needed)
+    tensors, narrowed = _as_columns(tensors, bound)
     decoded = oip.InferRequest(inputs=tensors, parameters={"signature_name": key} if key else {})
     response = service.infer(request.path["model"], request.path.get("version"), decoded, terms, row_by_row=rows)
+    if narrowed:
+        response.outputs = [_without_column(tensor) for tensor in response.outputs]
     outputs = {tensor.name: _to_values(tensor) for tensor in response.outputs}
     answer = {"predictions": _as_rows(outputs, response.outputs)} if rows else {"outputs": _single_or_all(outputs)}
     return ApiResponse(chunks=[strict_json.dumps(answer)], compressible=True)
@@ -177,6 +198,25 @@ def _from_inputs(inputs: Any, bound: Bindings, needed: Sequence[TensorSpec]) -> 
     if len(needed) != 1:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"inputs must be an object with {bound.names()}")
     return [_column(needed[0], inputs)]
+
+
+def _as_columns(tensors: list[Tensor], bound: Bindings) -> tuple[list[Tensor], bool]:
+    """Inputs of shape [n, 1] for those that were sent as [n], as TensorFlow Serving's own examples do; and whether any
+    was.
+    """
+    fitted = [_as_column(tensor, bound.by_name[tensor.name][0]) for tensor in tensors]
+    return fitted, any(new is not old for new, old in zip(fitted, tensors, strict=True))
+
+
+def _as_column(tensor: Tensor, spec: TensorSpec) -> Tensor:
+    single = len(tensor.shape) == 1 and not spec.open and spec.shape[1:] == (1,)
+    return dataclasses.replace(tensor, shape=(*tensor.shape, 1)) if single else tensor
+
+
+def _without_column(tensor: Tensor) -> Tensor:
+    """An answer of one value a row as it is for rows that were single values."""
+    single = len(tensor.shape) == 2 and tensor.shape[1] == 1
+    return dataclasses.replace(tensor, shape=tensor.shape[:1]) if single else tensor
 
 
 def _is_named(value: Any) -> bool:

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 from pocketserve import __version__
 from pocketserve.cli.ending import tidy_end
+from pocketserve.cli.output import plain_output, printable
 from pocketserve.wording import did_you_mean, near
 
-COMMANDS = ("serve", "predict", "models", "inspect", "token", "pair", "doctor", "bench", "simulate", "demo")
+COMMANDS = ("serve", "predict", "models", "inspect", "trust", "token", "pair", "doctor", "bench", "simulate", "demo")
 EXIT_DONE, EXIT_FAILED = 0, 1  # and 2, by argparse, for wrong usage
 WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")
 """Options that may also stand before the command."""
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = _command_first(sys.argv[1:] if arguments is None else arguments)
     try:
-        with tidy_end():
+        with plain_output(), tidy_end():
             options, unknown = _parser(given).parse_known_args(given)
             if unknown:
                 options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{_near(unknown, options.parser)}")
@@ -78,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
     except Exception as error:
         if options.debug:
             raise
-        print(f"pocketserve: {_sentence(error, getattr(options, 'token_file', None))}", file=sys.stderr)
+        print(f"pocketserve: {printable(_sentence(error, getattr(options, 'token_file', None)))}", file=sys.stderr)
         return EXIT_FAILED
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pocketserve.cli import CommandError
 from pocketserve.cli.device_load import busy, load_now
 from pocketserve.cli.local import open_local
-from pocketserve.cli.output import human_bytes, print_json, print_table
+from pocketserve.cli.output import human_bytes, print_json, print_table, printable
 from pocketserve.cli.own_server import OwnServer, own_server
 from pocketserve.cli.progress import Progress
 from pocketserve.wording import counted
@@ -190,9 +190,10 @@ def _started_by(pid: int) -> list[int]:
 
 
 def _print_result(result: Mapping[str, Any]) -> None:
-    shapes = ", ".join(f"{item['name']} {item['shape']}" for item in result["inputs"])
+    shapes = ", ".join(f"{printable(item['name'])} {item['shape']}" for item in result["inputs"])
     threads = counted(result["threads"], "thread")
-    print(f"{result['model']}, version {result['version']}, {result['runtime']}, {threads}; random input: {shapes}\n")
+    asked = printable(f"{result['model']}, version {result['version']}, {result['runtime']}")
+    print(f"{asked}, {threads}; random input: {shapes}\n")
     print(busy(result["load"]), end="")
     rows = []
     base = result["latency_ms"]["in_process"]["p50"]

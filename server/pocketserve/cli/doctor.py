@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from pocketserve.cli.output import print_json
+from pocketserve.cli.output import print_json, printable
 from pocketserve.doctor.checkup import examine
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, Level
@@ -58,9 +58,10 @@ def _print(findings: Sequence[Finding]) -> None:
     indent = max((len(finding.subject) for finding in findings), default=0) + 11
     for finding in findings:
         head = f"{marks[finding.level]:9}{finding.subject}".ljust(indent)
-        print(textwrap.fill(head + finding.sentence, WIDTH, subsequent_indent=" " * indent, break_long_words=False))
+        text = head + printable(finding.sentence)
+        print(textwrap.fill(text, WIDTH, subsequent_indent=" " * indent, break_long_words=False))
         if finding.fix:
-            print(f"{' ' * indent}-> {finding.fix}")
+            print(f"{' ' * indent}-> {printable(finding.fix)}")
 
 
 def _count(number: int, what: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pocketserve.cli.connection import add_connection_options, connect, reading_answers
 from pocketserve.cli.local import names_path, open_local
-from pocketserve.cli.output import human_bytes, print_facts, print_json, print_table
+from pocketserve.cli.output import human_bytes, print_facts, print_json, print_table, printable
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -105,7 +105,7 @@ def _print_card(card: dict[str, Any]) -> None:
     names = f"{card['labels']}: {labels}{more}" if labels else ""
     print_facts([*((key, card.get(key, "")) for key in ("input", "preprocessing", "answer")), ("labels", names)])
     for language, text in card["examples"].items():
-        print(f"\n{language}:\n{textwrap.indent(text, '  ')}")
+        print(f"\n{printable(language)}:\n{textwrap.indent(text, '  ')}")
 
 
 def _tensor_row(kind: str, tensor: dict[str, Any]) -> list[str]:

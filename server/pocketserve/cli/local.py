@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.output import printable
 from pocketserve.config import Config, load_config
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _of_manifest(path: Path, threads: int) -> tuple[Service, str, str | None] | 
     try:
         service = _service(str(folder.parent), threads)
     except CommandError as error:  # as above Android's shared storage
-        print(f"pocketserve: {path.name} is opened by itself: {error}", file=sys.stderr)
+        print(f"pocketserve: {printable(f'{path.name} is opened by itself: {error}')}", file=sys.stderr)
         return None
     found = _find(service, path, folder.name)
     entry = service.repository.models().get(folder.name)
@@ -93,7 +94,7 @@ def _of_manifest(path: Path, threads: int) -> tuple[Service, str, str | None] | 
         return service, folder.name, None  # asking says what is wrong with the manifest
     service.close()
     why = f"{FILE_NAME} beside it does not list it" if entry is not None else f"no model can be called {folder.name!r}"
-    print(f"pocketserve: {path.name} is opened by itself: {why}", file=sys.stderr)
+    print(f"pocketserve: {printable(f'{path.name} is opened by itself: {why}')}", file=sys.stderr)
     return None
 
 

@@ -94,7 +94,7 @@ def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
         print("\nUnavailable (`pocketserve models --all` lists each version):")
     for reason, labels in reasons.items():
         more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
-        print(f"  {', '.join(labels[:SHOWN])}{more}: {printable(reason)}")
+        print(printable(f"  {', '.join(labels[:SHOWN])}{more}: {reason}"))
 
 
 def _reason(entry: Mapping[str, Any]) -> str:

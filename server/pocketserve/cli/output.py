@@ -1,25 +1,92 @@
-"""What commands print: plain tables for people, JSON for programs."""
+"""What commands print: plain tables for people, JSON for programs; and nothing that commands a terminal.
+
+Names, keys and reasons come from files and peers that anybody may have made. So whatever a command writes passes
+through :func:`plain_output`, and whatever the server logs through :class:`LogFormatter`: control characters, and those
+that turn or hide text, arrive as their escapes.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import unicodedata
-from collections.abc import Sequence
-from typing import Any, Final
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TextIO
 
-UNPRINTABLE: Final = ("Cc", "Cs", "Zl", "Zp")
-"""Unicode's categories of controls, halves of characters, and line ends."""
+SPACES: Final = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+"""Characters that Python counts as not printable, and that do no more than stand between words."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return the text in one line that cannot command a terminal, with escapes such as ``\\x1b`` for what could.
+
+    Letters of all scripts stay. Controls, line ends, halves of characters, and characters that set the direction of
+    text or show nothing at all do not.
+
+    Args:
+        keep: characters that stay all the same.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in SPACES or char in keep else repr(char)[1:-1] for char in text)
+
+
+class _PlainStream:
+    """A stream of text through which no escape passes; lines and tabulators stay."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unescaped = stream
+
+    def write(self, text: str) -> int:
+        self.unescaped.write(printable(text, keep="\n\t"))
+        return len(text)
+
+    def writelines(self, lines: Sequence[str]) -> None:
+        self.write("".join(lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unescaped, name)
+
+
+@contextlib.contextmanager
+def plain_output() -> Iterator[None]:
+    """Let nothing pass that commands a terminal, on standard output and standard error, within the block."""
+    kept = sys.stdout, sys.stderr
+    # One that is closed is None, and stays so.
+    sys.stdout, sys.stderr = (_PlainStream(stream) if stream is not None else None for stream in kept)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = kept
+
+
+def print_control(sequence: str) -> None:
+    """Command the terminal of standard error, with a sequence of our own."""
+    stream = getattr(sys.stderr, "unescaped", sys.stderr)
+    stream.write(sequence)
+    stream.flush()
+
+
+class LogFormatter(logging.Formatter):
+    """Writes each record so that nothing in it commands a terminal or looks like a record of its own.
+
+    A record is a line; the lines of a traceback, and what an error says in several, are set off behind it.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line, and a traceback's."""
+        first, *more = (printable(line) for line in super().format(record).split("\n"))
+        return "\n    ".join([first, *more]) if record.exc_info or record.stack_info else "\\n".join([first, *more])
 
 
 def print_json(value: Any) -> None:
     """One JSON document, indented."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def printable(text: str) -> str:
-    """The text in one line that cannot command a terminal: anybody may have made the file that a name comes from."""
-    shown = (repr(char)[1:-1] if unicodedata.category(char) in UNPRINTABLE else char for char in text)
-    return "".join(shown)
+    document = json.dumps(value, indent=2, ensure_ascii=False)
+    plain = (
+        char if char.isprintable() or char in SPACES or char == "\n" else json.dumps(char)[1:-1] for char in document
+    )
+    print("".join(plain))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

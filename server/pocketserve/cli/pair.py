@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, CommandError
 from pocketserve.cli.connection import add_connection_options, connect, reading_answers
+from pocketserve.cli.output import printable
 from pocketserve.wording import counted
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     with connect(options) as client, reading_answers():
         opened = client.open_pairing()
         try:
-            code = str(opened["code"])
+            code = printable(str(opened["code"]))
             print(f"Type this code in the app:  {code[:3]} {code[3:]}", flush=True)
             print(
                 f"It is good for {counted(round(opened['remaining_s']), 'second')} and one app. Ctrl-C closes it.",

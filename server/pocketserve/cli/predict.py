@@ -6,6 +6,7 @@ import argparse
 import base64
 import contextlib
 import json
+import math
 import os
 import re
 import sys
@@ -129,7 +130,10 @@ def _number(word: str) -> int | float:
     for kind in (int, float):
         if "_" not in word:  # Python's own spelling of numbers, nobody else's
             with contextlib.suppress(ValueError):
-                return kind(word)
+                number = kind(word)
+                if math.isinf(number) and "inf" not in word.lower():
+                    raise CommandError(f"{word!r} is too large for a number")
+                return number
     raise CommandError(f"{word!r} is neither a file nor a number")
 
 
@@ -186,7 +190,8 @@ def _print_answer(answer: dict[str, Any]) -> None:
         _print_predictions(predictions)
         timing = answer["timing_ms"]
         whole, model = sum(timing.values()), timing["infer"]
-        print(f"\n{answer['model']}/{answer['version']}: {whole:.1f} ms, of which model {model:.1f} ms")
+        asked = printable(f"{answer['model']}/{answer['version']}")
+        print(f"\n{asked}: {whole:.1f} ms, of which model {model:.1f} ms")
     else:
         print("Nothing scores above the threshold.")
     if "saved" in answer:

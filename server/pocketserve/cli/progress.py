@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
+from pocketserve.cli.output import print_control, printable
+
+CLEAR_LINE = "\r\033[K"
 BAR_WIDTH = 30
 BAR_EVERY_S = 0.1
 
@@ -26,17 +29,17 @@ class Progress:
         begun, self._what = what != self._what, what
         if not sys.stderr.isatty():
             if begun and self._lines:
-                print(f"{what} …", file=sys.stderr, flush=True)
+                print(f"{printable(what)} …", file=sys.stderr, flush=True)
             return
         now = time.monotonic()
         if begun or now - self._shown > BAR_EVERY_S:
             self._shown = now
             filled = round(BAR_WIDTH * done)
             bar = f"{'#' * filled}{' ' * (BAR_WIDTH - filled)}"
-            print(f"\r\033[K{what} [{bar}] {done:4.0%}", end="", file=sys.stderr, flush=True)
+            print_control(f"{CLEAR_LINE}{printable(what)} [{bar}] {done:4.0%}")
 
     def end(self) -> None:
         """Take the bar away."""
         self._what = ""
         if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            print_control(CLEAR_LINE)

@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pocketserve.cli.output import LogFormatter
 from pocketserve.config import SETTINGS, STATE_VARIABLE, Config, load_config, unknown_variables
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ def run(options: argparse.Namespace) -> int:
     config = load_config(given)
     # For what knows no settings, such as runtimes and the processes of trials: they look in the same folder.
     os.environ[STATE_VARIABLE] = str(config.state_dir.absolute())
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
     for name, meant in unknown_variables().items():
         hint = f"did you mean {' or '.join(meant)}?" if meant else "docs/configuration.md lists them"
         logging.warning("%s is no setting and changes nothing; %s", name, hint)

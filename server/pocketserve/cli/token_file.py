@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pocketserve_wire.plain_file import open_plain
+
 MAX_TOKEN_FILE = 1024
 """Bytes; the server's own reading stops there."""
 
@@ -12,7 +14,7 @@ MAX_TOKEN_FILE = 1024
 def token_file_fault(path: Path) -> str | None:
     """Why a file gives a client no token; None if it may."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             text = file.read(MAX_TOKEN_FILE + 1).strip()
     except OSError as error:
         return f"the token file {path} cannot be read: {error.strerror}"

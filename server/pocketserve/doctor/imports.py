@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pocketserve.doctor.device import Device
 from pocketserve.programs import Outcome
+from pocketserve.runtimes.privacy import PRIVATE
 from pocketserve_wire.records import dataclass
 
 LIMIT_S = 10.0
@@ -21,7 +22,9 @@ SLOW = "its import takes longer than"
 
 MARK = "pocketserve-doctor:"
 _PROGRAM = """
-import importlib, json, sys
+import importlib, json, os, sys
+for name, value in PRIVATE.items():
+    os.environ.setdefault(name, value)
 for name in sys.argv[1:]:
     top = name.partition(".")[0]
     try:
@@ -78,7 +81,7 @@ def is_installed(device: Device, module: str) -> bool:
 
 
 def _try_group(device: Device, group: Sequence[str], limit: float) -> dict[str, Imported]:
-    outcome = device.run_python(["-c", f"MARK = {MARK!r}\n{_PROGRAM}", *group], limit)
+    outcome = device.run_python(["-c", f"MARK, PRIVATE = {MARK!r}, {PRIVATE!r}\n{_PROGRAM}", *group], limit)
     said = {answer["name"]: answer for answer in _answers(outcome.output)}
     end = _how_it_ended(outcome, limit)
     results: dict[str, Imported] = {}

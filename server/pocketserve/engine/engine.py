@@ -16,7 +16,7 @@ from pocketserve.engine.budget import Budget
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.janitor import Janitor
 from pocketserve.engine.lane import Scheduler
-from pocketserve.engine.opening import Opener, stamp_of
+from pocketserve.engine.opening import Opener
 from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.slots import Slot, SlotTable, State, close_all, detach
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pocketserve.engine.tuning_store import TuningStore
     from pocketserve.quarantine.quarantine import Quarantine
     from pocketserve.repository.snapshots import SnapshotStore
+    from pocketserve.trust.store import TrustStore
 
 __all__ = ["Engine", "State"]
 
@@ -58,6 +59,7 @@ class Engine:
             name none.
         tuning: what was measured on this device; None knows nothing.
         snapshots: makes the private copies that are opened; None has them among the system's temporary files.
+        trust: which code may run; None trusts none.
 
     Attributes:
         crowded: true as long as a request waits for any model; asked without a lock, once for each request.
@@ -73,6 +75,7 @@ class Engine:
         available_memory: Callable[[], int] = cores.available_memory,
         tuning: TuningStore | None = None,
         snapshots: SnapshotStore | None = None,
+        trust: TrustStore | None = None,
     ) -> None:
         self._power = power or PowerWatch()
         self._watch = cores.CoreWatch(usable_cores, self._power)
@@ -83,7 +86,16 @@ class Engine:
         self._by_key, self._lock = self._slots.by_key, self._slots.lock  # at hand for every request
         self._budget = Budget(self._slots, options.memory_budget, available_memory, clock)
         self._opener = Opener(
-            self._slots, self._budget, self._watch, self._scheduler, options, clock, quarantine, tuning, snapshots
+            self._slots,
+            self._budget,
+            self._watch,
+            self._scheduler,
+            options,
+            clock,
+            quarantine,
+            tuning,
+            snapshots,
+            trust,
         )
         self._janitor = Janitor(self._slots, self._watch, self._opener, clock)
         self._power.on_change = self._janitor.wake
@@ -245,8 +257,9 @@ class Engine:
                 f"version {version.name!r} was unloaded",
             )
         # A file that failed is tried again once it has changed, not on every request.
-        if slot.state is State.FAILED and slot.error is not None and slot.failed_stamp == stamp_of(version):
-            raise slot.error.again()
+        error = slot.error if slot.state is State.FAILED else None
+        if error is not None and slot.failed_stamp == self._opener.stamp_of(version):
+            raise error.again()
 
     def release(self, running: Running) -> None:
         """Give back what :meth:`acquire` gave."""

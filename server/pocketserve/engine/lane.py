@@ -189,6 +189,11 @@ class Lane:
         return len(self._line.waiting)
 
     @property
+    def batches(self) -> bool:
+        """Whether requests that wait may be run as one."""
+        return self._batcher is not None
+
+    @property
     def busy(self) -> bool:
         """Whether a request that came now would have to wait."""
         return not self._line.idle

@@ -24,6 +24,7 @@ from pocketserve.runtimes.base import (
 from pocketserve.runtimes.registry import missing_framework, runtime_for
 from pocketserve.tasks.base import Task
 from pocketserve.tensors import Array
+from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
 
@@ -153,6 +154,7 @@ def load_model(
     deadline: float,
     tuning: TuningStore | None = None,
     snapshots: SnapshotStore | None = None,
+    trust: TrustStore | None = None,
 ) -> LoadedModel:
     """Open a version's sessions and choose its task.
 
@@ -162,6 +164,7 @@ def load_model(
         deadline: monotonic time by which a trial must have begun.
         tuning: what was measured on this device; None knows nothing.
         snapshots: makes the copy that is opened; None has it among the system's temporary files.
+        trust: which code may run; None trusts none.
 
     Raises:
         ApiError: RUNTIME_MISSING or MODEL_FAILED, with the reason in words; MODEL_NOT_READY where there is no room.
@@ -170,7 +173,7 @@ def load_model(
         _check_loadable(version)
         snapshot = (snapshots or SnapshotStore()).take(version, entry.folder)
         try:
-            return _load(entry, version, threads, max_image_pixels, quarantine, deadline, tuning, snapshot)
+            return _load(entry, version, threads, max_image_pixels, quarantine, deadline, tuning, snapshot, trust)
         except BaseException:
             snapshot.close()
             raise
@@ -203,6 +206,7 @@ def _load(
     deadline: float,
     tuning: TuningStore | None,
     snapshot: Snapshot,
+    trust: TrustStore | None,
 ) -> LoadedModel:
     runtime = runtime_for(version.kind)
     manifest = entry.manifest
@@ -213,6 +217,7 @@ def _load(
         options=version.options,
         inputs=manifest.inputs,
         outputs=manifest.outputs,
+        trusted=trust.check(entry, version) if trust is not None else frozenset(),
     )
     if quarantine is not None:
         quarantine.check(entry, version, source, deadline, snapshot)
@@ -226,7 +231,7 @@ def _load(
         tuned, source = NOT_TUNED, plain
         sessions = [runtime.open(source) for _ in range(manifest.instances)]
     snapshot.check()
-    made = set_up(entry, version, sessions[0], max_image_pixels, snapshot.path)
+    made = set_up(entry, version, sessions[0], max_image_pixels, snapshot.path, source.trusted)
     return LoadedModel(
         entry=entry,
         version=version,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pocketserve.engine.tuning_store import TuningStore
     from pocketserve.quarantine.quarantine import Quarantine
     from pocketserve.repository.snapshots import SnapshotStore
+    from pocketserve.trust.store import TrustStore
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Opener:
         quarantine: Quarantine | None,
         tuning: TuningStore | None,
         snapshots: SnapshotStore | None,
+        trust: TrustStore | None,
     ) -> None:
         self._slots = slots
         self._budget = budget
@@ -55,6 +57,7 @@ class Opener:
         self._quarantine = quarantine
         self._tuning = tuning
         self._snapshots = snapshots
+        self._trust = trust
 
     def open(
         self,
@@ -80,6 +83,7 @@ class Opener:
         """
         key = (entry.name, version.name)
         size = file_bytes(version) * entry.manifest.instances
+        before = self.stamp_of(version)  # what changes from now on deserves another try
         try:
             self._budget.make_room(key, size, deadline)
             started = self._clock()
@@ -89,11 +93,11 @@ class Opener:
                 model = self._load(entry, version, deadline)
             fresh = start_running(model, self._options, self._scheduler, self._clock)
         except ApiError as error:
-            self._publish_failure(slot, version, error, fallback)
+            self._publish_failure(slot, before, error, fallback)
             raise
         except BaseException as error:  # a slot that stayed LOADING would answer nobody any more
             fault = ApiError(ErrorCode.MODEL_FAILED, f"failed to load {key[0]!r}: {type(error).__name__}: {error}")
-            self._publish_failure(slot, version, fault, fallback)
+            self._publish_failure(slot, before, fault, fallback)
             raise
         log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
         with self._slots.changed:
@@ -115,10 +119,12 @@ class Opener:
         from pocketserve.engine.loading import load_model
 
         threads, pixels = self._watch.threads(self._options.threads), self._options.max_image_pixels
-        return load_model(entry, version, threads, pixels, self._quarantine, deadline, self._tuning, self._snapshots)
+        return load_model(
+            entry, version, threads, pixels, self._quarantine, deadline, self._tuning, self._snapshots, self._trust
+        )
 
     def _publish_failure(
-        self, slot: Slot, version: VersionEntry, error: ApiError, fallback: tuple[State, Running | None]
+        self, slot: Slot, before: object, error: ApiError, fallback: tuple[State, Running | None]
     ) -> None:
         state, previous = fallback
         with self._slots.changed:
@@ -128,9 +134,16 @@ class Opener:
             elif error.code.retryable:
                 slot.state = state
             else:
-                slot.state, slot.error, slot.failed_stamp = State.FAILED, error.again(), stamp_of(version)
+                slot.state, slot.error, slot.failed_stamp = State.FAILED, error.again(), before
             self._slots.changed.notify_all()
         log.warning("%s", error.message)
+
+    def stamp_of(self, version: VersionEntry) -> object:
+        """Return what changes when one of a version's files is replaced, or the owner trusts something."""
+        try:
+            return stamp(version_files(version)), self._trust.stamp() if self._trust is not None else None
+        except (ModelLoadError, OSError):
+            return None
 
     def look_around(self) -> None:
         """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
@@ -193,11 +206,3 @@ class Opener:
             if fresh is not None and closing is not fresh:
                 log.info("%s/%s runs with %d threads now", *key, threads)
             close_all(closing, last)
-
-
-def stamp_of(version: VersionEntry) -> object:
-    """What changes when one of a version's files is replaced."""
-    try:
-        return stamp(version_files(version))
-    except (ModelLoadError, OSError):
-        return None

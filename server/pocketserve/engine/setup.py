@@ -34,12 +34,18 @@ class Setup:
 
 
 def set_up(
-    entry: ModelEntry, version: VersionEntry, session: Session, max_image_pixels: int, opened: Path | None = None
+    entry: ModelEntry,
+    version: VersionEntry,
+    session: Session,
+    max_image_pixels: int,
+    opened: Path | None = None,
+    trusted: frozenset[str] = frozenset(),
 ) -> Setup:
     """Read metadata, labels and tokenizers, and choose the task.
 
     Args:
         opened: the copy of the version's file that the session was opened from; None where it is no copy.
+        trusted: SHA-256 of the code that may run.
 
     Raises:
         ModelLoadError: the manifest, or a file beside the model, does not fit the model.
@@ -47,7 +53,7 @@ def set_up(
     points = _entry_points(session, entry.manifest)
     inputs, outputs = points[None]
     properties = properties_of(dataclasses.replace(version, path=opened or version.path), session)
-    facts = ModelFacts(entry, version, inputs.specs, outputs.specs, properties, max_image_pixels, opened)
+    facts = ModelFacts(entry, version, inputs.specs, outputs.specs, properties, max_image_pixels, opened, trusted)
     task = select_task(facts)
     return Setup(points, task, _feedback(entry, inputs, outputs), _first_state(entry, inputs), facts.memory_bytes)
 

@@ -125,7 +125,9 @@ def _whole(parameters: Mapping[str, Any], name: str, most: int, what: str) -> in
 
 def _stream(parameters: Mapping[str, Any]) -> str:
     value = parameters.get("stream", "")
-    if not isinstance(value, str) or len(value) > MAX_STREAM_CHARS:
+    if not isinstance(value, str):
+        return ""  # such as true, by which others ask for an answer in parts
+    if len(value) > MAX_STREAM_CHARS:
         raise ApiError(
             ErrorCode.INVALID_PARAMETER, f"parameters.stream must be a text of at most {MAX_STREAM_CHARS} characters"
         )

@@ -18,6 +18,7 @@ from pocketserve.quarantine.trial import describe
 from pocketserve.quarantine.verdicts import Verdict
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
+from pocketserve.runtimes.privacy import PRIVATE
 from pocketserve.runtimes.registry import Kind
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -134,7 +135,7 @@ def _answer(process: subprocess.Popen[bytes]) -> bytes:
 def _environment(folder: str) -> dict[str, str]:
     # Relative entries of the path would mean something else in the trial's own folder.
     path = os.pathsep.join(map(os.path.abspath, sys.path))
-    return {**os.environ, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
+    return {**PRIVATE, **os.environ, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
 
 
 def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, memory: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def version_files(version: VersionEntry) -> list[Path]:
     """
     path = version.path
     if path.is_dir():
-        return _below(path)
+        return files_below(path)
     files = [path]
     weights = version.options.get("weights")
     if isinstance(weights, str):
@@ -38,7 +39,7 @@ def version_files(version: VersionEntry) -> list[Path]:
             raise ModelLoadError(f"weights must be a file in the model's folder, not {weights!r:.80}")
         files.append(path.parent / weights)
     if version.kind.name == "tfjs":
-        files += [other for other in _below(path.parent) if other != path]
+        files += [other for other in files_below(path.parent) if other != path]
     elif version.kind.name == "onnx":
         files += [path.parent / location for location in _external_data(path.resolve())]
     return list(dict.fromkeys(files))
@@ -54,6 +55,11 @@ def stamp(files: Sequence[Path]) -> Stamp:
             continue
         found.append((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
     return tuple(found)
+
+
+def key_of(path: Path) -> str:
+    """Return what a file or folder is known by in the state folder: its path without links."""
+    return os.path.realpath(path)
 
 
 def file_bytes(version: VersionEntry) -> int:
@@ -144,7 +150,12 @@ def _external_data(path: Path) -> tuple[str, ...]:
     return locations
 
 
-def _below(folder: Path) -> list[Path]:
+def files_below(folder: Path) -> list[Path]:
+    """List the files of a folder that is a model, in a fixed order.
+
+    Raises:
+        ModelLoadError: it holds links, or more files than any model has.
+    """
     found = sorted(folder.rglob("*"))
     if any(path.is_symlink() for path in found):
         raise ModelLoadError(f"the folder {folder.name} holds links; copy the files themselves into it")

@@ -6,7 +6,7 @@ import threading
 from itertools import islice
 from pathlib import Path
 
-from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, scan
+from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, plain_number, scan
 from pocketserve.wording import listed
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -94,6 +94,8 @@ class Repository:
         """
         wanted = version or entry.default_version
         found = entry.versions.get(wanted)
+        if found is None:
+            found = entry.versions.get(plain_number(wanted))
         if found is None and version == "0":
             found = entry.versions.get(entry.default_version)
         if found is None:

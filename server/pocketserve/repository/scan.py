@@ -23,6 +23,9 @@ from pocketserve_wire.records import dataclass
 
 EMPTY_MANIFEST = Manifest()
 
+MAX_DIGITS = 19
+"""Of a version that is a number: as many as TensorFlow Serving's have."""
+
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
@@ -219,7 +222,8 @@ def _undeclared_versions(folder: Path, root: Path) -> dict[str, VersionEntry]:
     children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
     for child in children:
         if child.name.isdecimal():
-            versions |= _numbered_version(child, root)
+            for name, version in _numbered_version(child, root).items():
+                versions.setdefault(name, version)
     if versions:
         return versions
     # Hugging Face's layout: NAME/config.json, NAME/onnx/model.onnx.
@@ -228,19 +232,42 @@ def _undeclared_versions(folder: Path, root: Path) -> dict[str, VersionEntry]:
 
 
 def _versions_of_files(paths: list[Path], root: Path, *, variant_from: str) -> dict[str, VersionEntry]:
-    """Versions named after the kind, and after what stands between the model's name and the ending."""
+    """Versions named after the kind; where a kind has several files, with what tells them apart."""
+    of_kind: dict[str, list[Path]] = {}
+    kinds = {path: kind for path in paths if (kind := kind_at(path)) is not None}
+    for path, kind in kinds.items():
+        of_kind.setdefault(kind.name, []).append(path)
     versions: dict[str, VersionEntry] = {}
-    for path in paths:
-        kind = kind_at(path)
-        assert kind is not None
-        stem = path.name if path.is_dir() else _stem(path.name)
-        variant = stem.removeprefix(variant_from).strip("._-")
-        plain = path.name == "model.py" or variant in ("", "model", kind.name)
-        name = kind.name if plain else f"{kind.name}-{variant}"
-        if name in versions or not is_valid_name(name):  # such as m.tflite beside model.tflite
+    for path, kind in kinds.items():
+        variant = _variant_of(path, of_kind[kind.name], variant_from)
+        name = f"{kind.name}-{variant}" if variant and variant not in ("model", kind.name) else kind.name
+        if name in versions:  # such as m.h5 beside m.keras
+            name = f"{kind.name}-{path.suffix[1:]}"
+        if name in versions or not is_valid_name(name):
             name = f"{kind.name}-{len(versions) + 1}"
         versions[name] = VersionEntry(name, kind, path, problem=_problem_of(path, root))
     return versions
+
+
+def _variant_of(path: Path, paths: list[Path], model: str) -> str:
+    """What tells a file from the others of its kind: what its name adds to the model's, or to the shortest of them."""
+    if len(paths) == 1 or path.name == "model.py":
+        return ""
+    stems = [_stem_of(other) for other in paths]
+    base = model if any(_added(stem, model) is not None for stem in stems) else min(stems, key=len)
+    added = _added(_stem_of(path), base)
+    return _stem_of(path) if added is None else added
+
+
+def _added(stem: str, base: str) -> str | None:
+    """What a stem adds to another behind a separator; None where it does not begin with it."""
+    rest = stem.removeprefix(base)
+    begins = stem.startswith(base) and (not rest or rest[0] in "._-")
+    return rest.strip("._-") if begins else None
+
+
+def _stem_of(path: Path) -> str:
+    return path.name if path.is_dir() else _stem(path.name)
 
 
 def _numbered_version(folder: Path, root: Path) -> dict[str, VersionEntry]:
@@ -254,7 +281,13 @@ def _numbered_version(folder: Path, root: Path) -> dict[str, VersionEntry]:
     problem = _problem_of(found[0], root)
     if len(found) > 1:
         problem = f"the folder {folder.name} holds {len(found)} models; a numbered version has one"
-    return {folder.name: VersionEntry(folder.name, kind, found[0], problem=problem)}
+    name = plain_number(folder.name)
+    return {name: VersionEntry(name, kind, found[0], problem=problem)}
+
+
+def plain_number(version: str) -> str:
+    """A numbered version as TensorFlow Serving calls it: the folder ``00000123`` holds version 123."""
+    return str(int(version)) if version.isdecimal() and len(version) <= MAX_DIGITS else version
 
 
 def _models_in(folder: Path) -> list[Path]:
@@ -296,6 +329,7 @@ def _model(
     name: str, folder: Path, versions: dict[str, VersionEntry], manifest: Manifest = EMPTY_MANIFEST
 ) -> ModelEntry:
     default = manifest.default_version or _default_of(versions)
+    default = default if default in versions else plain_number(default)
     if default not in versions:
         problem = f"{name}/{FILE_NAME}: default_version is {default!r}, but the folder has {', '.join(versions)}"
         return ModelEntry(name, folder, {}, "", manifest, problem)

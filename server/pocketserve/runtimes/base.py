@@ -32,6 +32,7 @@ class ModelSource:
         options: the version's table in the manifest, checked against the runtime's own keys.
         inputs, outputs: specs from the manifest, for frameworks whose files do not say.
         origin: the owner's file that ``path`` is a copy of; None where it is no copy.
+        trusted: SHA-256 of the code of this version that its owner trusts. Nothing else of it is run.
     """
 
     path: Path
@@ -39,6 +40,7 @@ class ModelSource:
     options: Mapping[str, Any] = field(default_factory=dict)
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
+    trusted: frozenset[str] = frozenset()
     origin: Path | None = None
 
     @property

@@ -13,6 +13,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,11 @@ class KerasSession:
     def __init__(self, tf: Any, keras: Any, model: Any, given: Mapping[str, Any], function: Any) -> None:
         self._tf = tf
         self._model = model
-        self.inputs: Sequence[TensorSpec] = tuple(tensor_spec(name, spec) for name, spec in given.items())
+        inputs = [tensor_spec(name, spec) for name, spec in given.items()]
+        # Keras itself demands as many rows of all inputs; its graph would broadcast a single one.
+        self.inputs: Sequence[TensorSpec] = tuple(
+            replace(spec, batch="batch") if spec.shape[:1] == (-1,) and not spec.open else spec for spec in inputs
+        )
         self._convert = list(input_converters(tf, given).items())
         self._function: Any = function
         results = list(self._function.structured_outputs)

@@ -10,6 +10,7 @@ from typing import Any
 
 from .base import ModelLoadError, RuntimeMissingError
 from .onnx_errors import cleaned
+from .privacy import keep_private
 
 _log = logging.getLogger(__name__)
 
@@ -33,11 +34,12 @@ def read_options(options: Mapping[str, Any]) -> tuple[list[str], bool]:
 
 
 def import_package(module: str) -> Any:
-    """ONNX Runtime, told to keep quiet.
+    """Import ONNX Runtime, told to keep quiet.
 
     Raises:
         RuntimeMissingError: it does not import.
     """
+    keep_private()
     try:
         ort = importlib.import_module(module)
         ort.InferenceSession, ort.SessionOptions  # noqa: B018  # a folder left by an uninstall has neither

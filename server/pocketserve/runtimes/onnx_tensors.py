@@ -160,7 +160,8 @@ def input_spec(arg: Any, facts: ModelFacts) -> TensorSpec:
             "export the model with tensors as inputs"
         )
     unranked = arg.name in facts.unranked and not arg.shape
-    return TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,) if unranked else _shape(arg), open=unranked)
+    batch = arg.shape[0] if arg.shape and isinstance(arg.shape[0], str) else ""
+    return TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,) if unranked else _shape(arg), open=unranked, batch=batch)
 
 
 def output_of(arg: Any, facts: ModelFacts) -> Output:

@@ -1,20 +1,19 @@
 """Runs exported programs (``torch.export.save``, ``.pt2``) of an owner who says that the file may be trusted.
 
 ``torch.export.load`` unpickles parts of the file with pickle's full powers: a hostile file runs whatever code it wants,
-and the load even succeeds. So such a file is code, as a ``model.py`` is. It is opened only where the manifest says
-``trust = true`` for its version and nobody else can write to it, and never over the network. Without that, nothing but
-the names of its members is looked at.
+and the load even succeeds. So such a file is code, as a ``model.py`` is, and needs the same consent
+(:mod:`pocketserve.trust`). Without that, nothing but the names of its members is looked at.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.pt2_containers import stand_ins
 from pocketserve.runtimes.torch_common import (
-    check_trusted,
     datatype_of_torch,
     file_size,
     flatten,
@@ -29,6 +28,7 @@ from pocketserve.runtimes.torch_common import (
 )
 from pocketserve.runtimes.zip_kinds import kind_of_zip
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve.trust.reading import read_code
 
 _INSTEAD = {
     "aoti": "holds native code compiled by AOTInductor, which is not served; save the exported program itself with "
@@ -53,11 +53,12 @@ class Pt2Runtime:
         kind = kind_of_zip(source.path)
         if kind != "pt2":
             raise ModelLoadError(f"{name} {_INSTEAD[kind]}")
-        _check_allowed(source)
+        _check_options(source)
+        content = read_code(source.path, source.trusted, source.original)
         torch = import_torch()
         try:
-            with stand_ins(source.path):
-                program = torch.export.load(source.path)
+            with stand_ins(source.path):  # names only; what is unpickled is the content that is trusted
+                program = torch.export.load(io.BytesIO(content))
             return Pt2Session(torch, program, source.threads)
         except ModelLoadError:
             raise
@@ -69,22 +70,10 @@ RUNTIME = Pt2Runtime()
 """The runtime of the kind ``pt2``."""
 
 
-def _check_allowed(source: ModelSource) -> None:
-    """Refuse a file that its owner did not call trusted, and one that others could have changed since.
-
-    Raises:
-        ModelLoadError: it is refused; the text says what to do.
-    """
+def _check_options(source: ModelSource) -> None:
     trust = source.options.get("trust", False)
     if not isinstance(trust, bool):
         raise ModelLoadError(f"model.toml: trust is true or false, not {trust!r:.80}")
-    if not trust:
-        raise ModelLoadError(
-            f"{source.path.name} is code: opening a .pt2 file runs whatever is in it with the server's rights; if you "
-            "made it yourself or trust who did, put it into a folder of its own and write trust = true into its "
-            "[versions] table in a model.toml there"
-        )
-    check_trusted(source.original)
 
 
 class _Port:

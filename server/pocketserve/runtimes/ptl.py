@@ -11,15 +11,16 @@ What shapes the code below, found by running it:
 
 from __future__ import annotations
 
-import io
-import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.ptl_bytecode import check_bytecode
+from pocketserve.runtimes.torch_archive import Archive
 from pocketserve.runtimes.torch_common import file_size, flatten, import_torch, load_error, one_line
+from pocketserve.runtimes.torch_graphs import NotPlainError, load_checked
 from pocketserve.runtimes.torchscript import (
     Program,
     ScriptSession,
@@ -27,14 +28,10 @@ from pocketserve.runtimes.torchscript import (
     load_script,
     open_session,
     read_outline,
-    refuse_file_access,
 )
 from pocketserve.runtimes.torchscript_values import Argument, Parameters, split_types
-from pocketserve.runtimes.zip_kinds import kind_of_zip, members, read_member
+from pocketserve.runtimes.zip_kinds import kind_of_zip
 from pocketserve.tensors import Array
-
-MAX_BYTECODE_BYTES = 64 * 1024 * 1024
-"""Instructions and argument lists; the largest known ones have a few megabytes."""
 
 _MISSING_OPS = re.compile(r"ops cannot be found|Unknown builtin op|Could not find any similar ops|prepacked::")
 _OP_NAME = re.compile(r"\b\w+::\w+")
@@ -51,8 +48,7 @@ class PtlRuntime:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
         _check_kind(source.path)
         torch = import_torch()
-        methods = read_methods(source.path)
-        refuse_file_access(source.path)
+        methods = read_methods(torch, source.path)
         try:
             return open_session(lambda: _load(torch, source, methods), source)
         except ModelLoadError:
@@ -71,55 +67,40 @@ class Method:
     Attributes:
         arguments: without ``self``; None where the file is too old to tell.
         returns: the types of the results, written as in Python.
-        operators: names such as ``aten::add``.
     """
 
-    def __init__(self, arguments: Sequence[Argument] | None, returns: str, operators: frozenset[str]) -> None:
+    def __init__(self, arguments: Sequence[Argument] | None, returns: str) -> None:
         self.arguments = arguments
         self.returns = returns
-        self.operators = operators
 
 
-def read_methods(path: Path) -> dict[str, Method]:
-    """The methods of a mobile file, by name without the class.
+def read_methods(torch: Any, path: Path) -> dict[str, Method]:
+    """Return the methods of a mobile file, by name without the class.
 
     Raises:
-        ModelLoadError: the bytecode is damaged, or opens files when it runs.
+        NotPlainError: one of them does more than compute.
+        ModelLoadError: the bytecode is damaged.
     """
+    archive = Archive(torch, path)
+    document, _ = archive.unpickle("bytecode")
+    for name in ("data", "mobile_debug", "mobile_debug_handles", "metadata"):  # the rest of what PyTorch unpickles
+        if archive.size(f"{name}.pkl") is not None:
+            archive.unpickle(name)
     try:
-        found = next(member for member in members(path) if member.name == "bytecode.pkl")
-        document = _Reader(io.BytesIO(read_member(path, found, MAX_BYTECODE_BYTES))).load()
-        entries = [(name, _method(rest)) for name, *rest in (entry for entry in document if isinstance(entry, tuple))]
-    except Exception as error:  # pickle raises almost anything on a damaged file
+        entries = [(name, _method(rest)) for name, *rest in check_bytecode(torch, path, document)]
+    except ModelLoadError:
+        raise
+    except Exception as error:  # tables of other kinds than they should have
         raise ModelLoadError(f"{path.name} is damaged ({one_line(error)}); copy it again") from error
-    for name in ("aten::save", "aten::from_file"):
-        if any(name in method.operators for _, method in entries):
-            raise ModelLoadError(f"{path.name} calls {name}, which opens files; it is not run")
     # The module's own methods come first; those of other classes may follow under the same last name.
     return {name.rpartition(".")[2]: method for name, method in reversed(entries)}
 
 
-class _Reader(pickle.Unpickler):
-    """Reads tuples, numbers and texts; whatever else a pickle names becomes None, and nothing is called."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        return _nothing
-
-    def persistent_load(self, pid: Any) -> Any:
-        return None
-
-
-def _nothing(*_: Any) -> None:
-    return None
-
-
 def _method(rest: list[Any]) -> Method:
     """Out of ``((("instructions", …), ("operators", …), …), (("arguments", …), ("returns", …)))``."""
-    code = dict(rest[0])
     schema = dict(rest[1]) if len(rest) > 1 and rest[1] else {}
-    operators = frozenset(str(operator[0]) for operator in code.get("operators", ()))
     if "arguments" not in schema:
-        return Method(None, "", operators)
+        return Method(None, "")
     entries = [dict(entry) for entry in schema["arguments"]]
     # Whether None is a default or means that there is none, only the type tells.
     arguments = [
@@ -132,7 +113,7 @@ def _method(rest: list[Any]) -> Method:
         for entry in entries[1:]
     ]
     returns = [str(dict(entry)["type"]) for entry in schema.get("returns", ())]
-    return Method(arguments, returns[0] if len(returns) == 1 else "", operators)
+    return Method(arguments, returns[0] if len(returns) == 1 else "")
 
 
 def outline_of(text: str) -> Any:
@@ -215,7 +196,9 @@ def _outlined(returns: str) -> list[str] | None:
 def _outlined_by_code(torch: Any, source: ModelSource) -> list[str] | None:
     """The same from the whole program beside the bytecode, which tells the keys of dictionaries."""
     try:
-        return read_outline(torch.jit.load(str(source.path), map_location="cpu"))
+        return read_outline(load_checked(torch, source.path))
+    except NotPlainError:
+        raise
     except Exception:  # a file may lack it; without it a run or the manifest tells
         return None
 

@@ -21,10 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pocketserve.repository.files import digest, files_below
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve.trust.reading import not_trusted
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from .flatbuffer import DamagedFileError
+from .privacy import keep_private
 from .savedmodel_check import ForbiddenError, check_files, check_graphs
 from .savedmodel_graph import MetaGraph, read_meta_graphs
 from .tf_state import restorer
@@ -53,6 +56,7 @@ def import_tensorflow(threads: int) -> Any:
     Raises:
         RuntimeMissingError: it is not installed, or does not load.
     """
+    keep_private()
     quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
@@ -78,8 +82,8 @@ class SavedModelRuntime:
     """Opens folders with a ``saved_model.pb``; the path of that file will do as well.
 
     Options: ``loader`` (``"v2"`` or ``"v1"``; without it the second is tried when the first fails), ``signature`` (the
-    default entry point, where the file has several and none is called ``serving_default``), ``trust`` (``true`` loads
-    a graph that reads files or calls Python).
+    default entry point, where the file has several and none is called ``serving_default``), ``trust`` (``true`` says
+    that the graph reads files or calls Python, so that its owner's consent is asked for).
     """
 
     platform = "tensorflow_savedmodel"
@@ -94,8 +98,8 @@ class SavedModelRuntime:
             ModelLoadError: the folder is damaged, reaches out of itself, or has nothing to serve.
         """
         folder = source.path if source.path.is_dir() else source.path.parent
-        loader, trust = _options(source.options)
-        graphs = _checked(folder, trust)
+        loader = _loader_option(source.options)
+        graphs = _checked(folder, source)
         tags = _tags(folder, graphs)
         tf = import_tensorflow(source.threads)
         model, title = _load(tf, folder, tags, loader, source.threads)
@@ -196,17 +200,17 @@ class StatefulSession(SavedModelSession):
                 restore()
 
 
-def _options(options: Mapping[str, Any]) -> tuple[str | None, bool]:
+def _loader_option(options: Mapping[str, Any]) -> str | None:
     loader, trust = options.get("loader"), options.get("trust", False)
     if loader not in (None, "v1", "v2"):
         raise ModelLoadError(f"the option loader is 'v2' or 'v1', not {loader!r:.80}")
     if not isinstance(trust, bool):
         raise ModelLoadError(f"the option trust is true or false, not {trust!r:.80}")
-    return loader, trust
+    return loader
 
 
-def _checked(folder: Path, trust: bool) -> list[MetaGraph]:
-    """The folder's graphs, once they are known to be whole and to keep to themselves."""
+def _checked(folder: Path, source: ModelSource) -> list[MetaGraph]:
+    """The folder's graphs, once they are known to be whole, and to keep to themselves or to be trusted by the owner."""
     title = f"the SavedModel {folder.name}"
     try:
         graphs = read_meta_graphs(folder)
@@ -216,12 +220,10 @@ def _checked(folder: Path, trust: bool) -> list[MetaGraph]:
     except ForbiddenError as error:
         raise ModelLoadError(f"{title} is not loaded: {error}") from error
     try:
-        if not trust:
-            check_graphs(graphs)
+        check_graphs(graphs)
     except ForbiddenError as error:
-        raise ModelLoadError(
-            f"{title} is not loaded: {error}; if you trust its author, set trust = true for this version in model.toml"
-        ) from error
+        if not source.trusted or digest(files_below(folder), folder) not in source.trusted:
+            raise ModelLoadError(not_trusted(source.original, f"{title} is not loaded: {error}")) from error
     return graphs
 
 

@@ -17,14 +17,15 @@ Found by running them, and what shapes the code below:
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pocketserve.trust.reading import not_trusted, private_copy
 from pocketserve_wire.records import dataclass
 
 from .base import ModelLoadError, ModelSource
-from .trust import check_trusted
 
 OPTION_KEYS = frozenset({"delegate", "delegate_options", "required"})
 
@@ -41,7 +42,7 @@ class DelegateRequest:
 
     Attributes:
         name: the library's name without its folder, which stands for the delegate in texts and as a device.
-        library: what the dynamic loader gets: a name, or an absolute path.
+        library: what the dynamic loader gets: a name, or an absolute path; empty where there is no such file.
         options: handed to the delegate.
         required: whether the model is refused where the delegate does not run.
     """
@@ -57,6 +58,8 @@ class DelegateRequest:
         Raises:
             DelegateError: the library is missing, is no delegate, or does not start.
         """
+        if not self.library:
+            raise DelegateError("cannot be loaded (there is no such file)")
         try:
             library = ctypes.PyDLL(self.library)
         except OSError as error:
@@ -82,7 +85,7 @@ def read_options(source: ModelSource) -> DelegateRequest | None:
     """The delegate that a version's options ask for.
 
     Raises:
-        ModelLoadError: an option is wrong, or the library is one that other users could have written.
+        ModelLoadError: an option is wrong, or the library is not trusted.
     """
     delegate, texts = source.options.get("delegate"), source.options.get("delegate_options", {})
     required = source.options.get("required", False)
@@ -101,7 +104,13 @@ def read_options(source: ModelSource) -> DelegateRequest | None:
         raise ModelLoadError(
             f'the option delegate is a library such as "libQnnTFLiteDelegate.so", not {delegate!r:.100}'
         )
-    library = _located(delegate, source.original.resolve().parent)
+    path = find_library(delegate, source.original.resolve().parent)
+    if path is not None:
+        library = str(private_copy(path, source.trusted)) if path.exists() else ""
+    elif library_digest(delegate) in source.trusted:
+        library = delegate
+    else:
+        raise ModelLoadError(not_trusted(source.original, f"the delegate {delegate[:100]} is code that is not trusted"))
     return DelegateRequest(Path(delegate).name, library, dict(texts), required)
 
 
@@ -110,29 +119,32 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value
 
 
-def _located(delegate: str, folder: Path) -> str:
-    """What the dynamic loader is to get.
+def find_library(delegate: str, folder: Path) -> Path | None:
+    """Find the file that a delegate's name means; None for one that the dynamic loader is to find.
 
     A path is relative to the folder of the model file. A name without a folder is a file beside the model, if there is
     one, else the loader's to find: in the places that the system's owner and the user's environment name.
 
     Raises:
-        ModelLoadError: a relative path leaves the folder, or the file is not to be trusted.
+        ModelLoadError: a relative path leaves the folder, or cannot be looked at.
     """
     try:
         if "/" not in delegate and not (folder / delegate).exists():
-            return delegate
+            return None
         path = (folder / delegate).resolve()
-        exists = path.exists()
+        path.exists()
     except (OSError, RuntimeError) as error:  # a folder that may not be entered, links in a circle
         raise ModelLoadError(f"the delegate {delegate[:100]} cannot be looked at ({one_line(error)})") from error
     if not Path(delegate).is_absolute() and not path.is_relative_to(folder):
         raise ModelLoadError(
             f"the delegate {delegate[:100]} leaves the model's folder; copy the file into it or give an absolute path"
         )
-    if exists:
-        check_trusted(path)
-    return str(path)
+    return path
+
+
+def library_digest(name: str) -> str:
+    """Return what stands for the content of a library that the dynamic loader finds."""
+    return hashlib.sha256(f"library {name}".encode(errors="surrogatepass")).hexdigest()
 
 
 def one_line(reason: object) -> str:

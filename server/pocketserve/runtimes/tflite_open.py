@@ -14,6 +14,7 @@ from pocketserve_wire.records import dataclass
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError
 from .flatbuffer import DamagedFileError
+from .privacy import keep_private
 from .tflite_check import check_model
 from .tflite_delegates import DelegateRequest, Share
 from .tflite_errors import is_hopeless
@@ -174,6 +175,7 @@ def import_first(packages: Sequence[Package]) -> Framework:
     Raises:
         RuntimeMissingError: none does.
     """
+    keep_private()  # the last of them is TensorFlow
     broken = []
     for package in packages:
         try:

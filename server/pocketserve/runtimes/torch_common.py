@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
-from pocketserve.runtimes.trust import check_trusted as check_trusted  # the PyTorch formats take it from here
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.wording import counted
 from pocketserve_wire import DATATYPES

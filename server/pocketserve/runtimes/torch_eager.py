@@ -1,17 +1,13 @@
 """Unconverted PyTorch: ``model.py`` builds the ``nn.Module``, a weights file fills it.
 
-``model.py`` is code and runs with the server's rights, so it is only taken from a folder that nobody else can write
-to, and never over the network. Weights are data: safetensors, or a state dict read with ``weights_only``.
+``model.py`` is code and runs with the server's rights, so it needs its owner's consent (:mod:`pocketserve.trust`), and
+is never taken over the network. Weights are data: safetensors, or a state dict read with ``weights_only``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import inspect
 import logging
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +17,6 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.torch_common import (
-    check_trusted,
     flatten,
     import_torch,
     is_result,
@@ -33,6 +28,7 @@ from pocketserve.runtimes.torch_common import (
 )
 from pocketserve.runtimes.torch_weights import fill, unfilled
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve.trust.modules import modules_beside, run_file
 from pocketserve.wording import counted
 from pocketserve_wire import DATATYPES
 
@@ -48,8 +44,8 @@ class TorchRuntime:
     def open(self, source: ModelSource) -> TorchSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
         torch = import_torch()
-        check_trusted(source.original)
-        module = _build_unfilled(torch, source) if source.options.get("weights") else _build(torch, source)
+        with modules_beside(source.original, source.trusted):
+            module = _build_unfilled(torch, source) if source.options.get("weights") else _build(torch, source)
         fill(torch, module, source)
         module.eval()
         return TorchSession(torch, module, source)
@@ -169,7 +165,7 @@ def _build_unfilled(torch: Any, source: ModelSource) -> Any:
 
 
 def _build(torch: Any, source: ModelSource) -> Any:
-    code = _import_file(source)
+    code = run_file(source.path, source.trusted, source.original)
     name = source.options.get("function", "build")
     function: Callable[..., Any] | None = getattr(code, name, None) if isinstance(name, str) else None
     if not callable(function):
@@ -183,25 +179,6 @@ def _build(torch: Any, source: ModelSource) -> Any:
         raise ModelLoadError(f"{name}() in {source.path.name} failed: {_in_one_line(error)[:400]}") from error
     if not isinstance(module, torch.nn.Module):
         raise ModelLoadError(f"{name}() in {source.path.name} returned {type(module).__name__}, not an nn.Module")
-    return module
-
-
-def _import_file(source: ModelSource) -> Any:
-    """Run the copy of the file as what lies at its own place, beside which its code may look for more."""
-    path = source.original
-    # A name of its own per file: two models may both have a model.py.
-    name = f"pocketserve_model_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickling look their module up there
-    try:
-        exec(compile(source.path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
-    except BaseException as error:
-        sys.modules.pop(name, None)
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise ModelLoadError(f"{path.name} failed when it was run: {_in_one_line(error)[:400]}") from error
     return module
 
 

@@ -1,18 +1,16 @@
 """Runs TorchScript archives (``torch.jit.save``), whatever their ending.
 
 The file holds a program in TorchScript's own language, which cannot call Python. It could write files all the same
-(``torch.save``) and read them (``torch.from_file``): files that name these are refused. TorchScript is no sandbox
-beyond that. A forward run releases the GIL.
+(``torch.save``) and read them (``torch.from_file``): a program is only run if all of its operators are among those that
+only compute (:mod:`~pocketserve.runtimes.torch_graphs`). A forward run releases the GIL.
 
 A file tells names and kinds of its inputs, but neither datatypes nor ranks of tensors; a manifest may.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
@@ -29,18 +27,12 @@ from pocketserve.runtimes.torch_common import (
     weight_bytes,
     zeros,
 )
+from pocketserve.runtimes.torch_graphs import load_checked
 from pocketserve.runtimes.torchscript_values import Argument, Parameters, Results, outline
-from pocketserve.runtimes.zip_kinds import BadZipError, members, read_member
 from pocketserve.tensors import Array, TensorSpec
 
 RESET_METHOD = "reset_states"
 """What stateful modules call it by custom, such as Silero's voice activity detectors."""
-
-MAX_CODE_BYTES = 64 * 1024 * 1024
-"""One source file of an archive; the largest known ones have a few megabytes."""
-
-_GAP = r"(?:\s|\\|#[^\n]*\n)*"
-_FILE_ACCESS = re.compile(rf"\b(?:torch|aten){_GAP}\.{_GAP}(save|from_file)\b")
 
 _INSTEAD: Mapping[str | None, str] = {
     "state_dict": "holds weights without a model, or a pickled module, which is code that is never run; save the model "
@@ -180,25 +172,6 @@ def chosen_reset(source: ModelSource, has_method: Callable[[str], bool]) -> str 
     return name
 
 
-def refuse_file_access(path: Path) -> None:
-    """Refuse a program that reads or writes files when it runs, or already when it is loaded.
-
-    Raises:
-        ModelLoadError: it does, or its text cannot be read.
-    """
-    try:
-        # PyTorch's reader takes names in any case.
-        texts = [member for member in members(path) if member.name.lower().startswith("code/")]
-        for text in texts:
-            found = text.name.lower().endswith(".py") and _FILE_ACCESS.search(
-                read_member(path, text, MAX_CODE_BYTES).decode("utf-8", errors="replace")
-            )
-            if found:
-                raise ModelLoadError(f"{path.name} calls torch.{found[1]}, which opens files; it is not run")
-    except (BadZipError, OSError) as error:
-        raise ModelLoadError(f"{path.name} is damaged ({error}); copy it again") from error
-
-
 class TorchScriptRuntime:
     """Opens TorchScript archives."""
 
@@ -212,7 +185,6 @@ class TorchScriptRuntime:
         if kind not in ("torchscript", "ptl"):  # mobile files keep the whole program beside the other form
             raise ModelLoadError(f"{source.path.name} {_INSTEAD.get(kind, _INSTEAD[None])}")
         torch = import_torch()
-        refuse_file_access(source.path)
         try:
             return open_session(lambda: load_script(torch, source), source)
         except ModelLoadError:
@@ -231,7 +203,7 @@ def load_script(torch: Any, source: ModelSource) -> Program:
     Raises:
         Exception: whatever PyTorch raises.
     """
-    module = torch.jit.load(str(source.path), map_location="cpu").eval()
+    module = load_checked(torch, source.path)
     if not module._c._has_method("forward"):
         raise ModelLoadError(f"{source.path.name} has no method forward")
     schema = module.forward.schema

@@ -10,22 +10,17 @@ and optionally ``labels``. What is left out works as in the task ``tensors``.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import os
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.trust import check_trusted
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.tensors import Tensors
 from pocketserve.tensors import Array, datatype_of
+from pocketserve.trust.modules import modules_beside, run_file
 from pocketserve_wire import ApiError, ErrorCode
 
 FILE_NAME = "task.py"
@@ -48,8 +43,8 @@ def create(facts: ModelFacts) -> Custom:
     path = facts.beside(FILE_NAME)
     if path is None:
         raise ModelLoadError(f"model.toml: task custom needs a file {FILE_NAME} beside the model")
-    check_trusted(path)
-    module = _import_file(path)
+    with modules_beside(path, facts.trusted):
+        module = run_file(path, facts.trusted)
     functions = {name: getattr(module, name, None) for name in ("prepare", "answer")}
     if not any(callable(function) for function in functions.values()):
         raise ModelLoadError(f"{FILE_NAME} defines neither prepare(body, hints) nor answer(outputs, options, context)")
@@ -164,20 +159,3 @@ def _plain_value(value: Any) -> Any:
         return value
     what = "an integer that is too large" if isinstance(value, int) else f"a {type(value).__name__}"
     raise _fault("answer", f"returned {what}, which JSON cannot hold")
-
-
-def _import_file(path: Path) -> Any:
-    # Never cached, so that a changed file counts when the model is loaded again.
-    name = f"pocketserve_task_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except BaseException as error:
-        sys.modules.pop(name, None)
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise ModelLoadError(f"{FILE_NAME} failed when it was run: {type(error).__name__}: {error!s:.300}") from error
-    return module

@@ -36,6 +36,7 @@ class ModelFacts:
         properties: see :func:`properties_of`.
         max_image_pixels: a setting: decoded size above which pictures are refused.
         opened: the copy of the version's file that was opened; None where it is no copy.
+        trusted: SHA-256 of the code that may run; see :class:`~pocketserve.runtimes.base.ModelSource`.
         weights: bytes of memory that what was read takes, by what it is; see :attr:`memory_bytes`.
         kept: what several parts of a task ask for and one has read.
     """
@@ -47,6 +48,7 @@ class ModelFacts:
     properties: Mapping[str, str] = field(default_factory=dict)
     max_image_pixels: int = 64_000_000
     opened: Path | None = None
+    trusted: frozenset[str] = frozenset()
     weights: dict[str, int] = field(default_factory=dict)
     kept: dict[object, Any] = field(default_factory=dict)
 

@@ -22,6 +22,7 @@ from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 
 NAME = "image-segmentation"
+BACKGROUND = "background"
 
 
 def fits(facts: ModelFacts) -> bool:
@@ -90,7 +91,7 @@ class ImageSegmentation:
         classes, area = self._mask(runs[0], context)
         counts = np.bincount(classes.reshape(-1))
         order = np.argsort(-counts, kind="stable")
-        names = self._labels.in_language(options.language)
+        names = self._names(runs[0], options.language)
         least = options.threshold or 0.0
         entries: Answer = [
             {
@@ -112,7 +113,7 @@ class ImageSegmentation:
         """See :class:`~pocketserve.tasks.base.Annotator`: each class in a colour over the picture, with a legend."""
         canvas = drawing.Canvas(body, hints, self._picture.max_pixels)
         classes, area = self._mask(runs[0], context)
-        ground = [entry["index"] for entry in answer if entry["label"].lower() in ("background", "0")]
+        ground = [entry["index"] for entry in answer if entry["label"].lower() in (BACKGROUND, "0")]
         canvas.mask(classes, area, ground)
         shown = [entry for entry in answer if entry["index"] not in ground]
         canvas.legend([(f"{entry['label']} {entry['share']:.0%}", entry["index"]) for entry in shown])
@@ -126,6 +127,13 @@ class ImageSegmentation:
             "answer": "label, index, share and pixels of each class, largest first; with ?mask=png the mask too",
             "example": "photo.jpg",
         }
+
+    def _names(self, outputs: Arrays, language: str | None) -> Sequence[str]:
+        """The classes' names. The only name of a map of one channel is the object's: class 0 is what it is not."""
+        names = self._labels.in_language(language)
+        scores = real_values(outputs[self._output.name], self._output)
+        binary = scores.dtype.kind == "f" and np.squeeze(scores).ndim < 3
+        return (BACKGROUND, *names) if binary and len(names) == 1 and not self._options.label_offset else names
 
     def _mask(self, outputs: Arrays, placement: Placement) -> tuple[Array, Area]:
         """Class numbers [height, width] without the bars of a letterbox, and the part of the picture they cover."""

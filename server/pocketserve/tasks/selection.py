@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import custom
 from pocketserve.tasks.base import Task
 from pocketserve.tasks.facts import MetadataError, ModelFacts
+from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.registry import MODULES, task_module
 from pocketserve.tasks.tensors import Tensors
 
@@ -25,7 +27,7 @@ def select_task(facts: ModelFacts) -> Task:
     if name is None:
         name = next((name for name in MODULES if task_module(name).fits(facts)), "tensors")
     if name == "tensors":
-        return Tensors(facts.inputs, facts.manifest.state.feedback)
+        return _tensors(facts)
     where = (facts.entry.name, facts.version.name)
     try:
         task: Task = task_module(name).create(facts)
@@ -33,7 +35,17 @@ def select_task(facts: ModelFacts) -> Task:
         if facts.manifest.task is not None:
             raise
         log.warning("%s, version %r, is served as tensors, not as %s: %s", *where, name, error)
-        return Tensors(facts.inputs, facts.manifest.state.feedback, problem=str(error))
+        return _tensors(facts, str(error))
     if problem := getattr(task, "problem", ""):
         log.warning("%s, version %r: %s", *where, problem)
     return task
+
+
+def _tensors(facts: ModelFacts, problem: str = "") -> Tensors:
+    try:
+        labels = find_labels(facts).names
+    except ModelLoadError:
+        if facts.manifest.labels is not None:
+            raise
+        labels = ()  # what lies beside the model may be meant for something else
+    return Tensors(facts.inputs, facts.manifest.state.feedback, labels, problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Sequence
 from itertools import islice, zip_longest
@@ -227,6 +228,14 @@ def _number(cell: str) -> int | float | None:
     try:
         if text.lstrip("+-").isdecimal() and len(text) < 20:
             return int(text)
-        return None if "_" in text else float(text)  # Python's own spelling of numbers, nobody else's
+        return None if "_" in text else _real(text)  # Python's own spelling of numbers, nobody else's
     except ValueError:
         return None
+
+
+def _real(text: str) -> float | None:
+    """A number; None for one such as ``1e400``, which Python takes for infinity."""
+    value = float(text)
+    if not math.isinf(value):
+        return value
+    return (strict_json.INFINITY if value > 0 else strict_json.MINUS_INFINITY) if "inf" in text.lower() else None

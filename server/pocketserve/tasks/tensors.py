@@ -17,12 +17,20 @@ class Tensors:
 
     Args:
         optional: inputs that the server fills in where they are missing: the state of a model with a memory.
+        labels: names of classes, for those who ask for classes of an output.
         problem: why a model whose file names another task is served by this one; empty for all others.
     """
 
     name = "tensors"
 
-    def __init__(self, inputs: Sequence[TensorSpec], optional: Container[str] = (), problem: str = "") -> None:
+    def __init__(
+        self,
+        inputs: Sequence[TensorSpec],
+        optional: Container[str] = (),
+        labels: Sequence[str] = (),
+        problem: str = "",
+    ) -> None:
+        self.labels = labels
         self.problem = problem
         self._inputs = inputs
         self._needed = [spec for spec in inputs if not any(name in optional for name in (spec.name, *spec.aliases))]

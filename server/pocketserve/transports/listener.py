@@ -12,6 +12,9 @@ from typing import Final
 LOOK_EVERY_S: Final = 0.1
 """How soon a port that has become free is taken."""
 
+RESERVED: Final = 64
+"""Open files for all but lasting connections: models, trials, listeners, and connections that come or go."""
+
 log = logging.getLogger(__name__)
 
 
@@ -55,6 +58,26 @@ def bind(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
             log.warning("another program has %s:%d; waiting for it for %g s", host, port, wait)
             told = True
         pace.wait(min(LOOK_EVERY_S, max(0.0, ends - time.monotonic())))
+
+
+def affordable(wanted: int, share: float, setting: str) -> int:
+    """Return how many connections to allow: as many as wanted, or as the system's limit on open files leaves.
+
+    Args:
+        share: of what is left, the part for this transport.
+        setting: what says how many are wanted, for the log.
+    """
+    try:
+        import resource
+    except ImportError:  # not on every system
+        return wanted
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return wanted
+    allowed = max(1, min(wanted, int((limit - RESERVED) * share)))
+    if allowed < wanted:
+        log.warning("%s is %d, not %d: only %d files may be open (ulimit -n)", setting, allowed, wanted, limit)
+    return allowed
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from flask import Blueprint, Flask, Response, request
+from flask import Blueprint, Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import BaseConverter
 
@@ -40,9 +40,11 @@ def create_app(service: Service, guard: Guard) -> Flask:
 
     @app.before_request
     def check() -> None:
-        guard.check_source(request.headers.get("Host"), request.headers.get("Origin"))
-        if request.endpoint not in open_endpoints:
-            guard.check_token(request.headers.get("Authorization"))
+        headers = request.headers
+        needs_token = request.endpoint not in open_endpoints
+        g.trusted = translation.check_access(
+            guard, needs_token, headers.get("Host"), headers.get("Origin"), headers.get("Authorization")
+        )
 
     _register_routes(app, service)
     _register_errors(app)
@@ -67,13 +69,15 @@ def _register_routes(app: Flask, service: Service) -> None:
 def _view(route: Route, service: Service) -> Callable[..., Response]:
     def view(**path: str) -> Response:
         # A fault in reading is raised to the handlers below; the framework's own are among them.
-        answer = dispatch.answer(service, route, _read_request(route, path, service.config.max_body_bytes))
+        answer = dispatch.answer(
+            service, route, _read_request(route, path, service.config.max_body_bytes if g.trusted else 0)
+        )
         return _write_response(answer)
 
     return view
 
 
-def _read_request(route: Route, path: Mapping[str, str], max_body_bytes: int) -> ApiRequest:
+def _read_request(route: Route, path: Mapping[str, str], max_inflated: int) -> ApiRequest:
     headers = request.headers
     return translation.read_request(
         route,
@@ -84,7 +88,7 @@ def _read_request(route: Route, path: Mapping[str, str], max_body_bytes: int) ->
         headers.get("Content-Encoding", ""),
         headers.get("Inference-Header-Content-Length"),
         headers.get("Content-Type", ""),
-        max_body_bytes,
+        max_inflated,
     )
 
 

@@ -13,13 +13,18 @@ from pocketserve_wire import ApiError, ErrorCode
 
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _LEVEL = 1
+_STEP = 64 * 1024
+
+MAX_MEMBERS = 64
+"""Members of one gzip body: each costs time, also one that holds nothing."""
 
 
 def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | memoryview:
     """Undo a request's Content-Encoding.
 
     Args:
-        limit: inflated bytes above which the body is refused; no more than that is ever held.
+        limit: inflated bytes above which the body is refused; no more than that is ever held. With 0 nothing is
+            inflated.
 
     Raises:
         ApiError: UNSUPPORTED_ENCODING, BODY_TOO_LARGE or INVALID_REQUEST.
@@ -33,6 +38,8 @@ def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | memo
             ErrorCode.UNSUPPORTED_ENCODING,
             f"Unsupported compression type {coding[:40]!r}; use gzip or deflate",
         )
+    if not limit:
+        raise ApiError(ErrorCode.UNSUPPORTED_ENCODING, "a compressed body is read only with the token; send it plain")
     try:
         return _inflate(body, zlib.MAX_WBITS if coding == "deflate" else _GZIP_WBITS, limit)
     except zlib.error as error:
@@ -41,22 +48,23 @@ def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | memo
 
 def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytes:
     parts: list[bytes] = []
-    left = limit
-    while True:
+    rest, left = memoryview(body), limit
+    # A gzip file may have several members.
+    for _ in range(MAX_MEMBERS if wbits == _GZIP_WBITS else 1):
         decoder = zlib.decompressobj(wbits)
-        part = decoder.decompress(body, left + 1)
-        left -= len(part)
-        if left < 0:
-            raise ApiError(ErrorCode.BODY_TOO_LARGE, f"the inflated body exceeds {limit} bytes (max_body_bytes)")
-        parts.append(part)
+        while rest and not decoder.eof:
+            step = rest[:_STEP]  # zlib copies what it is given beyond a member's end
+            part = decoder.decompress(step, left + 1)
+            left -= len(part)
+            if left < 0:
+                raise ApiError(ErrorCode.BODY_TOO_LARGE, f"the inflated body exceeds {limit} bytes (max_body_bytes)")
+            parts.append(part)
+            rest = rest[len(step) - len(decoder.unused_data) :]
         if not decoder.eof:
             raise zlib.error("it ends too early")
-        body = decoder.unused_data
-        if not body or wbits != _GZIP_WBITS:  # a gzip file may have several members
-            break
-    if body:
-        raise zlib.error("bytes follow its end")
-    return b"".join(parts)
+        if not rest:
+            return b"".join(parts)
+    raise zlib.error(f"bytes follow its end, or it has more than {MAX_MEMBERS} members")
 
 
 def choose_coding(accept_encoding: str | None) -> str | None:

@@ -1,25 +1,27 @@
 """waitress's connections, made patient with honest peers only, and its I/O loop without a clock of its own.
 
 A neighbour that opens connections and says nothing, or asks and never reads, must not keep others out, hold a thread,
-or hold more memory than one answer and :data:`MAX_UNREAD`.
+or hold more memory than one answer and :data:`MAX_UNREAD`. A stranger, who has not shown the token, gets one answer
+for a connection and gives way to newcomers at any time (``docs/adr/0030-strangers.md``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import socket
 import struct
 import time
+from operator import attrgetter
 from typing import Any, Final
 
 from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser
 from waitress.server import TcpWSGIServer
 from waitress.task import WSGITask
 
-from pocketserve.security import Guard
 from pocketserve.transports.http.body import MAX_JOINED, Body, Part, Placed
-from pocketserve_wire import ApiError
+from pocketserve.transports.http.parser import Parser
 from pocketserve_wire.records import dataclass
 
 MAX_UNREAD: Final = 64 * 1024
@@ -30,6 +32,25 @@ MIN_PROGRESS: Final = 64 * 1024
 
 RESCAN_S: Final = 1.0
 """While there is traffic, how often all connections are looked through."""
+
+MAX_STRANGERS: Final = 128
+"""Connections of strangers: their headers and bodies take at most 36 KiB each."""
+
+ACCEPTS: Final = 16
+"""Newcomers that are taken in before connections are read again."""
+
+ACCEPT_AGAIN_S: Final = 1.0
+"""How long nobody is taken in after the system had no descriptor left."""
+
+MAX_LINGERING: Final = 16
+"""Connections that are drained at a time; the oldest is closed for one more."""
+
+MAX_DRAINED: Final = 128 * 1024 * 1024
+"""Bytes of a refused body that are read and thrown away, so that the client gets to read why it was refused."""
+
+log = logging.getLogger(__name__)
+
+_scratch = bytearray(256 * 1024)
 
 _RESET = struct.pack("ii", 1, 0)
 
@@ -42,16 +63,18 @@ class Patience:
         stranger: without the token, since it was opened or answered last; bytes alone win no time.
         idle: with the token, since something was sent or answered last.
         reader: with answers that the client does not take.
+        lingering: after the last answer, while a refused body is still coming.
     """
 
     stranger: float = 10.0
     idle: float = 120.0
     reader: float = 10.0
+    lingering: float = 5.0
 
     @property
     def shortest(self) -> float:
         """What comes into being at any moment ends this much later at the soonest."""
-        return min(self.stranger, self.idle, self.reader)
+        return min(self.stranger, self.idle, self.reader, self.lingering)
 
 
 DEFAULT_PATIENCE: Final = Patience()
@@ -81,19 +104,20 @@ class Channel(HTTPChannel):  # type: ignore[misc]
     """One connection; it knows when it has earned no more patience.
 
     Attributes:
-        guard: set for each server by a subclass.
         proven: a request carried the token.
+        lingering: the last answer was sent, and what still comes is thrown away until the client ends.
     """
 
-    guard: Guard
+    server: Server
+    requests: list[Parser]
     task_class = Task
-    proven = False
+    proven = lingering = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._quiet_since = time.monotonic()
         self._unread_since: float | None = None
-        self._taken = 0
-        self._parked = False
+        self._taken = self._drained = 0
+        self._parked = self._refused = False
         super().__init__(*arguments, **options)
 
     @property
@@ -101,21 +125,33 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         """Whether a request is being answered, or an answer is not sent yet."""
         return bool(self.requests) or self.total_outbufs_len > 0
 
+    @property
+    def gives_way(self) -> bool:
+        """Whether a newcomer may have its place."""
+        return not (self.proven and self.busy)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether bytes came that will be read in this turn of the loop: it may be about to show the token."""
+        return not self.lingering and self.readable() and self._has_input()
+
     def deadline(self, patience: Patience) -> float:
         """The monotonic clock's time at which it is to be closed; infinite while the server itself is at work."""
         since = self._unread_since
         if since is not None and self.total_outbufs_len:
             return since + patience.reader
+        if self.lingering:
+            return self._quiet_since + patience.lingering
         if self.requests:
             return math.inf
         return self._quiet_since + (patience.idle if self.proven else patience.stranger)
 
-    def rank(self) -> tuple[bool, float]:
-        """Who gives way first: strangers before others, and of those the one that was quiet for longest."""
-        return self.proven, self._quiet_since
+    @property
+    def rank(self) -> tuple[bool, bool, bool, float]:
+        """Who gives way first: the refused, idle strangers, busy ones, others; of these who was quiet for longest."""
+        return self.proven, not self.lingering, self.busy, self._quiet_since
 
-    def has_input(self) -> bool:
-        """Whether bytes came that were not read yet."""
+    def _has_input(self) -> bool:
         try:
             return bool(self.socket.recv(1, socket.MSG_PEEK))
         except OSError:
@@ -126,15 +162,59 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         if self.socket is not None:
             if self.total_outbufs_len:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self.handle_close()
+            self.end()
+
+    def end(self) -> None:
+        """Close, whatever may still come."""
+        self.lingering = False
+        self.server.lingering.pop(self, None)
+        super().handle_close()
+
+    def handle_close(self) -> None:
+        """Close, unless what still comes must be read first: the peer's answer would be lost to a reset."""
+        if not self.lingering:
+            super().handle_close()
+
+    def readable(self) -> bool:
+        """Whether bytes are wanted."""
+        return self.lingering or bool(super().readable())
+
+    def _linger(self) -> bool:
+        """Begin to throw away what comes, if anything may; the client sees that the answer was the last."""
+        if not (self._refused or self._has_input()):
+            return False
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        self.close_when_flushed = False
+        self.lingering, self._quiet_since = True, time.monotonic()
+        self.server.linger(self)
+        return True
+
+    def _drain(self) -> None:
+        try:
+            count = self.socket.recv_into(_scratch)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        self._drained += count
+        if not count or self._drained > MAX_DRAINED:
+            self.end()
 
     def may_begin(self) -> bool:
         """Whether the next request may begin; if not, it is begun when the client has read."""
+        self.proven = self.proven or self.requests[0].trusted
         with self.outbuf_lock:
             self._parked = self.total_outbufs_len > MAX_UNREAD
             return not self._parked
 
     def handle_write(self) -> None:
+        if self.close_when_flushed:
+            self._flush_exception(self._flush_some)
+            if not (self.total_outbufs_len or self.will_close) and self._linger():
+                return
         super().handle_write()
         with self.outbuf_lock:
             resumes = self._parked and self.connected and self.total_outbufs_len <= MAX_UNREAD
@@ -144,6 +224,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]
             self.server.task_dispatcher.add_task(self)
 
     def handle_read(self) -> None:
+        if self.lingering:
+            self._drain()
+            return
         if self._incoming() is None:
             super().handle_read()
         body = self._incoming()
@@ -169,24 +252,17 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 
     def received(self, data: bytes | Placed) -> bool:
         taken: bool = super().received(data)
-        self._look_for_token(self.request)  # of a request whose body is still coming
+        request: Parser | None = self.request  # whose body is still coming
+        if request is not None and request.trusted:
+            self.proven = True
         if self.proven:
             self._quiet_since = time.monotonic()
         return taken
 
     def service(self) -> None:
-        self._look_for_token(self.requests[0])
+        self._refused = self.requests[0].error is not None
         super().service()
         self._quiet_since = time.monotonic()
-
-    def _look_for_token(self, request: HTTPRequestParser | None) -> None:
-        if self.proven or request is None or not request.headers_finished:
-            return
-        try:
-            self.guard.check_token(request.headers.get("AUTHORIZATION"))
-        except ApiError:
-            return
-        self.proven = True
 
     def _flush_some(self, do_close: bool = True) -> bool:
         before = self.total_outbufs_len
@@ -210,32 +286,82 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
     Attributes:
         patience: set for each server by a subclass.
         most: connections at a time.
+        lingering: those that were refused and are still sending, the oldest first.
     """
 
     patience: Patience
     most: int
     _scanned = -math.inf
     _scan_at = -math.inf
+    _accept_at = -math.inf
+    _starved = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.lingering: dict[Channel, None] = {}
+        super().__init__(*arguments, **options)
 
     def readable(self) -> bool:
         """Whether a newcomer would be taken in: there is room, or somebody to give way."""
+        if not self.accepting or time.monotonic() < self._accept_at:
+            return False
         channels = self.active_channels
-        return self.accepting and (len(channels) < self.most or not all(channel.busy for channel in channels.values()))
+        return len(channels) < min(self.most, MAX_STRANGERS) or any(c.gives_way for c in channels.values())
 
     def handle_accept(self) -> None:
-        gives_way = None
-        if len(self.active_channels) >= self.most:
-            gives_way = self._idlest()
-            if gives_way is None:  # those that are not busy have just sent something, which is read first
-                return
-        super().handle_accept()
-        # Not before: the newcomer would get the descriptor, and with it an event that was meant for the other.
-        if gives_way is not None:
-            gives_way.reset()
+        """Take in some newcomers, each for a free place or for somebody who gives way."""
+        channels = list(self.active_channels.values())
+        strangers = [channel for channel in channels if not channel.proven]
+        free = max(0, min(self.most - len(channels), MAX_STRANGERS - len(strangers)))
+        # One of those with the token only goes for a newcomer that nobody else makes room for.
+        accepts = ACCEPTS if strangers else min(ACCEPTS, free + 1)
+        candidates = sorted((c for c in strangers or channels if c.gives_way), key=attrgetter("rank"))
+        # Who has just sent something may be about to show the token, and is read first.
+        others = (channel for channel in candidates if not channel.speaks)
+        leaving: list[Channel] = []
+        for place in range(accepts):
+            gives_way = next(others, None) if place >= free else None
+            if (place >= free and gives_way is None) or not self._accept():
+                break
+            if gives_way is not None:
+                leaving.append(gives_way)
+        # Not before: a newcomer would get the descriptor, and with it an event that was meant for the other.
+        for channel in leaving:
+            channel.reset()
+
+    def _accept(self) -> bool:
+        """Take in one newcomer; whether there was one."""
+        try:
+            accepted = self.accept()
+        except OSError as error:
+            self._accept_at = time.monotonic() + ACCEPT_AGAIN_S
+            if not self._starved:
+                log.warning("no connection can be accepted, trying again: %s", error.strerror)
+            self._starved = True
+            return False
+        if accepted is None:
+            return False
+        self._starved = False
+        connection, address = accepted
+        try:
+            self.set_socket_options(connection)
+            self.channel_class(self, connection, address, self.adj, map=self._map)
+        except OSError:  # it is gone already
+            connection.close()
+        return True
+
+    def linger(self, channel: Channel) -> None:
+        """Count a connection that is drained; the one that is for longest ends for one too many."""
+        self.lingering[channel] = None
+        if len(self.lingering) > MAX_LINGERING:
+            next(iter(self.lingering)).end()
 
     def add_task(self, task: Any) -> None:
         if task.may_begin():
             super().add_task(task)
+
+    def pull_trigger(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # the loop is being woken already
+            super().pull_trigger()
 
     def rest(self) -> float | None:
         """Close what has run out of patience; seconds that the I/O loop may then sleep, None for as long as it likes.
@@ -248,8 +374,9 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             self._scanned, self._scan_at = now, self._scan(now)
         else:
             self._scan_at = min(self._scan_at, self._scanned + self.patience.shortest)
+        wake_at = min(self._scan_at, self._accept_at) if self._accept_at > now else self._scan_at
         # poll counts in milliseconds and cuts: one more, or it would return early and often.
-        return None if self._scan_at == math.inf else max(0.0, self._scan_at - now) + 0.001
+        return None if wake_at == math.inf else max(0.0, wake_at - now) + 0.001
 
     def _scan(self, now: float) -> float:
         nearest = math.inf
@@ -260,7 +387,3 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             else:
                 nearest = min(nearest, deadline)
         return nearest
-
-    def _idlest(self) -> Channel | None:
-        idle = [channel for channel in self.active_channels.values() if not channel.busy]
-        return next((channel for channel in sorted(idle, key=Channel.rank) if not channel.has_input()), None)

@@ -63,10 +63,14 @@ def create_front(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
         if target.route.answer not in FAST or target.head:
             return fallback(environ, start_response)
         try:
-            guard.check_source(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"))
-            if not target.route.open:
-                guard.check_token(environ.get("HTTP_AUTHORIZATION"))
-            request = _read_request(environ, target, service.config.max_body_bytes)
+            trusted = translation.check_access(
+                guard,
+                not target.route.open,
+                environ.get("HTTP_HOST"),
+                environ.get("HTTP_ORIGIN"),
+                environ.get("HTTP_AUTHORIZATION"),
+            )
+            request = _read_request(environ, target, service.config.max_body_bytes if trusted else 0)
         except Exception as error:
             answer = dispatch.failure(error, f"{method} {path}")
         else:
@@ -81,7 +85,7 @@ def _path(environ: Environ) -> str:
     return raw if raw.isascii() else raw.encode("latin-1").decode("utf-8", errors="replace")
 
 
-def _read_request(environ: Environ, target: dispatch.Target, max_body_bytes: int) -> ApiRequest:
+def _read_request(environ: Environ, target: dispatch.Target, max_inflated: int) -> ApiRequest:
     query: str = environ.get("QUERY_STRING", "")
     return translation.read_request(
         target.route,
@@ -91,7 +95,7 @@ def _read_request(environ: Environ, target: dispatch.Target, max_body_bytes: int
         environ.get("HTTP_CONTENT_ENCODING", ""),
         environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH"),
         environ.get("CONTENT_TYPE", ""),
-        max_body_bytes,
+        max_inflated,
     )
 
 

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from waitress.adjustments import Adjustments
-from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.task import ErrorTask, ThreadedTaskDispatcher
 
 from pocketserve.api.messages import error_response
 from pocketserve.config import Config
 from pocketserve.security import Guard
-from pocketserve.transports.http.body import Body, Placed
 from pocketserve.transports.http.connections import DEFAULT_PATIENCE, Channel, Patience, Server
 from pocketserve.transports.http.front import WsgiApp
+from pocketserve.transports.http.parser import Parser
 from pocketserve.transports.http.translation import status_line
-from pocketserve.transports.listener import bind
+from pocketserve.transports.listener import affordable, bind
 from pocketserve_wire import ApiError, ErrorCode, limits
 
-MAX_STRANGERS_BODY = 64 * 1024
-"""Bytes of a body that are taken before it is known who sends them."""
+SHARE = 0.6
+"""Of the files that may be open for connections, the part for HTTP; the rest is the socket's."""
 
 _WAITRESS_CODES = {
     400: ErrorCode.INVALID_REQUEST,
     413: ErrorCode.BODY_TOO_LARGE,
     431: ErrorCode.HEADERS_TOO_LARGE,
     501: ErrorCode.NOT_IMPLEMENTED,
+    505: ErrorCode.NOT_IMPLEMENTED,
 }
 
 
@@ -58,51 +60,6 @@ class _JsonErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
         self.write(body)
 
 
-class _Parser(HTTPRequestParser):  # type: ignore[misc]
-    """Refuses strangers before it takes their bodies.
-
-    Small bodies are taken first and refused by the application, which keeps the connection: a client that is still
-    sending when the connection is closed may never see why.
-
-    Attributes:
-        guard: set for each server by a subclass.
-        refusal: why the request was refused.
-    """
-
-    guard: Guard
-    refusal: ApiError | None = None
-
-    def parse_header(self, header_plus: bytes) -> None:
-        try:
-            super().parse_header(header_plus)
-        except ValueError:  # waitress lets those of urlsplit("http://[") and int("9" * 5000) through
-            raise ParsingError("the request line or the Content-Length is invalid") from None
-        if self.chunked or self.content_length > MAX_STRANGERS_BODY:
-            self._refuse_strangers()
-        if not self.chunked and 0 < self.content_length < self.adj.max_request_body_size:
-            self.body_rcv = Body(self.content_length, self._json_length())
-
-    def received(self, data: bytes | Placed) -> int:
-        taken: int = super().received(data)
-        if self.error is not None:
-            self.expect_continue = False  # waitress would ask for the body of what it has refused
-        return taken
-
-    def _json_length(self) -> int:
-        """As the header says. It is checked by the application: here it only decides where memory begins."""
-        text = self.headers.get("INFERENCE_HEADER_CONTENT_LENGTH", "")
-        return int(text) if text.isdecimal() and len(text) < 20 else 0
-
-    def _refuse_strangers(self) -> None:
-        headers = self.headers
-        try:
-            self.guard.check_source(headers.get("HOST"), headers.get("ORIGIN"))
-            self.guard.check_token(headers.get("AUTHORIZATION"))
-        except ApiError as error:
-            self.refusal = error
-            raise ParsingError("refused") from None
-
-
 class _Adjustments(Adjustments):  # type: ignore[misc]
     """waitress looks up the host that it would listen on, even if it is given a socket; of ``*`` it knows all."""
 
@@ -111,8 +68,8 @@ class _Adjustments(Adjustments):  # type: ignore[misc]
 
 def _server_class(guard: Guard, patience: Patience, most: int) -> type[Server]:
     """waitress takes its parts from classes, so each server needs classes of its own."""
-    parser = type("GuardedParser", (_Parser,), {"guard": guard})
-    parts = {"error_task_class": _JsonErrorTask, "parser_class": parser, "guard": guard}
+    parser = type("GuardedParser", (Parser,), {"guard": guard})
+    parts = {"error_task_class": _JsonErrorTask, "parser_class": parser}
     channel = type("GuardedChannel", (Channel,), parts)
     return type("PatientServer", (Server,), {"channel_class": channel, "patience": patience, "most": most})
 
@@ -130,8 +87,16 @@ class _GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
             idle = len(self.threads) - self.active_count
             grow = len(self.queue) >= idle and len(self.threads) < self._most
         if grow:
-            self.set_thread_count(len(self.threads) + 1)
+            with contextlib.suppress(RuntimeError):  # no thread to be had: those that are there will come to it
+                self.set_thread_count(len(self.threads) + 1)
         super().add_task(task)
+
+    def start_new_thread(self, target: Callable[..., None], thread_no: int) -> None:
+        try:
+            super().start_new_thread(target, thread_no)
+        except RuntimeError:
+            self.threads.discard(thread_no)  # waitress counts it before it is there
+            raise
 
 
 class HttpServer:
@@ -166,7 +131,8 @@ class HttpServer:
         )
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting is our queue's normal state
         self._map: dict[int, Any] = {}
-        self._server = _server_class(guard, patience, config.max_connections)(
+        most = affordable(config.max_connections, SHARE, "max_connections")
+        self._server = _server_class(guard, patience, most)(
             app,
             map=self._map,
             _sock=listener,
@@ -183,7 +149,7 @@ class HttpServer:
             asyncore.loop(timeout=self._server.rest(), map=self._map, use_poll=True, count=1)
         self._server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
         for channel in list(self._server.active_channels.values()):
-            channel.handle_close()
+            channel.end()
         with self._ending:
             self._closed = True
             self._server.close()

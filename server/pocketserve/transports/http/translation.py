@@ -7,8 +7,28 @@ from functools import cache
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route
+from pocketserve.security import Guard
 from pocketserve.transports.http import compression
+from pocketserve_wire import ApiError
 from pocketserve_wire.oip import parse_json_length
+
+
+def check_access(
+    guard: Guard, needs_token: bool, host: str | None, origin: str | None, authorization: str | None
+) -> bool:
+    """Decide from the headers whether a request may pass; returns whether it has the token.
+
+    Raises:
+        ApiError: HOST_REFUSED, ORIGIN_REFUSED or UNAUTHORIZED.
+    """
+    guard.check_source(host, origin)
+    try:
+        guard.check_token(authorization)
+    except ApiError:
+        if needs_token:
+            raise
+        return False
+    return True
 
 
 def read_request(
@@ -19,14 +39,17 @@ def read_request(
     encoding: str,
     json_length: str | None,
     content_type: str,
-    max_body_bytes: int,
+    max_inflated: int,
 ) -> ApiRequest:
     """Check and decode what came; header values are as they were sent.
+
+    Args:
+        max_inflated: bytes of an inflated body at most; 0 where the token is missing, and nothing is inflated.
 
     Raises:
         ApiError: a fault of the encoding, the query or the JSON length, looked for in this order.
     """
-    body = compression.inflate(body, encoding, max_body_bytes)
+    body = compression.inflate(body, encoding, max_inflated)
     return ApiRequest(
         path=path,
         query=dispatch.parse_query(query.decode(errors="replace")),

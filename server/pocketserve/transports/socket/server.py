@@ -14,7 +14,7 @@ from pocketserve import __version__
 from pocketserve.config import Config
 from pocketserve.places import Places
 from pocketserve.service import Service
-from pocketserve.transports.listener import bind
+from pocketserve.transports.listener import affordable, bind
 from pocketserve.transports.socket.errands import Errands
 from pocketserve.transports.socket.patience import Patience
 from pocketserve.transports.socket.watcher import Watcher
@@ -34,6 +34,9 @@ STRANGERS: Final = 8
 BACKLOG: Final = 64
 ACCEPT_AGAIN_S: Final = 1.0
 """How long no connection is taken after the system had no descriptor left for one."""
+
+SHARE: Final = 0.4
+"""Of the files that may be open for connections, the part for the socket; the rest is HTTP's."""
 
 INCOMING: Final = 4
 """Connections whose bodies may all be as large as they may be and on their way at once; see ``incoming``."""
@@ -81,10 +84,10 @@ class SocketServer:
         self.errands = Errands(self.watcher, self.workers)
         self.strangers: dict[Stranger, None] = {}
         self.lingering: dict[Lingering, None] = {}
-        self._most = config.socket_connections
+        self._most = affordable(config.socket_connections, SHARE, "socket_connections")
         self._connections: set[Connection] = set()
         self._changed = threading.Condition()
-        self._draining = self.stopped = False
+        self._draining = self.stopped = self._starved = False
         self._thread = threading.Thread(target=self.watcher.run, name="pocketserve-socket-watcher", daemon=True)
 
     @functools.cached_property
@@ -110,10 +113,13 @@ class SocketServer:
         except OSError as error:
             if self._draining:
                 return
-            log.warning("a connection could not be accepted: %s", error.strerror)
+            if not self._starved:
+                log.warning("no connection can be accepted, trying again: %s", error.strerror)
+            self._starved = True
             self.watcher.set_time(self, time.monotonic() + ACCEPT_AGAIN_S)
             return
         else:
+            self._starved = False
             self._meet(connection)
         self.watcher.arm(self._listener.fileno())
 

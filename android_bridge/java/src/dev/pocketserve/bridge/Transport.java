@@ -14,8 +14,8 @@ public enum Transport {
     HTTP,
     /**
      * The socket, and HTTP where nothing listens on the socket's port. A server that fails to prove itself on the
-     * socket is never asked by HTTP. Any app may take the HTTP port while the server is dead and would get the token, so
-     * a client that has one only does this after {@link PocketServe.Builder#httpFallback}.
+     * socket is never asked by HTTP. Any app may take the HTTP port while the server is dead and would get the token,
+     * so a client that has one only does this after {@link PocketServe.Builder#httpFallback}.
      */
     AUTO
 }

@@ -1,0 +1,65 @@
+"""Triton's model configuration, as far as a model here has one: what its clients read before they ask.
+
+The fields are those of ``model_config.proto`` in its JSON form; Triton's HTTP front writes 64-bit integers as numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pocketserve.engine.running import Running
+from pocketserve.repository.scan import ModelEntry
+from pocketserve.tasks.picture_input import picture_shape
+from pocketserve.tensors import TensorSpec
+from pocketserve_wire import DATATYPES
+
+MAX_BATCH_SIZE = 1024
+"""Rows of one request, for clients that ask; here a request's size bounds them. As many as ``max_batch`` may be."""
+
+BACKENDS = {"onnx": "onnxruntime", "savedmodel": "tensorflow", "torchscript": "pytorch"}
+"""Triton's names of what runs a kind of model; the others have none there."""
+
+NO_FORMAT = "FORMAT_NONE"
+PICTURE_TASKS = frozenset({"image-classification", "image-segmentation", "object-detection", "pose-estimation"})
+
+
+def model_config(entry: ModelEntry, running: Running) -> dict[str, Any]:
+    """Describe a loaded version as Triton's ``GET /v2/models/NAME/config`` does."""
+    model, kind = running.model, running.model.version.kind.name
+    inputs, outputs = model.inputs.specs, model.outputs.specs
+    batched = all(not spec.open and spec.shape[:1] == (-1,) for spec in (*inputs, *outputs))
+    named = model.task.name in PICTURE_TASKS
+    labels = entry.manifest.labels
+    config: dict[str, Any] = {
+        "name": entry.name,
+        "platform": model.platform,
+        "backend": BACKENDS.get(kind, kind),
+        "version_policy": {"all": {}},
+        "max_batch_size": MAX_BATCH_SIZE if batched else 0,
+        "input": [_tensor(spec, batched) | {"format": _format(spec) if named else NO_FORMAT} for spec in inputs],
+        "output": [_tensor(spec, batched) | {"label_filename": labels or ""} for spec in outputs],
+        "instance_group": [{"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}],
+        "default_model_filename": model.version.path.name,
+        "parameters": {"runtime": {"string_value": model.runtime}},
+    }
+    if running.lane.batches:
+        config["dynamic_batching"] = {}
+    if running.sequences is not None:
+        idle = int(entry.manifest.state.max_idle * 1e6)
+        config["sequence_batching"] = {"max_sequence_idle_microseconds": idle, "direct": {}}
+    return config
+
+
+def _tensor(spec: TensorSpec, batched: bool) -> dict[str, Any]:
+    dims = list(spec.shape[1:] if batched else spec.shape)
+    tensor = {"name": spec.name, "data_type": DATATYPES[spec.datatype].protobuf_name, "dims": dims or [1]}
+    return tensor if dims else tensor | {"reshape": {"shape": []}}  # the protocol has no empty dims
+
+
+def _format(spec: TensorSpec) -> str:
+    """How a picture lies in an input; Triton's own image client asks for it."""
+    try:
+        _, channels_first = picture_shape(spec)
+    except ValueError:
+        return NO_FORMAT
+    return "FORMAT_NCHW" if channels_first else "FORMAT_NHWC"

@@ -1,0 +1,164 @@
+"""``pocketserve trust``: which code of models may run on this device."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
+from pocketserve.cli.local import is_model_path, open_local
+from pocketserve.cli.output import print_json, print_table, printable
+from pocketserve.config import STATE_VARIABLE, load_config
+
+if TYPE_CHECKING:
+    from pocketserve.repository.scan import ModelEntry, VersionEntry
+    from pocketserve.service import Service
+    from pocketserve.trust.code import CodePart
+    from pocketserve.trust.store import TrustStore
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """The command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "trust",
+        help="let the code of a model run",
+        description="Shows which files of a model are code, and asks whether they may run. Their hashes are kept in "
+        "the state folder; a file that changes asks again. Code runs with your rights: it can read, change and send "
+        "whatever you can.",
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL|PATH", help="a model of the models folder, or a path of one")
+    parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL")
+    parser.add_argument(
+        "--version",
+        dest="model_version",
+        metavar="NAME",
+        help="one version only; also one whose kind is data, but whose file would act, is trusted as a whole then",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--list", action="store_true", help="show what is trusted")
+    parser.add_argument("--revoke", action="store_true", help="trust the model no longer")
+    parser.add_argument("--state-dir", metavar="DIR", help="the state folder of a server that has another than yours")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the code of a model and keep the owner's consent; or list or revoke what was given."""
+    if options.state_dir:
+        os.environ[STATE_VARIABLE] = options.state_dir
+    if options.list or options.revoke:
+        from pocketserve.trust.store import TrustStore  # late, as the service
+
+        store = TrustStore(load_config({}).state_dir)
+        return _revoke(store, options) if options.revoke else _list(store, options.json)
+    if not options.model:
+        options.parser.error("name a model, or give --list")
+    service, name, version = open_local(options.model, options.models_dir)
+    try:
+        return _trust(service, name, options.model_version or version, options)
+    finally:
+        service.close()
+
+
+def _trust(service: Service, name: str, version: str | None, options: argparse.Namespace) -> int:
+    from pocketserve.runtimes.base import ModelLoadError
+    from pocketserve.trust.store import check_writers, embedded_code
+
+    entry = service.entry(name)
+    if version is not None and version not in entry.versions:
+        raise CommandError(f"{name!r} has no version {version!r}; it has {', '.join(entry.versions) or 'none'}")
+    versions = [entry.versions[version]] if version is not None else list(entry.versions.values())
+    try:
+        parts = _parts(entry, versions, named=version is not None)
+        new = [part for part in parts if part.digest not in embedded_code().values()]
+        check_writers(part.path for part in new)
+    except ModelLoadError as error:
+        raise CommandError(f"{name}: {error}") from None
+    consents = service.trust.consents()
+    known = {part.key for part in new if part.key in consents and consents[part.key].digest == part.digest}
+    missing = [part for part in new if part.key not in known]
+    if not options.json:
+        _show(name, parts, missing)
+    if missing and not options.yes and not _asked():
+        print("Nothing is trusted that was not before.")
+        return EXIT_FAILED
+    if missing:
+        service.trust.add(name, missing)
+    if options.json:
+        print_json([_as_json(part, added=part in missing) for part in parts])
+    elif missing:
+        print(f"Trusted. `pocketserve trust --revoke {printable(options.model)}` takes it back.")
+    return EXIT_DONE
+
+
+def _parts(entry: ModelEntry, versions: Sequence[VersionEntry], *, named: bool) -> list[CodePart]:
+    """The code of some versions. One that is named and has none is meant as a whole."""
+    from pocketserve.trust.code import code_of, whole_version
+
+    parts = {part.key: part for version in versions for part in code_of(entry, version)}
+    if named and not parts:
+        parts = {part.key: part for part in map(whole_version, versions)}
+    return list(parts.values())
+
+
+def _show(name: str, parts: Sequence[CodePart], missing: Sequence[CodePart]) -> None:
+    if not parts:
+        print(f"{printable(name)} holds no code: there is nothing to trust.")
+        return
+    rows = [[part.name, part.effect, part.digest[:16], "asked" if part in missing else "trusted"] for part in parts]
+    print_table(["CODE", "WHAT IT DOES", "SHA-256", ""], rows)
+    if missing:
+        print("\nIt runs with your rights: it can read, change and send whatever you can.")
+
+
+def _asked() -> bool:
+    if not sys.stdin.isatty():
+        raise CommandError("nobody can be asked here; look at the files, and add --yes if you trust who made them")
+    try:
+        return input("Do you trust who made it? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+def _as_json(part: CodePart, *, added: bool) -> dict[str, Any]:
+    return {"name": part.name, "key": part.key, "sha256": part.digest, "effect": part.effect, "added": added}
+
+
+def _list(store: TrustStore, as_json: bool) -> int:
+    consents = store.consents()
+    if as_json:
+        print_json([{"key": key, **asdict(consent)} for key, consent in consents.items()])
+    elif not consents:
+        print("No code is trusted but that of the embedded models.")
+    else:
+        days = [time.strftime("%Y-%m-%d", time.localtime(one.given)) for one in consents.values()]
+        rows = [[one.model, key, one.digest[:16], day] for (key, one), day in zip(consents.items(), days, strict=True)]
+        print_table(["MODEL", "CODE", "SHA-256", "SINCE"], rows)
+    return EXIT_DONE
+
+
+def _revoke(store: TrustStore, options: argparse.Namespace) -> int:
+    """Take back what was given to a model by its name, or to what lies at or below a path."""
+    from pocketserve.repository.files import key_of
+
+    if not options.model:
+        options.parser.error("name the model to revoke")
+    consents = store.consents()
+    keys = [key for key, consent in consents.items() if consent.model == options.model]
+    if "/" in options.model or (not keys and is_model_path(options.model)):
+        path = key_of(Path(options.model))
+        keys = [key for key in consents if key == path or key.startswith((f"{path}/", f"{path}#"))]
+    if not keys:
+        raise CommandError(f"nothing of {options.model!r} is trusted; `pocketserve trust --list` shows what is")
+    store.remove(keys)
+    if options.json:
+        print_json(keys)
+    else:
+        print(f"No longer trusted: {', '.join(map(printable, keys))}")
+    return EXIT_DONE

@@ -1,0 +1,1 @@
+"""What the server keeps between its runs, in small files of the state folder."""

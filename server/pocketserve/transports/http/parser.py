@@ -1,0 +1,125 @@
+"""Requests as waitress parses them, stricter: strangers send little, and what can be read in two ways is refused.
+
+A stranger is whoever sends a request without the token. It gets one answer for one connection, sends no more than
+:data:`MAX_STRANGERS_BODY`, and nothing that it sends behind its request is parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from waitress.parser import HTTPRequestParser, ParsingError
+from waitress.utilities import BadRequest, Error
+
+from pocketserve.security import Guard
+from pocketserve.transports.http.body import Body, Placed
+from pocketserve.transports.http.chunked import ChunkedBody
+from pocketserve_wire import ApiError
+
+MAX_STRANGERS_BODY: Final = 4096
+"""Bytes of a body without the token: the messages of pairing have a seventh of it."""
+
+TLS_HANDSHAKE: Final = b"\x16"
+"""First byte of every TLS connection (RFC 8446, section 5.1)."""
+
+_TRANSFER_ENCODING = re.compile(rb"^transfer-encoding:(.*)$", re.IGNORECASE | re.MULTILINE)
+
+
+class VersionNotSupported(Error):  # type: ignore[misc]  # waitress has no types
+    """A version of HTTP that is not spoken here."""
+
+    code = 505
+    reason = "HTTP Version Not Supported"
+
+
+class Parser(HTTPRequestParser):  # type: ignore[misc]
+    """One request.
+
+    Attributes:
+        guard: set for each server by a subclass.
+        trusted: its header has the token.
+        refusal: why the request was refused before its body was taken.
+    """
+
+    guard: Guard
+    trusted = False
+    refusal: ApiError | None = None
+    error: Error | None
+    body_rcv: Body | ChunkedBody | None
+    completed: bool
+    empty: bool
+    _fault: Error | None = None
+
+    def received(self, data: bytes | Placed) -> int:
+        """Take bytes; returns how many of them need no further look."""
+        if self.body_rcv is None and not self.header_plus and data[:1] == TLS_HANDSHAKE:  # type: ignore[index]
+            self.error, self.completed = BadRequest("this port speaks HTTP without TLS; use http://"), True
+            return len(data)
+        taken: int = super().received(data)
+        if self.empty:
+            self.error, self.empty = BadRequest("the request line is missing"), False
+        if self.error is not None:
+            self.error = self._fault or self.error
+            self.expect_continue = False  # waitress would ask for the body of what it has refused
+        last = self.completed and (self.error is not None or not self.trusted)
+        return len(data) if last else taken
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Read the header, and decide what is to become of the body."""
+        try:
+            super().parse_header(header_plus)
+        except ValueError:  # waitress lets those of urlsplit("http://[") and int("9" * 5000) through
+            raise ParsingError("the request line or the Content-Length is invalid") from None
+        self._refuse_doubtful(header_plus)
+        self._read_connection()
+        if self.proxy_scheme or self.proxy_netloc:
+            self.headers["HOST"] = self.proxy_netloc  # RFC 9112, section 3.2.2: what the request line says holds
+        try:
+            self.guard.check_token(self.headers.get("AUTHORIZATION"))
+            self.trusted = True
+        except ApiError as error:
+            self._restrict(error)
+        if self.chunked:
+            self.body_rcv = ChunkedBody(self.adj.max_request_body_size)
+        elif 0 < self.content_length < self.adj.max_request_body_size:
+            self.body_rcv = Body(self.content_length, self._json_length())
+        if self.body_rcv is None:
+            self.expect_continue = False  # there is nothing to go on with
+
+    def _refuse_doubtful(self, header_plus: bytes) -> None:
+        """Refuse a header that two servers could read differently (RFC 9112, sections 2.3, 5.2, 6.1 and 6.3)."""
+        if self.version not in ("", "1.0", "1.1"):
+            self._fault = VersionNotSupported(f"HTTP/{self.version}; use HTTP/1.1")
+            raise ParsingError("refused")
+        if b"\r\n " in header_plus or b"\r\n\t" in header_plus:
+            raise ParsingError("a header's value goes on in another line")
+        if "TRANSFER_ENCODING" in self.headers:
+            raise ParsingError("Transfer-Encoding needs HTTP/1.1")
+        if self.chunked:
+            codings = b",".join(_TRANSFER_ENCODING.findall(header_plus)).split(b",")
+            if "CONTENT_LENGTH" in self.headers or len(codings) != 1:
+                raise ParsingError("Content-Length beside Transfer-Encoding, or two transfer codings")
+
+    def _read_connection(self) -> None:
+        """Leave what waitress looks for alone in a ``Connection`` header that lists more."""
+        options = {option.strip(" \t") for option in self.headers.get("CONNECTION", "").lower().split(",")}
+        if len(options) > 1:
+            self.headers["CONNECTION"] = next((known for known in ("close", "keep-alive") if known in options), "")
+
+    def _restrict(self, error: ApiError) -> None:
+        """Give a stranger its answer and no more."""
+        self.headers["CONNECTION"] = "close"
+        if not self.chunked and self.content_length <= MAX_STRANGERS_BODY:
+            return
+        self.refusal = error
+        try:
+            self.guard.check_source(self.headers.get("HOST"), self.headers.get("ORIGIN"))
+        except ApiError as foreign:
+            self.refusal = foreign
+        raise ParsingError("refused")
+
+    def _json_length(self) -> int:
+        """As the header says. It is checked by the application: here it only decides where memory begins."""
+        text = self.headers.get("INFERENCE_HEADER_CONTENT_LENGTH", "")
+        return int(text) if text.isdecimal() and len(text) < 20 else 0

@@ -1,0 +1,129 @@
+"""Which parts of a model are code, and what identifies each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pocketserve.repository.files import content_digest, key_of
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.tflite_delegates import find_library, library_digest
+from pocketserve.tasks.facts import ModelFacts
+from pocketserve.trust.reading import read_regular
+from pocketserve_wire.records import dataclass
+
+TASK_FILE = "task.py"
+MAX_MODULES = 256
+_OPTIONS = {"torch": ("function", "arguments", "weights"), "tflite": ("delegate", "delegate_options")}
+"""Keys of a version's table that decide what its code does."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodePart:
+    """One thing that an owner is asked about.
+
+    Attributes:
+        key: its absolute path, or what else it is known by.
+        name: for people.
+        digest: SHA-256 of the content, in hexadecimal digits.
+        effect: when it runs.
+        path: the file or folder; None for options, and for a library that the system's loader finds.
+    """
+
+    key: str
+    name: str
+    digest: str
+    effect: str
+    path: Path | None
+
+
+def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
+    """Find the code that loading a version would run.
+
+    A version with ``trust = true`` in its manifest is code as a whole: so its author says.
+
+    Raises:
+        ModelLoadError: a file of it cannot be read.
+    """
+    parts: list[CodePart] = []
+    kind, options = version.kind.name, version.options
+    if kind == "torch":
+        parts += _modules(version.path, f"runs when version {version.name} is loaded, with the modules beside it")
+    elif kind == "pt2":
+        parts.append(_file(version.path, f"runs the code in it when version {version.name} is loaded"))
+    elif options.get("trust") is True:
+        parts.append(whole_version(version))
+    if isinstance(options.get("delegate"), str):
+        parts += _delegate(version)
+    task = task_file(entry, version)
+    if task is not None:
+        parts += _modules(task, "prepares inputs and answers, in the server")
+    if parts and (told := {key: options[key] for key in _OPTIONS.get(kind, ()) if key in options}):
+        parts.append(_option_part(version, told))
+    return list({part.key: part for part in reversed(parts)}.values())[::-1]
+
+
+def may_hold_code(entry: ModelEntry, version: VersionEntry) -> bool:
+    """Tell whether :func:`code_of` finds anything; no file is read."""
+    return (
+        version.kind.name in ("torch", "pt2")
+        or version.options.get("trust") is True
+        or isinstance(version.options.get("delegate"), str)
+        or task_file(entry, version) is not None
+    )
+
+
+def whole_version(version: VersionEntry) -> CodePart:
+    """Describe a version of a kind that is data as code: its framework would let it act.
+
+    Raises:
+        ModelLoadError: a file of it cannot be read.
+    """
+    path = version.path
+    effect = f"may read and write files when version {version.name} is loaded or run"
+    return CodePart(key_of(path), path.name, content_digest(version), effect, path)
+
+
+def task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
+    """Return the ``task.py`` that would be used; None where there is none."""
+    if entry.manifest.task not in (None, "custom"):
+        return None
+    return ModelFacts(entry, version, (), ()).beside(TASK_FILE)
+
+
+def _modules(main: Path, effect: str) -> Iterator[CodePart]:
+    """A Python file, and those in its folder, which it may import."""
+    files = sorted(path for path in main.parent.rglob("*.py") if path != main and path.is_file())
+    if len(files) > MAX_MODULES:
+        raise ModelLoadError(
+            f"the folder of {main.name} holds {len(files)} Python files, more than {MAX_MODULES}; move the model into "
+            "a folder of its own"
+        )
+    yield _file(main, effect)
+    for path in files:
+        yield _file(path, f"can be imported by {main.name}", path.relative_to(main.parent).as_posix())
+
+
+def _file(path: Path, effect: str, name: str = "") -> CodePart:
+    digest = hashlib.sha256(read_regular(path)).hexdigest()
+    return CodePart(key_of(path), name or path.name, digest, effect, path)
+
+
+def _delegate(version: VersionEntry) -> Iterator[CodePart]:
+    name = str(version.options["delegate"])
+    path = find_library(name, version.path.resolve().parent)
+    effect = f"is native code that version {version.name} loads"
+    if path is None:
+        yield CodePart(f"library:{name}", name, library_digest(name), f"{effect}, where the system finds it", None)
+    elif path.exists():
+        yield _file(path, effect)
+
+
+def _option_part(version: VersionEntry, told: dict[str, object]) -> CodePart:
+    text = json.dumps(told, sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    key = f"{key_of(version.path)}#{version.name}"
+    return CodePart(key, f"[versions.{version.name}]", digest, f"options for its code: {text}", None)

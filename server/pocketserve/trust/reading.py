@@ -1,0 +1,95 @@
+"""Code as it was hashed: read once, compared with what the owner trusted, and run from those bytes.
+
+A file that is replaced between the look at it and its use is never run: nothing opens it a second time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import os
+import shlex
+import threading
+from collections.abc import Set
+from pathlib import Path
+
+from pocketserve.plain_files import open_plain
+from pocketserve.runtimes.base import ModelLoadError
+
+MAX_BYTES = 4 << 30
+"""Of one file of code; an exported program holds its weights."""
+
+_copying = threading.Lock()
+
+
+def read_code(path: Path, trusted: Set[str], original: Path | None = None) -> bytes:
+    """Read a file of code.
+
+    Args:
+        trusted: SHA-256 of what the owner trusts, in lower-case hexadecimal digits.
+        original: the owner's file that this one is a copy of.
+
+    Raises:
+        ModelLoadError: it is not trusted, or cannot be read.
+    """
+    content = read_regular(path)
+    if hashlib.sha256(content).hexdigest() not in trusted:
+        raise ModelLoadError(not_trusted(original or path, f"{path.name} is code that is not trusted"))
+    return content
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a regular file whole.
+
+    Raises:
+        ModelLoadError: it is none, is too large, or cannot be read.
+    """
+    try:
+        with open_plain(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES:
+                raise ModelLoadError(f"{path.name} is larger than {MAX_BYTES >> 30} GiB")
+            return file.read(size)
+    except OSError as error:
+        raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from None
+
+
+def private_copy(path: Path, trusted: Set[str]) -> Path:
+    """Copy a trusted library to where nobody else writes, for loaders that want a path.
+
+    The copy lives as long as the process; the same content is copied once.
+
+    Raises:
+        ModelLoadError: it is not trusted, cannot be read, or there is no place for it.
+    """
+    content = read_code(path, trusted)
+    try:
+        with _copying:
+            target = _copies() / hashlib.sha256(content).hexdigest() / path.name
+            if not target.exists():
+                target.parent.mkdir(mode=0o700)
+                target.write_bytes(content)
+    except OSError as error:
+        raise ModelLoadError(f"{path.name} cannot be copied to be loaded: {error.strerror or error}") from None
+    return target
+
+
+def not_trusted(path: Path, why: str) -> str:
+    """Write the sentence for code, or for a file that may be code, without its owner's consent.
+
+    Args:
+        path: the model's file or folder.
+        why: such as ``m.savedmodel has the operator ReadFile``.
+    """
+    return f"{why}; `pocketserve trust {shlex.quote(str(path))}` shows what it may do, and asks for your consent"
+
+
+@functools.cache
+def _copies() -> Path:
+    import shutil  # late: few models have one
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp(prefix="pocketserve-code-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

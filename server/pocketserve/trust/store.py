@@ -1,0 +1,159 @@
+"""What the owner of this device said may run: SHA-256 hashes in the state folder, outside of every models folder."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pocketserve.repository.files import Stamp, content_digest, key_of, stamp
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.state.json_store import JsonStore
+from pocketserve.trust.ownership import foreign_writer
+from pocketserve.trust.reading import not_trusted
+from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from pocketserve.trust.code import CodePart
+
+FILE_NAME = "trusted.json"
+MAX_RECORDS = 4096
+EMBEDDED = Path(__file__).with_name("embedded.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """The owner's word on one part of a model.
+
+    Attributes:
+        digest: SHA-256 of what was looked at.
+        model, name: for people.
+        given: when, in seconds since 1970.
+    """
+
+    digest: str
+    model: str
+    name: str
+    given: float
+
+
+class TrustStore:
+    """Consents by what they are about. Only ``pocketserve trust`` adds any: no request over the network can.
+
+    Args:
+        state_dir: the state folder.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / FILE_NAME
+        self._store = JsonStore(self._path, _parse, asdict, MAX_RECORDS)
+
+    def check(self, entry: ModelEntry, version: VersionEntry) -> frozenset[str]:
+        """Return the hashes of the code that may run with a version.
+
+        Raises:
+            ModelLoadError: there is code that is not trusted, changed since, or could have been written by others.
+        """
+        from pocketserve.trust.code import code_of  # late: a server that has loaded no model does not hold it
+
+        parts = code_of(entry, version)
+        embedded = frozenset(embedded_code().values())
+        foreign = [part for part in parts if part.digest not in embedded]
+        consents = self._store.entries()
+        for part in foreign:
+            _check_consent(entry, version, part, consents.get(part.key))
+        check_writers(part.path for part in foreign)
+        trusted = {part.digest for part in parts}
+        consent = consents.get(key_of(version.path))
+        if consent is not None and consent.digest not in trusted and content_digest(version) == consent.digest:
+            check_writers([version.path])
+            trusted.add(consent.digest)
+        return frozenset(trusted)
+
+    def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
+        """Say why code would not run, as far as that shows without reading it; None where nothing speaks against it."""
+        from pocketserve.trust.code import may_hold_code, task_file  # late, as above
+
+        if not may_hold_code(entry, version) or f"{entry.name}/{version.path.name}" in embedded_code():
+            return None
+        consents = self._store.entries()
+        paths = [version.path, task_file(entry, version)]
+        if any(path is not None and key_of(path) in consents for path in paths) or "delegate" in version.options:
+            return None
+        return not_trusted(_folder(entry, version), "it holds code that is not trusted")
+
+    def consents(self) -> Mapping[str, Consent]:
+        """Return all consents by key."""
+        return self._store.entries()
+
+    def add(self, model: str, parts: Iterable[CodePart]) -> None:
+        """Keep the owner's consent.
+
+        Raises:
+            OSError: the state folder cannot be written.
+        """
+        given = {part.key: Consent(part.digest, model, part.name, time.time()) for part in parts}
+        self._store.change(lambda consents: consents.update(given))
+
+    def remove(self, keys: Collection[str]) -> None:
+        """Take consent back.
+
+        Raises:
+            OSError: the state folder cannot be written.
+        """
+
+        def update(consents: dict[str, Consent]) -> None:
+            for key in keys:
+                consents.pop(key, None)
+
+        self._store.change(update)
+
+    def stamp(self) -> Stamp:
+        """Return what changes with every consent."""
+        return stamp([self._path])
+
+
+@functools.cache
+def embedded_code() -> Mapping[str, str]:
+    """Return the hashes of the code in the embedded demo models by ``MODEL/FILE``.
+
+    It is part of this package, as its own modules are, and trusted with it.
+    """
+    known: dict[str, str] = json.loads(EMBEDDED.read_text(encoding="utf-8"))
+    return known
+
+
+def check_writers(paths: Iterable[Path | None]) -> None:
+    """Refuse code that somebody else could have written.
+
+    Raises:
+        ModelLoadError: one can be written by others, or lies below a folder that can.
+    """
+    fault = foreign_writer(*(path for path in paths if path is not None))
+    if fault is not None:
+        raise ModelLoadError(f"its code is not run: {fault}")
+
+
+def _check_consent(entry: ModelEntry, version: VersionEntry, part: CodePart, consent: Consent | None) -> None:
+    if consent is None:
+        raise ModelLoadError(not_trusted(_folder(entry, version), f"{part.name} is code that is not trusted"))
+    if consent.digest != part.digest:
+        raise ModelLoadError(not_trusted(_folder(entry, version), f"{part.name} changed since it was trusted"))
+
+
+def _folder(entry: ModelEntry, version: VersionEntry) -> Path:
+    """What to name to the command: the model's own folder, or its file among others."""
+    return entry.folder if entry.folder.name == entry.name else version.path
+
+
+def _parse(value: Any) -> Consent | None:
+    if not isinstance(value, Mapping) or not isinstance(value.get("digest"), str):
+        return None
+    given = value.get("given")
+    when = float(given) if isinstance(given, int | float) else 0.0
+    return Consent(value["digest"], str(value.get("model", "")), str(value.get("name", "")), when)

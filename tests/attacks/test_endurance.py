@@ -1,0 +1,133 @@
+"""Killed, restarted, loaded and unloaded under load: every answer is right or a clear refusal, and nothing stays."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from conftest import Server, StartServer
+from framed import ClosedError
+from pocketserve_client import Client, ServerError
+from soaking import note, rounds
+
+pytestmark = pytest.mark.live
+
+ROW = [5.1, 3.5, 1.4]
+PEERS = 3
+LIMIT_S = 60.0
+MORE_MEMORY = 32 * 2**20
+"""What allocators may keep: a leak of a file of 20 kB a load would show."""
+
+
+class Seen:
+    """What requests came to, counted over threads."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+        self._changed = threading.Condition()
+
+    def add(self, outcome: str) -> None:
+        """Count one."""
+        with self._changed:
+            self.counts[outcome] += 1
+            self._changed.notify_all()
+
+    def wait(self, outcome: str, count: int) -> None:
+        """Wait until so many came to it."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.counts[outcome] >= count, LIMIT_S), self.counts
+
+
+@contextmanager
+def asking(ask: Callable[[], str]) -> Iterator[Seen]:
+    """Ask from several threads all the time; counts what came."""
+    ends, seen = threading.Event(), Seen()
+
+    def run() -> None:
+        while not ends.is_set():
+            seen.add(ask())
+
+    threads = [threading.Thread(target=run) for _ in range(PEERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+
+
+def value_of(server: Server) -> float:
+    """The answer of the model that is asked all the time, over the socket."""
+    with server.connect() as peer:
+        answer = peer.call("POST /predictions/petals", b"[5.1,3.5,1.4]")
+        assert answer.status == 200, answer.document
+        return float(answer.document["predictions"][0]["value"])
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(rounds(10, 50), marks=pytest.mark.soak)])
+def test_kills_under_load(kills: int, new_server: StartServer, models_copy: Path) -> None:
+    """An answer that came is right, and the next server serves at once, whatever the last one was doing."""
+    state, total = models_copy.parent / "state", Counter[str]()
+    expected = None
+    for _ in range(kills):
+        server = new_server(models_copy, "--state-dir", str(state), "--load", "petals")
+        expected = expected or value_of(server)
+
+        def ask(server: Server = server, expected: float = expected) -> str:
+            try:
+                return "right" if value_of(server) == expected else "wrong"
+            except (OSError, ClosedError):
+                return "cut off"
+
+        with asking(ask) as seen:
+            seen.wait("right", 20)
+            server.process.kill()
+            server.process.wait(LIMIT_S)
+        total += seen.counts
+    assert total["wrong"] == 0 and total["right"] >= 20 * kills
+    assert not list(state.glob("trial-*")) and not list(state.glob("tmp*"))
+    note("kill -9 under load", f"{kills}: {total['right']} answers, {total['wrong']} wrong")
+
+
+def resident_bytes(server: Server) -> int:
+    """What the server holds now."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("loads", [40, pytest.param(rounds(300, 2000), marks=pytest.mark.soak)])
+def test_loads_and_unloads_under_load(loads: int, new_server: StartServer, models_copy: Path) -> None:
+    """While a model comes and goes, each request is answered rightly or told that the model is not there."""
+    server = new_server(models_copy)
+    expected = value_of(server)
+
+    def ask() -> str:
+        with server.connect() as peer:
+            answer = peer.call("POST /predictions/petals", b"[5.1,3.5,1.4]")
+        if answer.status == 200:
+            return "right" if answer.document["predictions"][0]["value"] == expected else "wrong"
+        return "away" if answer.code in ("MODEL_NOT_FOUND", "MODEL_NOT_READY") else f"{answer.code}"
+
+    with Client(server.url, server.token) as client, asking(ask) as seen:
+        before = 0
+        for number in range(loads):
+            client.unload("petals")
+            client.load("petals")
+            if number == loads // 4:
+                before = resident_bytes(server)
+        grown = resident_bytes(server) - before
+    assert set(seen.counts) <= {"right", "away"} and seen.counts["right"] > 0
+    assert grown < MORE_MEMORY
+    with pytest.raises(ServerError, match="not found"), Client(server.url, server.token) as client:
+        client.predict("nothing", ROW)
+    note("loads and unloads under load", f"{loads}: {seen.counts.total()} answers, 0 wrong, {grown / 2**20:+.1f} MiB")
+    assert server.stop() == 0

@@ -1,0 +1,192 @@
+"""Apps without the token, against HTTP: they may not keep others out, fill the memory, or keep the server busy."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, Server, StartServer
+from http_running import LONG, WAIT_S, Running, Start, ask, http_servers, is_closed, send, until
+from pocketserve.transports.http.connections import MAX_STRANGERS, Patience
+
+PATIENT = Patience(LONG, LONG, LONG, LONG)
+HEALTH = b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+BOMB = gzip.compress(bytes(60_000_000))
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with http_servers() as begin:
+        yield begin
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What comes until the connection ends."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while data := connection.recv(65536):
+            received += data
+    return received
+
+
+def push(connection: socket.socket, data: bytes) -> None:
+    """Send what the system takes at once."""
+    connection.setblocking(False)
+    with suppress(OSError):
+        connection.send(data)
+
+
+def flood(running: Running, stack: ExitStack, count: int, data: bytes) -> None:
+    for _ in range(count):
+        push(stack.enter_context(running.connect()), data)
+
+
+def test_without_the_token_one_request_a_connection_is_looked_at(start: Start) -> None:
+    running = start(PATIENT)
+    with running.connect() as stranger:
+        stranger.sendall(HEALTH * 400)
+        answer = everything(stranger)
+    assert answer.count(b"HTTP/1.1 200 OK") == 1 and b"Connection: close\r\n" in answer
+    assert running.asked == ["/v2/health/live"]
+
+
+def test_a_burst_of_pipelined_requests_costs_one_each(start: Start) -> None:
+    running = start(PATIENT)
+    with ExitStack() as stack:
+        flood(running, stack, 140, HEALTH * 4000)
+        with running.connect() as honest:
+            assert ask(honest, "/honest").endswith(b"hello")
+            assert ask(honest, "/honest").endswith(b"hello")
+        assert running.asked.count("/v2/health/live") <= 140
+
+
+def test_strangers_that_are_answered_give_way(start: Start) -> None:
+    """All places are taken by strangers whose requests hold all threads; the newcomer has the token."""
+    running = start(PATIENT, most=4)
+    with ExitStack() as stack:
+        for _ in range(4):
+            send(stack.enter_context(running.connect()), "/wait", token=None)
+        until(lambda: len(running.asked) == 4)
+        honest = stack.enter_context(running.connect())
+        send(honest, "/")
+        until(lambda: any(channel.proven for channel in running.channels))
+        assert len(running.channels) <= 4
+        running.release.set()
+        assert honest.recv(65536).endswith(b"hello")
+
+
+def test_strangers_never_have_more_places_than_theirs(start: Start) -> None:
+    running = start(PATIENT, most=MAX_STRANGERS + 8)
+    with ExitStack() as stack:
+        friend = stack.enter_context(running.connect())
+        assert ask(friend).endswith(b"hello")
+        for _ in range(MAX_STRANGERS + 40):
+            stack.enter_context(running.connect())
+        with running.connect() as honest:
+            assert ask(honest).endswith(b"hello")
+            assert sum(not channel.proven for channel in running.channels) <= MAX_STRANGERS
+        assert ask(friend).endswith(b"hello")
+
+
+def test_empty_lines_are_no_requests(start: Start) -> None:
+    running = start(PATIENT)
+    with running.connect() as stranger:
+        push(stranger, b"\r\n\r\n" * 100_000)
+        stranger.settimeout(WAIT_S)
+        assert everything(stranger).startswith(b"HTTP/1.0 400 ")
+    assert running.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/v2/health/live", b"415", b"UNSUPPORTED_ENCODING"),
+        ("/", b"415", b"UNSUPPORTED_ENCODING"),
+        ("/pairing/begin", b"415", b"UNSUPPORTED_ENCODING"),
+        ("/pairing/finish", b"415", b"UNSUPPORTED_ENCODING"),
+        ("/v2", b"401", b"UNAUTHORIZED"),
+        ("/predictions/petals", b"401", b"UNAUTHORIZED"),
+    ],
+)
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
+@pytest.mark.live
+def test_without_the_token_no_body_is_inflated(server: Server, path: str, status: bytes, code: bytes, coding: str):
+    method = "POST" if path.startswith("/p") else "GET"
+    body = gzip.compress(bytes(2_000_000))
+    assert len(body) < 4096
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: {coding}\r\nContent-Length: {len(body)}"
+    with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as stranger:
+        stranger.sendall(head.encode() + b"\r\n\r\n" + body)
+        answer = everything(stranger)
+    assert answer.split(b" ", 2)[1] == status and code in answer
+
+
+@pytest.mark.live
+def test_a_bodiless_request_may_name_a_coding(server: Server) -> None:
+    """tritonclient leaves the header in its caller's dict."""
+    with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as stranger:
+        stranger.sendall(HEALTH[:-2] + b"Content-Encoding: gzip\r\n\r\n")
+        assert everything(stranger).startswith(b"HTTP/1.1 200 OK")
+
+
+def resident(pid: int, name: str) -> int:
+    """A figure of a process's memory in bytes, from /proc."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+@pytest.mark.live
+@pytest.mark.alone
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+@pytest.mark.parametrize("attack", ["gzip", "pipelined", "idle", "slow"])
+def test_a_flood_without_the_token_takes_little_memory(new_server: StartServer, attack: str) -> None:
+    server = new_server(MODELS)
+    assert server.call("GET", "/v2/models").status_code == 200
+    before = resident(server.process.pid, "VmHWM:")
+    length = f"Content-Length: {len(BOMB)}\r\n\r\n".encode()
+    data = {
+        "gzip": b"POST /pairing/begin HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: gzip\r\n" + length + BOMB,
+        "pipelined": HEALTH * 4000,
+        "idle": b"",
+        "slow": b"GET / HTTP/1.1\r\nX: " + b"x" * 30_000,
+    }[attack]
+    with ExitStack() as stack:
+        for _ in range(300):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), WAIT_S))
+            push(connection, data)
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as honest:
+                send(honest, "/v2/models", server.token)
+                assert honest.recv(4096).startswith(b"HTTP/1.1 200 OK")
+    assert resident(server.process.pid, "VmHWM:") - before <= 20_000_000
+
+
+def test_a_refused_stranger_still_gets_its_answer(start: Start) -> None:
+    """The body is larger than all buffers on the way, and is sent to its end before the answer is read."""
+    running = start(PATIENT)
+    body = bytes(1 << 20)
+    with running.connect() as stranger:
+        stranger.sendall(b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (64 * len(body)))
+        for _ in range(64):
+            stranger.sendall(body)
+        assert everything(stranger).startswith(b"HTTP/1.1 401 ")
+    assert running.asked == []
+    until(lambda: running.channels == [])
+
+
+def test_drained_connections_are_few_and_end(start: Start) -> None:
+    running = start(PATIENT)
+    with ExitStack() as stack:
+        refused = [stack.enter_context(running.connect()) for _ in range(40)]
+        for connection in refused:
+            connection.sendall(b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5000\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 401 ")
+        until(lambda: len(running.channels) <= 16)
+        running.hurry(Patience(LONG, LONG, LONG, 0.05))
+        assert all(is_closed(connection) for connection in refused)
+        until(lambda: running.channels == [])

@@ -1,0 +1,285 @@
+"""Somebody writes to the files of a model that is being asked: the server lives, and no number is another one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import CALL_TIMEOUT_S, MODELS, Server, start_server
+from pocketserve_client import Client
+
+pytestmark = pytest.mark.live
+
+DIGITS = MODELS / "digits"
+HEAD = (DIGITS / "model.toml").read_text().partition("[versions")[0].replace('default_version = "tflite"\n', "")
+INPUT = {"image": np.random.default_rng(3).random((1, 8, 8, 1), dtype=np.float32)}
+THREADS = 3
+ANSWERS = 10
+"""Of each thread, after the files were written to."""
+
+Files = Mapping[str, bytes]
+"""Content by name relative to the model's folder."""
+
+
+def read_all(names: Mapping[str, str]) -> Files:
+    """Files of the embedded model, by the names that they get here."""
+    found = {}
+    for name, source in names.items():
+        path = DIGITS / source
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                found[(Path(name) / file.relative_to(path)).as_posix() if path.is_dir() else name] = file.read_bytes()
+    return found
+
+
+def embedded(**names: str) -> Callable[[Path], Files]:
+    """Files of the embedded model under their own names."""
+    return lambda _: read_all({source: source for source in names.values()})
+
+
+def external_onnx(folder: Path) -> Files:
+    """The embedded ONNX model with its weights in a file beside it."""
+    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    model = onnx.load(DIGITS / "digits.onnx")
+    onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=1024)
+    return {name: (folder / name).read_bytes() for name in ("m.onnx", "weights.bin")}
+
+
+def state_dict(folder: Path) -> Files:
+    """The embedded PyTorch model with weights as ``torch.save`` writes them."""
+    import torch
+
+    from pocketserve.runtimes.safetensors import read_safetensors
+
+    tensors = read_safetensors(DIGITS / "weights.safetensors")
+    torch.save({name: torch.from_numpy(array.copy()) for name, (_, array) in tensors.items()}, folder / "weights.pt")
+    return {**read_all({"model.py": "model.py"}), "weights.pt": (folder / "weights.pt").read_bytes()}
+
+
+def hdf5(folder: Path) -> Files:
+    """The embedded Keras model in the older format."""
+    import keras
+
+    keras.models.load_model(DIGITS / "digits.keras", compile=False).save(folder / "m.h5")
+    return {"m.h5": (folder / "m.h5").read_bytes()}
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way to keep a model.
+
+    Attributes:
+        version: its table in the manifest.
+        files: makes its files.
+        kept: those that nobody writes to: the code, which is no data.
+    """
+
+    version: str
+    files: Callable[[Path], Files]
+    kept: tuple[str, ...] = ()
+
+
+CODE = ("model.py",)
+FORMATS = {
+    "tflite": Format('file = "digits.tflite"', embedded(a="digits.tflite")),
+    "tflite-plain": Format('file = "digits.tflite"\nxnnpack = false', embedded(a="digits.tflite")),
+    "tflite-int8": Format('file = "digits.int8.tflite"', embedded(a="digits.int8.tflite")),
+    "onnx": Format('file = "digits.onnx"', embedded(a="digits.onnx")),
+    "onnx-external": Format('file = "m.onnx"', external_onnx),
+    "torchscript": Format('file = "digits.ts"', embedded(a="digits.ts")),
+    "ptl": Format('file = "digits.ptl"', embedded(a="digits.ptl")),
+    "torch-safetensors": Format(
+        'file = "model.py"\nweights = "weights.safetensors"', embedded(a="model.py", b="weights.safetensors"), CODE
+    ),
+    "torch-state-dict": Format('file = "model.py"\nweights = "weights.pt"', state_dict, CODE),
+    "pt2": Format('file = "digits.pt2"\ntrust = true', embedded(a="digits.pt2")),
+    "executorch": Format('file = "digits.pte"', embedded(a="digits.pte")),
+    "keras": Format('file = "digits.keras"', embedded(a="digits.keras")),
+    "h5": Format('file = "m.h5"', hdf5),
+    "savedmodel": Format('file = "savedmodel"', embedded(a="savedmodel")),
+    "tfjs": Format('file = "tfjs"', embedded(a="tfjs")),
+}
+MARKS: dict[str, Any] = {
+    **dict.fromkeys(("onnx", "onnx-external"), pytest.mark.onnx),
+    **dict.fromkeys(
+        ("torchscript", "ptl", "torch-safetensors", "torch-state-dict", "pt2", "executorch"), pytest.mark.torch
+    ),
+    **dict.fromkeys(("keras", "h5", "savedmodel"), pytest.mark.tensorflow),
+    "tfjs": pytest.mark.tfjs,
+}
+EVERY = [pytest.param(name, marks=MARKS.get(name, ())) for name in FORMATS]
+
+
+def flipped(content: bytes) -> bytes:
+    """Other bytes, of the same size."""
+    return np.bitwise_xor(np.frombuffer(content, np.uint8), 0x35).tobytes()
+
+
+def copy_over(files: Mapping[Path, bytes]) -> None:
+    """What ``cp`` does with the very same files: shorten to nothing, then write; often, since that is quickly done."""
+    for _ in range(20):
+        for path, content in files.items():
+            path.write_bytes(content)
+
+
+def write_in_place(files: Mapping[Path, bytes]) -> None:
+    """What ``rsync --inplace`` does with other ones."""
+    for path, content in files.items():
+        with path.open("r+b") as file:
+            file.write(flipped(content))
+
+
+def shorten(files: Mapping[Path, bytes]) -> None:
+    """What is left of a copy that was broken off."""
+    for path in files:
+        os.truncate(path, 0)
+
+
+def replace(files: Mapping[Path, bytes]) -> None:
+    """What ``mv`` does, and every careful program."""
+    for path, content in files.items():
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.write_bytes(flipped(content))
+        fresh.replace(path)
+
+
+def delete(files: Mapping[Path, bytes]) -> None:
+    """What ``rm`` does."""
+    for path in files:
+        path.unlink()
+
+
+WAYS: dict[str, Callable[[Mapping[Path, bytes]], None]] = {
+    "same": copy_over,
+    "other": write_in_place,
+    "shorter": shorten,
+    "replaced": replace,
+    "deleted": delete,
+}
+
+
+class Asking:
+    """Threads that ask a model again and again, and hold each answer against the first.
+
+    Attributes:
+        wrong: answers with other numbers.
+        failed: what came instead of an answer.
+    """
+
+    def __init__(self, server: Server, model: str) -> None:
+        self._server, self._model = server, model
+        self._told = threading.Condition()
+        self._counts = [0] * THREADS
+        self._done = False
+        self.wrong = 0
+        self.failed: list[str] = []
+        with self._client() as client:
+            self._first = client.infer(model, INPUT)
+        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(THREADS)]
+
+    def __enter__(self) -> Asking:
+        for thread in self._threads:
+            thread.start()
+        self.await_more()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with self._told:
+            self._done = True
+        for thread in self._threads:
+            thread.join(CALL_TIMEOUT_S)
+
+    def await_more(self) -> None:
+        """Wait until every thread was answered a few times more, or something else came."""
+        with self._told:
+            wanted = [count + ANSWERS for count in self._counts]
+            self._told.wait_for(
+                lambda: self.failed or all(n >= w for n, w in zip(self._counts, wanted, strict=True)), CALL_TIMEOUT_S
+            )
+
+    def _client(self) -> Client:
+        return Client(self._server.url, self._server.token, timeout=CALL_TIMEOUT_S, reconnect=0.0)
+
+    def _ask(self, number: int) -> None:
+        with self._client() as client:
+            while not self._done and not self.failed:
+                try:
+                    answer = client.infer(self._model, INPUT)
+                except Exception as error:
+                    with self._told:
+                        self.failed.append(f"{type(error).__name__}: {error}")
+                        self._told.notify_all()
+                    return
+                same = answer.keys() == self._first.keys() and all(
+                    np.allclose(answer[name], first, rtol=1e-4, atol=1e-6) for name, first in self._first.items()
+                )
+                with self._told:
+                    self.wrong += not same
+                    self._counts[number] += 1
+                    self._told.notify_all()
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Files]:
+    """The files of a format, made once."""
+    made: dict[str, Files] = {}
+
+    def find(name: str) -> Files:
+        if name not in made:
+            made[name] = FORMATS[name].files(tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    """A server, and its models folder, which is empty at first."""
+    models = tmp_path_factory.mktemp("models")
+    server = start_server(tmp_path_factory.mktemp("server"), models, "--keep-alive", "0")
+    yield server, models
+    assert server.stop() == 0
+
+
+def lay(models: Path, name: str, files: Files) -> dict[Path, bytes]:
+    """Put a format's files there, as new ones; returns those that may be written to."""
+    folder = models / name
+    shutil.rmtree(folder, ignore_errors=True)
+    for file, content in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)
+    shutil.copy(DIGITS / "labels.txt", folder)
+    (folder / "model.toml").write_text(f"{HEAD}\n[versions.v]\n{FORMATS[name].version}\n")
+    return {folder / file: content for file, content in files.items() if file not in FORMATS[name].kept}
+
+
+def attack(server: Server, models: Path, name: str, way: str, files: Files) -> Asking:
+    """Load a format, ask it, and write to its files meanwhile."""
+    written = lay(models, name, files)
+    with Client(server.url, server.token, timeout=CALL_TIMEOUT_S) as client:
+        client.load(name)
+    with Asking(server, name) as asking:
+        WAYS[way](written)
+        asking.await_more()
+    return asking
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_served_stays_as_it_was(
+    served: tuple[Server, Path], contents: Callable[[str], Files], name: str, way: str
+) -> None:
+    """All answers are the first one, whatever happens to the files, until the model is loaded again."""
+    server, models = served
+    asking = attack(server, models, name, way, contents(name))
+    assert server.process.poll() is None, f"the server died ({server.process.returncode})"
+    assert (asking.failed, asking.wrong) == ([], 0)

@@ -1,0 +1,76 @@
+"""Whatever bytes come, a reader reads them or refuses them in its own words: no other error, no hang, no death."""
+
+from __future__ import annotations
+
+import random
+import signal
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from mutation import mutate
+from readers import READERS
+from soaking import note, rounds
+
+pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+
+SHORT, LONG = 150, rounds(1_500, 20_000)
+CPU_LIMIT_S = 20.0
+"""For one content of a few kilobytes: what takes longer does not end."""
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Raise where the block takes more of the processor's time than any content may."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"it took more than {CPU_LIMIT_S:g} s of the processor's time")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_good_contents_are_read(name: str, tmp_path: Path) -> None:
+    for content in READERS[name].corpus():
+        READERS[name].read(content, tmp_path)
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "length", [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.soak)]
+)
+def test_any_content_is_read_or_refused(name: str, length: int, tmp_path: Path) -> None:
+    reader = READERS[name]
+    corpus, source = reader.corpus(), random.Random(zlib.crc32(name.encode()))
+    refused = 0
+    for number in range(length):
+        content = mutate(source.choice(corpus), source, reader.words)
+        try:
+            with bounded():
+                reader.read(content, tmp_path)
+        except reader.refuses:
+            refused += 1
+        except Exception as error:
+            (tmp_path / "content").write_bytes(content)
+            pytest.fail(f"round {number}: {type(error).__name__}: {error}; the content lies in {tmp_path / 'content'}")
+    assert name in ("frames", "infer") or refused > 0
+    note(f"mutations, {name}", f"{length}: {refused} refused, no other error")
+
+
+def test_a_mutation_is_the_same_for_the_same_seed() -> None:
+    def some(seed: int) -> list[Any]:
+        source = random.Random(seed)
+        return [mutate(bytes(range(100)), source, (b"word",)) for _ in range(50)]
+
+    assert some(1) == some(1) != some(2)

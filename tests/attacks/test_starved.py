@@ -1,0 +1,89 @@
+"""A device that has no thread or no open file left: what is there goes on, and the end is orderly."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, Server, StartServer
+from http_running import WAIT_S, until
+from pocketserve_client import Client
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(sys.platform != "linux", reason="takes threads and files from another process by prlimit"),
+]
+
+
+@pytest.fixture
+def server(new_server: StartServer) -> Iterator[Server]:
+    running = new_server(MODELS)
+    assert running.call("GET", "/v2/models").status_code == 200
+    yield running
+    assert running.stop() == 0
+
+
+def allow(server: Server, what: int, most: int) -> None:
+    """Change one of the limits that the system puts on the server."""
+    hard = resource.prlimit(server.process.pid, what)[1]
+    resource.prlimit(server.process.pid, what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def take_threads(server: Server) -> None:
+    """Leave no room for another thread's stack."""
+    pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0])
+    allow(server, resource.RLIMIT_AS, (pages + 256) * resource.getpagesize())
+
+
+def take_files(server: Server) -> int:
+    """Leave no number for another open file; returns the limit that was."""
+    before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[0]
+    used = {int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")}
+    allow(server, resource.RLIMIT_NOFILE, next(number for number in range(len(used) + 1) if number not in used))
+    return before
+
+
+def request(server: Server, path: str) -> bytes:
+    proof = f"Authorization: Bearer {server.token}\r\n"
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{proof}\r\n".encode()
+
+
+def test_without_another_thread_requests_wait_for_those_that_are_there(server: Server) -> None:
+    with Client(server.url, server.token) as client, ExitStack() as stack:
+        client.open_pairing()
+        take_threads(server)
+        address = ("127.0.0.1", server.port)
+        connections = [stack.enter_context(socket.create_connection(address, WAIT_S)) for _ in range(8)]
+        for connection in connections:  # each holds its thread for a while
+            connection.sendall(request(server, "/pairing?wait_ms=100"))
+        for connection in connections:
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_without_another_thread_a_signal_still_drains(server: Server) -> None:
+    take_threads(server)
+    assert server.stop() == 0
+    assert "stopping: requests under way" in server.log.read_text()
+
+
+def test_without_another_file_the_listeners_rest(server: Server) -> None:
+    before = take_files(server)
+    with (
+        socket.create_connection(("127.0.0.1", server.port), WAIT_S) as http,
+        socket.create_connection(("127.0.0.1", server.socket_port), WAIT_S),
+    ):
+        http.sendall(request(server, "/v2"))
+        until(lambda: server.log.read_text().count("no connection can be accepted") >= 2)
+        allow(server, resource.RLIMIT_NOFILE, before)
+        assert http.recv(4096).startswith(b"HTTP/1.1 200 OK")
+    with server.connect() as peer:
+        assert peer.call("GET /v2").status == 200
+    log = server.log.read_text()
+    assert log.count("no connection can be accepted") == 2 and "Traceback" not in log

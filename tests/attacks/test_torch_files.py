@@ -1,0 +1,481 @@
+"""TorchScript and ``.ptl`` files that try to write or read files, by every spelling that PyTorch understands.
+
+Each attack is shown to work on PyTorch itself first (in a folder of its own), so that a test cannot pass because the
+attack is broken; then the runtime must refuse the file, and nothing may have been written, not even while it loaded.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch")
+
+from pocketserve.runtimes import ptl, torchscript  # noqa: E402
+from pocketserve.runtimes.base import ModelLoadError, ModelSource  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+WRITTEN = "written-by-a-model"
+SAVE = f'torch.save(x, "{WRITTEN}")'
+MAP = f'torch.from_file("{WRITTEN}", True, 10, dtype=6)'
+
+CLASS = """class Plain(Module):
+  __parameters__ = []
+  __buffers__ = []
+  training : bool
+  _is_full_backward_hook : Optional[bool]
+"""
+HEAD = """  def forward(self: __torch__.{name},
+    x: Tensor) -> Tensor:
+"""
+
+
+class Plain(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+Plain.__module__ = "__main__"
+
+Members = dict[str, bytes]
+Change = Callable[[Members], None]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def build(path: Path, change: Change, module: Any = None) -> Path:
+    """A scripted module's archive, changed member by member; source maps would not fit any more."""
+    script = torch.jit.script(module or Plain())
+    if path.suffix == ".ptl":
+        script._save_for_lite_interpreter(str(path))
+    else:
+        script.save(str(path))
+    with zipfile.ZipFile(path) as archive:
+        files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    members = {name: data for name, data in files.items() if not name.endswith(".debug_pkl")}
+    change(members)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(f"a/{name}", data)
+    return path
+
+
+def with_source(text: str, **more: str) -> Change:
+    def change(members: Members) -> None:
+        members["code/__torch__.py"] = text.encode()
+        members |= {f"code/{name}": source.encode() for name, source in more.items()}
+
+    return change
+
+
+def with_body(body: str, before: str = "", after: str = "") -> Change:
+    lines = "".join(f"    {line}\n" for line in body.split("\n"))
+    return with_source(before + CLASS + HEAD.format(name="Plain") + lines + after)
+
+
+def runs(path: Path) -> None:
+    """What PyTorch itself does with the file."""
+    with suppress(RuntimeError):  # it may fail once it has done it
+        torch.jit.load(str(path))(torch.ones(3))
+
+
+def refused(path: Path, match: str = "") -> None:
+    runtime = ptl.RUNTIME if path.suffix == ".ptl" else torchscript.RUNTIME
+    with pytest.raises(ModelLoadError, match=match):
+        runtime.open(ModelSource(path)).run({"x": np.ones(3, np.float32)})
+    assert not Path(WRITTEN).exists()
+
+
+def works_then_refused(path: Path, match: str = "is code, which is not run") -> None:
+    runs(path)
+    assert Path(WRITTEN).exists(), "the attack itself does not work: mend the test"
+    Path(WRITTEN).unlink()
+    refused(path, match)
+
+
+# --- Spellings within a method
+
+BODIES: Mapping[str, str] = {
+    "plain": f"_0 = {SAVE}\nreturn x",
+    "alias of torch": f't = torch\n_0 = t.save(x, "{WRITTEN}")\nreturn x',
+    "brackets": f'_0 = (torch).save(x, "{WRITTEN}")\nreturn x',
+    "ops": f'_0 = ops.aten.save(x, "{WRITTEN}")\nreturn x',
+    "alias of ops": f'a = ops.aten\n_0 = a.save(x, "{WRITTEN}")\nreturn x',
+    "alias of an alias": f'o = ops\na = o.aten\n_0 = a.save(x, "{WRITTEN}")\nreturn x',
+    "getattr": f'_0 = getattr(torch, "save")(x, "{WRITTEN}")\nreturn x',
+    "getattr of ops": f'_0 = getattr(ops.aten, "save")(x, "{WRITTEN}")\nreturn x',
+    "getattr twice": f'_0 = getattr(getattr(ops, "aten"), "save")(x, "{WRITTEN}")\nreturn x',
+    "concatenated": f'f = getattr(torch, "sa" "ve")\n_0 = f(x, "{WRITTEN}")\nreturn x',
+    "octal": f'_0 = getattr(torch, "\\163ave")(x, "{WRITTEN}")\nreturn x',
+    "alias of the function": f'f = torch.save\n_0 = f(x, "{WRITTEN}")\nreturn x',
+    "in a branch": f"if True:\n  _0 = {SAVE}\n  y = x\nelse:\n  y = x\nreturn y",
+    "in a branch by the input": f"if bool(torch.any(x)):\n  _0 = {SAVE}\n  y = x\nelse:\n  y = x\nreturn y",
+    "in a loop": f"for i in range(1):\n  _0 = {SAVE}\nreturn x",
+    "in a while": f"n = 0\nwhile torch.lt(n, 1):\n  _0 = {SAVE}\n  n = torch.add(n, 1)\nreturn x",
+    "forked": f"def inner() -> Tensor:\n  _0 = {SAVE}\n  return x\nf = fork(inner)\nreturn torch.wait(f)",
+    "forked twice": f"def outer() -> Tensor:\n  def inner() -> Tensor:\n    _0 = {SAVE}\n    return x\n"
+    "  f = fork(inner)\n  return torch.wait(f)\nf = fork(outer)\nreturn torch.wait(f)",
+    "mapped": f"y = {MAP}\nreturn torch.add(x, torch.size(y, 0))",
+    "mapped by an alias": f'm = torch\ny = m.from_file("{WRITTEN}", True, 10, dtype=6)\nreturn torch.copy_(y, y)',
+    "mapped by getattr": f'y = getattr(torch, "from_" "file")("{WRITTEN}", True, 10, dtype=6)\nreturn y',
+    "mapped, only its size used": f"n = torch.size({MAP}, 0)\nreturn torch.add(x, n)",
+    "behind a return": f"_0 = {SAVE}\nif True:\n  return x\nelse:\n  return x",
+    "within an expression": f"y = [{MAP}]\nreturn y[0]",
+    "within a tuple": f"a, b, = (x, {MAP})\nreturn b",
+    "within a dictionary": f'd = {{"a": {MAP}}}\nreturn d["a"]',
+    "within a comprehension": f"y = [{MAP} for i in range(1)]\nreturn y[0]",
+    "within an assertion": f"n = torch.size({MAP}, 0)\nassert torch.gt(n, 0)\nreturn x",
+    "within a conditional": f"y = {MAP} if True else x\nreturn y",
+    "behind a continued line": f'_0 = torch.\\\n  save(x, "{WRITTEN}")\nreturn x',
+    "behind a comment": f'_0 = (torch. # not a call\n  save)(x, "{WRITTEN}")\nreturn x',
+    "apart": f'_0 = torch  .  save  (x, "{WRITTEN}")\nreturn x',
+}
+
+
+@pytest.mark.parametrize("spelling", BODIES)
+def test_spellings_in_a_method(here: Path, spelling: str):
+    works_then_refused(build(here / "a.ts", with_body(BODIES[spelling])))
+
+
+# --- Other places of a program
+
+FUNCTION = f"def helper(x: Tensor) -> Tensor:\n  _0 = {SAVE}\n  return x\n"
+HELPER = f"""class Helper(Module):
+  __parameters__ = []
+  __buffers__ = []
+  def __getstate__(self: __torch__.Helper) -> Tensor:
+    return torch.ones([1])
+  def __setstate__(self: __torch__.Helper,
+    x: Tensor) -> NoneType:
+    _0 = {SAVE}
+    return None
+"""
+PLACES: Mapping[str, Change] = {
+    "a function beside the class": with_source(
+        FUNCTION + CLASS + HEAD.format(name="Plain") + "    return __torch__.helper(x)\n"
+    ),
+    "a function in another member": with_source(
+        CLASS + HEAD.format(name="Plain") + "    return __torch__.other.helper(x)\n", **{"__torch__/other.py": FUNCTION}
+    ),
+    "a member in another case": with_source(
+        CLASS + HEAD.format(name="Plain") + "    return __torch__.other.helper(x)\n", **{"__TORCH__/Other.PY": FUNCTION}
+    ),
+    "a method of another class": with_source(
+        "class Other:\n  a : int\n  def __init__(self: __torch__.Other) -> NoneType:\n    self.a = 1\n    return None\n"
+        f"  def go(self: __torch__.Other, x: Tensor) -> Tensor:\n    _0 = {SAVE}\n    return x\n"
+        + CLASS
+        + HEAD.format(name="Plain")
+        + "    o = __torch__.Other()\n    return (o).go(x, )\n"
+    ),
+    "the constructor of another class": with_source(
+        f"class Other:\n  a : int\n  def __init__(self: __torch__.Other, x: Tensor) -> NoneType:\n    _0 = {SAVE}\n"
+        "    self.a = 1\n    return None\n"
+        + CLASS
+        + HEAD.format(name="Plain")
+        + "    o = __torch__.Other(x)\n    return x\n"
+    ),
+    "the default of an argument": with_source(
+        CLASS + f"  def forward(self: __torch__.Plain,\n    x: Tensor,\n    y: Tensor={MAP}) -> Tensor:\n    return x\n"
+    ),
+    "a size as the default": with_source(
+        CLASS + f"  def forward(self: __torch__.Plain,\n    x: Tensor,\n    n: int=torch.size({MAP}, 0)) -> Tensor:\n"
+        "    return x\n"
+    ),
+    "the default by an alias": with_source(
+        CLASS + "  def forward(self: __torch__.Plain,\n    x: Tensor,\n"
+        f'    y: Tensor=getattr(torch, "from_" "file")("{WRITTEN}", True, 10, dtype=6)) -> Tensor:\n    return x\n'
+    ),
+    "the default of an inner function": with_body(
+        f"def inner(a: Tensor, b: Tensor={MAP}) -> Tensor:\n  return a\nreturn inner(x)"
+    ),
+    "the default within a comprehension": with_source(
+        CLASS + f"  def forward(self: __torch__.Plain,\n    x: Tensor,\n    y: List[Tensor]=[{MAP}]) -> Tensor:\n"
+        "    return x\n"
+    ),
+    "a constant of the class": with_source(
+        CLASS + f"  k : Final[Tensor] = {MAP}\n" + HEAD.format(name="Plain") + "    return x\n"
+    ),
+    "a number of the class": with_source(
+        CLASS + f"  k : Final[int] = torch.size({MAP}, 0)\n" + HEAD.format(name="Plain") + "    return x\n"
+    ),
+    "a constant behind the methods": with_source(
+        CLASS + HEAD.format(name="Plain") + f"    return x\n  k : Final[Tensor] = {MAP}\n"
+    ),
+    "a constant over two lines": with_source(
+        CLASS + f"  k : Final[Tensor] = (\n{MAP})\n" + HEAD.format(name="Plain") + "    return x\n"
+    ),
+    "a constant behind a form feed": with_source(
+        CLASS + f"\f k : Final[Tensor] = {MAP}\n".replace("\f ", " \f") + HEAD.format(name="Plain") + "    return x\n"
+    ),
+    "a constant behind a text in other quotes": with_source(
+        CLASS + f"  s : Final[str] = '\"'\n  k : Final[Tensor] = {MAP}\n  t : Final[str] = '\"'\n"
+        + HEAD.format(name="Plain") + "    return x\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_places_of_a_program(here: Path, place: str):
+    works_then_refused(build(here / "a.ts", PLACES[place]))
+
+
+def setting_itself(members: Members) -> None:
+    members["code/__torch__.py"] = (HELPER + CLASS + HEAD.format(name="Plain") + "    return x\n").encode()
+    body = members["data.pkl"]
+    at = body.index(b"(X") + 1
+    members["data.pkl"] = body[:at] + b"X\x06\x00\x00\x00helperc__torch__\nHelper\n)\x81" + TENSOR + b"b" + body[at:]
+    members["data/0"] = b"\0" * 4
+
+
+TENSOR = (
+    b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000"
+    b"X\x03\x00\x00\x00cpuK\x01tQK\x00(K\x01t(K\x01t\x89ccollections\nOrderedDict\n)RtR"
+)
+
+
+def test_a_file_that_acts_while_it_is_loaded(here: Path):
+    works_then_refused(build(here / "a.ts", setting_itself))
+
+
+def test_a_class_that_sets_itself_up_and_only_computes(here: Path):
+    class Kept(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = 2.0
+
+        @torch.jit.export
+        def __getstate__(self):
+            return self.scale, self.training
+
+        @torch.jit.export
+        def __setstate__(self, state: tuple[float, bool]):
+            self.scale = state[0] * 2
+            self.training = state[1]
+
+        def forward(self, x):
+            return x * self.scale
+
+    path = here / "a.ts"
+    torch.jit.script(Kept()).save(str(path))
+    assert torchscript.RUNTIME.open(ModelSource(path)).run({"x": np.ones(1, np.float32)})["output_0"] == [4]
+
+
+# --- Members of the archive
+
+
+def test_twins_of_a_member(here: Path):
+    path = build(here / "a.ts", lambda members: None)
+    hostile = (CLASS + HEAD.format(name="Plain") + f"    _0 = {SAVE}\n    return x\n").encode()
+    for name in ("code/__torch__.py", "code/__TORCH__.py", "CODE/__torch__.py"):
+        twin = build(here / "b.ts", lambda members: None)
+        with warnings.catch_warnings(), zipfile.ZipFile(twin, "a") as file:
+            warnings.simplefilter("ignore", UserWarning)  # it says that the name is there twice
+            file.writestr(f"a/{name}", hostile)
+        refused(twin, "could be taken for one another")
+    assert torchscript.RUNTIME.open(ModelSource(path)) is not None
+
+
+def test_members_that_pytorch_lists_cut(here: Path):
+    long = "__torch__/" + "o" * 600 + ".py"
+    call = "__torch__." + "o" * 600 + ".helper(x)"
+    change = with_source(CLASS + HEAD.format(name="Plain") + f"    return {call}\n", **{long: FUNCTION})
+    works_then_refused(build(here / "a.ts", change), "could be taken for one another")
+
+
+def test_the_old_layout_is_refused(here: Path):
+    def change(members: Members) -> None:
+        members["MODEL.json"] = b"{}"
+
+    refused(build(here / "a.ts", change), "could be taken for one another")
+
+
+@pytest.mark.parametrize("suffix", [".ts", ".ptl"])
+def test_a_zip_that_is_a_flatbuffer_too(here: Path, suffix: str):
+    path = build(here / f"a{suffix}", lambda members: None)
+    data = bytearray(path.read_bytes())
+    data[4:8] = b"PTMF"
+    path.write_bytes(data)
+    refused(path, "FlatBuffer")
+
+
+class Weighted(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(4.0))
+
+    def forward(self, x):
+        return x + self.weight.sum(), self.weight
+
+
+Weighted.__module__ = "__main__"
+
+
+def short_record(members: Members) -> None:
+    members["data/0"] = members["data/0"][:4]
+
+
+def large_claim(members: Members) -> None:
+    members["data.pkl"] = members["data.pkl"].replace(b"K\x04", b"M\xff\xff")
+
+
+def outside_of_its_bytes(members: Members) -> None:
+    members["data.pkl"] = (
+        members["data.pkl"].replace(b"K\x00((K\x04t", b"K\x03((K\x04t").replace(b"K\x00(K\x04t", b"K\x03(K\x04t")
+    )
+
+
+@pytest.mark.parametrize("suffix", [".ts", ".ptl"])
+@pytest.mark.parametrize(
+    "change", [short_record, large_claim, outside_of_its_bytes], ids=lambda change: change.__name__
+)
+def test_weights_that_lie_over_foreign_memory(here: Path, suffix: str, change: Change):
+    refused(build(here / f"a{suffix}", change, Weighted()), "claims more bytes|outside of its own")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["__torch__.torch.classes.c10d\nProcessGroup", "__torch__.torch.classes.profiling\n_ScriptProfile",
+     "torch.distributed.rpc\nrref",
+     "torch._utils\n_rebuild_sparse_tensor", "torch._tensor\n_rebuild_from_type_v2", "os\nsystem", "__torch__/../x\ny"],
+)  # fmt: skip
+@pytest.mark.parametrize("member", ["data.pkl", "constants.pkl"])
+def test_what_a_pickle_may_name(here: Path, member: str, name: str):
+    def change(members: Members) -> None:
+        members[member] = b"\x80\x02c" + name.encode() + b"\n)\x81}b\x85."
+
+    refused(build(here / "a.ts", change), "is not among what only computes")
+
+
+@pytest.mark.parametrize("name", ["c10d.ProcessGroup", "profiling._ScriptProfile", "_nnapi.Compilation"])
+def test_classes_of_pytorchs_own(here: Path, name: str):
+    change = with_body(
+        "return x",
+        before="",
+        after=f"  def more(self: __torch__.Plain,\n    o: __torch__.torch.classes.{name}) -> int:\n    return 1\n",
+    )
+    refused(build(here / "a.ts", change), "it uses the class")
+
+
+# --- .ptl
+
+
+class Writer(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.save(x, "written-by-a-model")
+        return x
+
+
+Writer.__module__ = "__main__"
+
+
+def lite(path: Path) -> None:
+    from torch.jit.mobile import _load_for_lite_interpreter
+
+    _load_for_lite_interpreter(str(path)).forward(torch.ones(3))
+
+
+def without_code(members: Members) -> None:
+    for name in [name for name in members if name.startswith("code/")]:
+        del members[name]
+
+
+def second_table(members: Members) -> None:
+    without_code(members)
+    version, (name, tables, schema) = pickle.loads(members["bytecode.pkl"])
+    harmless = ("operators", (("aten::add", "Tensor", 2),) * len(dict(tables)["operators"]))
+    members["bytecode.pkl"] = pickle.dumps((version, (name, (*tables, harmless), schema)), protocol=2)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda members: None, without_code, second_table], ids=["whole", "no code", "two tables"]
+)
+def test_ptl_files_that_write(here: Path, change: Change):
+    path = build(here / "a.ptl", change, Writer())
+    lite(path)
+    assert Path(WRITTEN).exists(), "the attack itself does not work: mend the test"
+    Path(WRITTEN).unlink()
+    refused(path, "is code, which is not run|two parts of one name")
+
+
+def test_ptl_code_beside_harmless_bytecode_is_not_run_either(here: Path):
+    """The full interpreter takes over where the lite one refuses: what it runs is checked like any other program."""
+
+    def change(members: Members) -> None:
+        members["code/__torch__.py"] = (CLASS + HEAD.format(name="Plain") + f"    _0 = {SAVE}\n    return x\n").encode()
+        version, (name, tables, _) = pickle.loads(members["bytecode.pkl"])
+        members["bytecode.pkl"] = pickle.dumps((version, (name, tables)), protocol=2)
+
+    refused(build(here / "a.ptl", change), "is code, which is not run")
+
+
+STEPS: Mapping[str, tuple[Any, ...]] = {
+    "a register": ("LOAD", 99, 0),
+    "register 0": ("LOAD", 0, 0),
+    "registers": ("STOREN", 1, 99),
+    "an operator": ("OP", 99, 0),
+    "a negative operator": ("OP", -1, 0),
+    "a constant": ("LOADC", 99, 0),
+    "a type": ("LIST_CONSTRUCT", 99, 1),
+    "a jump": ("JMP", 99, 0),
+    "a jump back": ("JMP", -99, 0),
+    "a number of things": ("TUPLE_CONSTRUCT", -1, 0),
+}
+
+
+@pytest.mark.parametrize("what", STEPS)
+def test_bytecode_that_reaches_outside(here: Path, what: str):
+    def change(members: Members) -> None:
+        version, (name, tables, schema) = pickle.loads(members["bytecode.pkl"])
+        fields = dict(tables)
+        fields["instructions"] = (STEPS[what], *fields["instructions"])
+        members["bytecode.pkl"] = pickle.dumps((version, (name, tuple(fields.items()), schema)), protocol=2)
+
+    refused(build(here / "a.ptl", change), "reaches outside of its table")
+
+
+# --- What must not be refused
+
+LSTM = torch.nn.LSTM(8, 8)
+ORDINARY: Mapping[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "a linear layer": (lambda: torch.nn.Linear(8, 2), (2, 8)),
+    "convolutions": (lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)), (1, 3, 8, 8)),
+    "a recurrent layer": (lambda: torch.nn.Sequential(LSTM), (4, 1, 8)),
+    "attention": (lambda: torch.nn.TransformerEncoderLayer(8, 2), (4, 1, 8)),
+    "resampling": (lambda: torch.nn.Upsample(scale_factor=2, mode="bilinear"), (1, 3, 4, 4)),
+    "quantised weights": (lambda: quantised(torch.nn.Sequential(torch.nn.Linear(8, 2))), (2, 8)),
+}
+
+
+def quantised(module: Any) -> Any:
+    return torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::torch.jit.TracerWarning")  # old spellings in PyTorch itself
+@pytest.mark.parametrize("way", ["scripted", "traced", "frozen", "mobile", "frozen mobile"])
+@pytest.mark.parametrize("what", ORDINARY)
+def test_ordinary_programs_are_served(here: Path, what: str, way: str):
+    make, shape = ORDINARY[what]
+    module, x = make().eval(), torch.arange(float(np.prod(shape))).reshape(shape) / 100
+    script = torch.jit.trace(module, x, check_trace=False) if way == "traced" else torch.jit.script(module)
+    if "frozen" in way:
+        script = torch.jit.freeze(script)
+    path = here / ("a.ptl" if "mobile" in way else "a.ts")
+    script._save_for_lite_interpreter(str(path)) if "mobile" in way else script.save(str(path))
+    session = (ptl.RUNTIME if "mobile" in way else torchscript.RUNTIME).open(ModelSource(path))
+    got = session.run({spec.name: x.numpy() for spec in session.inputs})
+    wanted = module(x)
+    wanted = wanted[0] if isinstance(wanted, tuple) else wanted
+    np.testing.assert_allclose(next(iter(got.values())), wanted.detach().numpy(), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,131 @@
+"""Tells where a process and its children connect to, whatever language they do it in; Linux only.
+
+The kernel asks this process before each ``connect`` and each ``sendto`` with an address (seccomp's user notification;
+no privilege is needed), which notes the address and lets the call go on. Not seen: ``sendmsg`` on a socket without a
+``connect``, which the resolvers of glibc, musl and curl do not use, and what is asked of another process, such as a
+name service daemon.
+
+This file is also the ``sitecustomize`` of the process that is watched: it sets the filter before anything else runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import ipaddress
+import os
+import platform
+import select
+import socket
+import struct
+import threading
+from pathlib import Path
+
+SOCKET_VARIABLE = "CONNECT_WATCH_SOCKET"
+
+_NUMBERS = {"x86_64": (42, 44, 317), "aarch64": (203, 206, 277)}
+"""Of the calls connect, sendto and seccomp. Source: the kernel's system call tables."""
+
+_NOTIFICATION, _ANSWER = 80, 24  # sizes of struct seccomp_notif and seccomp_notif_resp
+_RECEIVE, _SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV and _SEND
+_CONTINUE = 1
+_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # of classic BPF: ld word, jeq, ret
+_ASK, _ALLOW = 0x7FC00000, 0x7FFF0000
+
+
+class ConnectWatch:
+    """Collects the addresses that a process connects to.
+
+    Args:
+        folder: an empty folder, to put before all others in the process's ``PYTHONPATH``.
+
+    Attributes:
+        addresses: all of them so far, except those of local sockets.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "sitecustomize.py").write_text(Path(__file__).read_text())
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / "watch"))
+        self._listener.listen(1)
+        self._connect, self._sendto, _ = _NUMBERS[platform.machine()]
+        self.addresses: list[str] = []
+        self.environment = {SOCKET_VARIABLE: str(folder / "watch")}
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def strangers(self) -> list[str]:
+        """Those that are neither this machine's nor no address at all, which getaddrinfo tries routes with."""
+        hosts = {address: ipaddress.ip_address(address.rpartition(" ")[0]) for address in self.addresses}
+        return [address for address, host in hosts.items() if not (host.is_loopback or host.is_unspecified)]
+
+    def join(self, timeout: float) -> None:
+        """Wait until the process and all its children have ended."""
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "a child of the server lives on"
+
+    def _run(self) -> None:
+        with self._listener, self._listener.accept()[0] as connection:
+            _, (notifier, *_), _, _ = socket.recv_fds(connection, 1, 1)
+        try:
+            poll = select.poll()
+            poll.register(notifier, select.POLLIN)
+            while poll.poll()[0][1] & select.POLLIN:
+                with contextlib.suppress(OSError):  # whoever asked has ended
+                    self._answer(notifier)
+        finally:
+            os.close(notifier)
+
+    def _answer(self, notifier: int) -> None:
+        buffer = bytearray(_NOTIFICATION)
+        fcntl.ioctl(notifier, _RECEIVE, buffer)
+        mark, pid, _, number, _, _, *arguments = struct.unpack("=QIIiIQ6Q", buffer)
+        at, size = arguments[1:3] if number == self._connect else arguments[4:6]
+        try:
+            with open(f"/proc/{pid}/mem", "rb") as memory:
+                memory.seek(at)
+                self._note(memory.read(min(size, 128)))
+        finally:
+            fcntl.ioctl(notifier, _SEND, bytearray(struct.pack("=QqiI", mark, 0, 0, _CONTINUE)))
+
+    def _note(self, address: bytes) -> None:
+        family = int.from_bytes(address[:2], "little")
+        port = int.from_bytes(address[2:4], "big")
+        if family == socket.AF_INET:
+            self.addresses.append(f"{ipaddress.ip_address(address[4:8])} {port}")
+        elif family == socket.AF_INET6:
+            self.addresses.append(f"{ipaddress.ip_address(address[8:24])} {port}")
+
+
+def install(path: str) -> None:
+    """Have the process at the other end of a socket asked, from now on and in all children."""
+    connect, sendto, seccomp = _NUMBERS[platform.machine()]
+    with socket.socket(socket.AF_UNIX) as watcher:
+        watcher.connect(path)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(38, 1, 0, 0, 0):  # PR_SET_NO_NEW_PRIVS, without which only root may
+            raise OSError(ctypes.get_errno(), "prctl")
+        # A pointer is two words: the address of sendto is none if both are 0. Offsets of struct seccomp_data.
+        steps = [
+            (_LOAD, 0, 0, 0),
+            (_EQUAL, 6, 0, connect),
+            (_EQUAL, 0, 4, sendto),
+            (_LOAD, 0, 0, 16 + 8 * 4),
+            (_EQUAL, 0, 3, 0),
+            (_LOAD, 0, 0, 16 + 8 * 4 + 4),
+            (_EQUAL, 0, 1, 0),
+            (_RETURN, 0, 0, _ALLOW),
+            (_RETURN, 0, 0, _ASK),
+        ]
+        code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+        program = struct.pack("@HP", len(steps), ctypes.addressof(code))
+        notifier = libc.syscall(seccomp, 1, 1 << 3, program)  # SECCOMP_SET_MODE_FILTER, FILTER_FLAG_NEW_LISTENER
+        if notifier < 0:
+            raise OSError(ctypes.get_errno(), "seccomp")
+        socket.send_fds(watcher, [b"."], [notifier])
+        os.close(notifier)
+
+
+if SOCKET_VARIABLE in os.environ:
+    install(os.environ.pop(SOCKET_VARIABLE))

@@ -1,0 +1,93 @@
+"""No framework phones home, or writes into the home of whoever runs the server."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, StartServer
+from connect_watch import SOCKET_VARIABLE, ConnectWatch
+from pocketserve.runtimes.privacy import PRIVATE
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(platform.system() != "Linux", reason="the kernel is asked in Linux's way"),
+]
+
+VERSIONS = [
+    "tflite",
+    pytest.param("onnx", marks=pytest.mark.onnx),
+    *(pytest.param(name, marks=pytest.mark.tensorflow) for name in ("keras", "savedmodel")),
+    *(pytest.param(name, marks=pytest.mark.torch) for name in ("torch", "torchscript", "ptl", "executorch")),
+    pytest.param("tfjs", marks=pytest.mark.tfjs),
+]
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A home of one's own; some telemetry holds still where a variable says that this is a test."""
+    for name in ("CI", "ORT_RUNNING_UNIT_TESTS", *PRIVATE):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    for name in ("CACHE", "CONFIG", "DATA", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(folder / name))
+    return folder
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ConnectWatch:
+    folder = tmp_path / "watch"
+    folder.mkdir()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    return ConnectWatch(folder)
+
+
+def test_the_watch_sees_what_native_code_connects_to(watch: ConnectWatch) -> None:
+    """Else the tests below would show nothing. A datagram socket's connect sends nothing."""
+    program = (
+        "import ctypes, struct, socket\n"
+        "libc = ctypes.CDLL(None)\n"
+        "for host, port in ((b'\\xc0\\x00\\x02\\x01', 53), (b'\\x7f\\x00\\x00\\x01', 9)):\n"
+        "    to = struct.pack('=H', 2) + struct.pack('>H', port) + host + bytes(8)\n"
+        "    libc.connect(libc.socket(2, 2, 0), to, 16)\n"
+        "    libc.sendto(libc.socket(2, 2, 0), b'', 0, 0x40, to, 16)\n"
+        "print(socket.gethostbyname('127.0.0.1'))\n"
+    )
+    environment = {**os.environ, **watch.environment}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    watch.join(30)
+    assert done.stdout == "127.0.0.1\n", done.stderr
+    assert watch.addresses == ["192.0.2.1 53", "192.0.2.1 53", "127.0.0.1 9", "127.0.0.1 9"]
+    assert watch.strangers() == ["192.0.2.1 53"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_server_connects_to_nobody_and_leaves_the_home_as_it_was(
+    new_server: StartServer, watch: ConnectWatch, home: Path, tmp_path: Path, version: str
+) -> None:
+    """From the first trial to the end, with the trial's process and Node."""
+    models = tmp_path / "models"
+    shutil.copytree(MODELS / "digits", models / "digits")
+    manifest = models / "digits" / "model.toml"
+    manifest.write_text(re.sub(r"(?m)^default_version = .*$", f'default_version = "{version}"', manifest.read_text()))
+    folders = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
+    server = new_server(models, environment={**folders, **watch.environment})
+    picture = next((MODELS / "digits" / "samples").glob("*.png"))
+    answer = server.call(
+        "POST", "/predictions/digits", data=picture.read_bytes(), headers={"Content-Type": "image/png"}
+    )
+    assert answer.status_code == 200 and answer.json()["version"] == version, answer.text
+    assert server.stop() == 0
+    watch.join(30)
+    assert watch.strangers() == []
+    assert list(home.rglob("*")) == []
+    assert SOCKET_VARIABLE not in server.log.read_text(errors="replace")

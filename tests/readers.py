@@ -1,0 +1,217 @@
+"""What reads bytes that others wrote, without a framework: each with files to begin with, and its own errors."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conftest import MODELS, ROOT
+from pocketserve.repository.manifest import read_manifest
+from pocketserve.repository.sections import ImageOptions
+from pocketserve.repository.toml_table import ManifestError
+from pocketserve.runtimes import onnx_check, savedmodel_graph, tfjs_files, tflite_check, tflite_description
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.runtimes.registry import content_of
+from pocketserve.runtimes.safetensors import read_safetensors
+from pocketserve.runtimes.zip_kinds import BadZipError, members, read_member
+from pocketserve.tasks import arrays
+from pocketserve.tasks.pictures import PictureShape, read_picture
+from pocketserve.tasks.sentencepiece_model import SentencePieceError, read_model
+from pocketserve.tasks.tables import Rows
+from pocketserve.tasks.wav import read_wav
+from pocketserve.tensors import TensorSpec
+from pocketserve_wire import ApiError, oip, strict_json
+from pocketserve_wire.faults import ConnectionFaultError
+from pocketserve_wire.frame_decoder import FROM_CLIENT, FROM_SERVER, FrameDecoder
+
+VECTORS = ROOT / "android_bridge" / "vectors"
+DATA = ROOT / "tests" / "runtimes" / "data"
+PIECES = ROOT / "tests" / "tasks" / "data"
+MOST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One reader.
+
+    Attributes:
+        read: takes the content, and a folder of the test's own.
+        corpus: good contents.
+        refuses: how it says that a content is bad; anything else is a fault of ours.
+        words: what is put in anywhere.
+    """
+
+    read: Callable[[bytes, Path], Any]
+    corpus: Callable[[], Sequence[bytes]]
+    refuses: tuple[type[Exception], ...] = (ApiError,)
+    words: Sequence[bytes] = ()
+
+
+def _files(*paths: Path) -> Callable[[], Sequence[bytes]]:
+    return lambda: [path.read_bytes() for path in paths]
+
+
+def _beside(name: str, read: Callable[[Path], Any]) -> Callable[[bytes, Path], Any]:
+    """A reader of files: the content is written where it looks."""
+
+    def read_file(content: bytes, folder: Path) -> Any:
+        path = folder / name
+        path.write_bytes(content)
+        return read(path)
+
+    return read_file
+
+
+def _frames(content: bytes, folder: Path) -> None:
+    for allowed in (FROM_CLIENT, FROM_SERVER):
+        decoder = FrameDecoder(allowed, MOST)
+        with suppress(ConnectionFaultError):
+            for at in range(0, len(content), 100):
+                decoder.feed(content[at : at + 100])
+
+
+def _infer(content: bytes, folder: Path) -> None:
+    for length in (None, content.find(b"]}") + 2):
+        with suppress(ApiError):
+            oip.decode_infer_request(memoryview(content), length)
+
+
+def _requests() -> list[bytes]:
+    tensor: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [2, 2]}
+    json_only = {"id": "7", "inputs": [tensor | {"data": [[1, 2], [3, 4.5]]}], "outputs": [{"name": "y"}]}
+    binary = {"inputs": [tensor | {"parameters": {"binary_data_size": 16}}]}
+    texts = {"inputs": [{"name": "t", "datatype": "BYTES", "shape": [1], "data": ["a\u00e9"]}]}
+    return [*(json.dumps(one).encode() for one in (json_only, texts)), json.dumps(binary).encode() + bytes(16)]
+
+
+def _pictures() -> list[bytes]:
+    import PIL.Image
+
+    picture = PIL.Image.fromarray(np.indices((24, 20)).sum(axis=0).astype(np.uint8))
+    made = []
+    kinds = [("JPEG", {"progressive": True}), *((form, {}) for form in ("PNG", "JPEG", "WEBP", "GIF", "BMP"))]
+    for form, options in kinds:
+        target = io.BytesIO()
+        picture.convert("RGB" if form != "GIF" else "P").save(target, form, **options)
+        made.append(target.getvalue())
+    return made
+
+
+def _picture(content: bytes, folder: Path) -> None:
+    read_picture(memoryview(content), PictureShape(8, 8, 3), ImageOptions(), 1_000_000)
+
+
+def _sounds() -> list[bytes]:
+    def wav(code: int, bits: int, samples: bytes) -> bytes:
+        import struct
+
+        form = struct.pack("<HHIIHH", code, 1, 8000, 8000 * bits // 8, bits // 8, bits)
+        chunks = b"fmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", len(samples)) + samples
+        return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
+
+    return [wav(1, 16, bytes(64)), wav(3, 32, bytes(64)), wav(6, 8, bytes(range(64))), wav(1, 24, bytes(66))]
+
+
+def _arrays() -> list[bytes]:
+    made = []
+    for array in (np.arange(6, dtype=np.float32).reshape(2, 3), np.array(["a", "b"]), np.zeros((0, 3), np.int64)):
+        target = io.BytesIO()
+        np.save(target, array)
+        made.append(target.getvalue())
+    return made
+
+
+def _table(content: bytes, folder: Path) -> None:
+    Rows(TensorSpec("x", "FP32", (-1, 3)), ("a", "b", "c")).read(memoryview(content))
+
+
+def _zip(path: Path) -> None:
+    content_of(path)
+    for number, member in enumerate(members(path)):
+        if number == 20:
+            return
+        read_member(path, member, MOST)
+
+
+def _table_bodies() -> list[bytes]:
+    return [b"a,b,c\n1,2,3\n", b"[[1,2,3],[4,5,6]]", b'[{"a":1,"b":2,"c":3}]', b"1,2,3\r\n"]
+
+
+def _tfjs(content: bytes, folder: Path) -> None:
+    (folder / "weights.bin").write_bytes((MODELS / "petals" / "tfjs" / "weights.bin").read_bytes())
+    (folder / "model.json").write_bytes(content)
+    tfjs_files.read_files(folder / "model.json")
+
+
+_TOML = (
+    b'task = "',
+    b"[versions.a]\n",
+    b'labels = "x"\n',
+    b"[[inputs]]\n",
+    b"shape = [-1, 3]\n",
+    b"'''",
+    b"= {",
+    b"\xff",
+)
+_JSON = (b"[" * 50, b'{"a":', b"1e400", b"-", b'"\\ud800"', b"NaN", b"[]", b"null", b"9" * 400)
+
+READERS: dict[str, Reader] = {
+    "frames": Reader(_frames, _files(*sorted((VECTORS / "valid").glob("*.bin"))[::7])),
+    "json": Reader(lambda content, _: strict_json.loads(content), lambda: _requests()[:2], words=_JSON),
+    "infer": Reader(_infer, _requests, words=_JSON),
+    "manifests": Reader(
+        _beside("model.toml", read_manifest),
+        _files(*sorted(MODELS.glob("*/model.toml")), *sorted((ROOT / "tests" / "models").glob("*/model.toml"))),
+        (ManifestError,),
+        _TOML,
+    ),
+    "TFLite metadata": Reader(
+        _beside("m.tflite", tflite_description.read_metadata),
+        _files(DATA / "metadata.tflite", ROOT / "tests" / "models" / "tones" / "tones.tflite"),
+        (DamagedFileError, ModelLoadError),
+    ),
+    "TFLite graphs": Reader(
+        _beside("m.tflite", tflite_check.check_model),
+        _files(DATA / "two_signatures.tflite", DATA / "strings.tflite", MODELS / "petals" / "petals.tflite"),
+        (DamagedFileError, ModelLoadError),
+    ),
+    "ONNX graphs": Reader(
+        _beside("m.onnx", onnx_check.check_model),
+        _files(MODELS / "petals" / "petals.onnx", MODELS / "digits" / "digits.onnx"),
+        (DamagedFileError, ModelLoadError),
+    ),
+    "SavedModel graphs": Reader(
+        _beside("saved_model.pb", lambda path: savedmodel_graph.read_meta_graphs(path.parent)),
+        _files(MODELS / "petals" / "savedmodel" / "saved_model.pb"),
+        (DamagedFileError, ModelLoadError),
+    ),
+    "TensorFlow.js": Reader(_tfjs, _files(MODELS / "petals" / "tfjs" / "model.json"), (ModelLoadError,), _JSON),
+    "safetensors": Reader(
+        _beside("w.safetensors", read_safetensors),
+        _files(MODELS / "petals" / "weights.safetensors"),
+        (ModelLoadError,),
+        _JSON,
+    ),
+    "PyTorch zips": Reader(
+        _beside("m.pt", _zip),
+        _files(MODELS / "petals" / "petals.ptl", MODELS / "petals" / "petals.pt2"),
+        (BadZipError,),
+    ),
+    "SentencePiece": Reader(
+        lambda content, _: read_model(content),
+        _files(PIECES / "unigram.model", PIECES / "bpe.model", PIECES / "char.model"),
+        (SentencePieceError,),
+    ),
+    "pictures": Reader(_picture, _pictures),
+    "sounds": Reader(lambda content, _: read_wav(memoryview(content), 60.0, mono=True), _sounds),
+    "arrays": Reader(lambda content, _: arrays.read_npy(memoryview(content)), _arrays),
+    "tables": Reader(_table, _table_bodies, words=(*_JSON, b'"', b"\n", b";")),
+}

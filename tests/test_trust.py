@@ -1,0 +1,305 @@
+"""Code of models runs only after its owner's consent, which no file of the model and no request can give."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT, Server, StartServer
+from places import MODELS
+from pocketserve.repository.scan import VersionEntry, scan
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.trust import ownership
+from pocketserve.trust.code import code_of
+from pocketserve.trust.modules import modules_beside, run_file
+from pocketserve.trust.ownership import foreign_writer
+from pocketserve.trust.reading import private_copy, read_code
+from pocketserve.trust.store import FILE_NAME, TrustStore, embedded_code
+from trusting import trust_all, trusted
+
+TFLITE = ROOT / "tests" / "runtimes" / "data" / "dynamic_batch.tflite"
+TASK = "import helper\n\ndef answer(outputs, options, context):\n    return {'said': helper.WORD}\n"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A models folder whose one model has a task of its own, with a module beside it."""
+    own = tmp_path / "models" / "mine"
+    own.mkdir(parents=True)
+    shutil.copy(TFLITE, own / "mine.tflite")
+    (own / "task.py").write_text(TASK)
+    (own / "helper.py").write_text("WORD = 'first'\n")
+    return tmp_path / "models"
+
+
+def version_of(models: Path, name: str = "mine") -> VersionEntry:
+    entry = scan(models)[name]
+    return entry.versions[entry.default_version]
+
+
+def check(models: Path, state: Path, name: str = "mine") -> frozenset[str]:
+    """Ask as a load does."""
+    return TrustStore(state).check(scan(models)[name], version_of(models, name))
+
+
+def ask(server: Server) -> tuple[int, str]:
+    """The answer to a first request: its status, and the word that the helper says or the error."""
+    answer = server.call("POST", "/predictions/mine", data=json.dumps([1.0, 2.0, 3.0]))
+    content = answer.json()
+    return answer.status_code, content["predictions"][0]["said"] if answer.status_code == 200 else content["error"]
+
+
+def command(*words: str, state: Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run ``pocketserve trust``."""
+    return subprocess.run(
+        [sys.executable, "-m", "pocketserve", "trust", *words],
+        env={**os.environ, "POCKETSERVE_STATE_DIR": str(state)},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+# --- The rule
+
+
+@pytest.mark.live
+def test_code_runs_after_consent_only(new_server: StartServer, models: Path, tmp_path: Path) -> None:
+    """The server refuses and names the command; after it the next request is answered; a changed file asks again."""
+    state = tmp_path / "state"
+    server = new_server(models, "--state-dir", str(state))
+    status, text = ask(server)
+    assert status == 503
+    assert f"task.py is code that is not trusted; `pocketserve trust {models}/mine` shows" in text
+    (entry,) = server.call("POST", "/v2/repository/index").json()
+    assert entry["state"] == "UNAVAILABLE" and "not trusted" in entry["reason"]
+    refused = command("mine", "--models-dir", str(models), state=state)
+    assert refused.returncode == 1 and "--yes" in refused.stderr
+    assert ask(server)[0] == 503
+    given = command(str(models / "mine"), "--yes", state=state)
+    assert given.returncode == 0, given.stderr
+    assert all(name in given.stdout for name in ("task.py", "helper.py", "can be imported by task.py"))
+    assert ask(server) == (200, "first")
+    (models / "mine" / "helper.py").write_text("WORD = 'second'\n")
+    reloaded = server.call("POST", "/v2/repository/models/mine/load")
+    assert reloaded.status_code == 503 and "helper.py changed since it was trusted" in reloaded.json()["error"]
+    assert ask(server) == (200, "first"), "what was trusted serves on"
+    assert command("mine", "--models-dir", str(models), "--yes", state=state).returncode == 0
+    assert server.call("POST", "/v2/repository/models/mine/load").status_code == 200
+    assert ask(server) == (200, "second")
+
+
+def test_the_command_lists_and_revokes(models: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert "No code is trusted" in command("--list", state=state).stdout
+    done = command("mine", "--models-dir", str(models), "--yes", "--json", state=state)
+    assert {part["name"] for part in json.loads(done.stdout) if part["added"]} == {"task.py", "helper.py"}
+    assert (state / FILE_NAME).stat().st_mode & 0o777 == 0o600
+    listed = command("--list", "--state-dir", str(state), state=tmp_path / "other").stdout
+    assert str(models / "mine" / "task.py") in listed
+    check(models, state)
+    assert command("--revoke", "mine", state=state).returncode == 0
+    with pytest.raises(ModelLoadError, match="not trusted"):
+        check(models, state)
+    again = command("--revoke", "mine", state=state)
+    assert again.returncode == 1 and "nothing of 'mine' is trusted" in again.stderr
+    assert command(state=state).returncode == 2
+
+
+def test_the_command_trusts_a_path_of_a_model(models: Path, tmp_path: Path) -> None:
+    """With a slash at its end or without, and what was given by name is taken back by path."""
+    state = tmp_path / "state"
+    assert command(f"{models}/mine/", "--yes", state=state).returncode == 0
+    assert check(models, state)
+    assert command("--revoke", f"{models}/mine", state=state).returncode == 0
+    with pytest.raises(ModelLoadError):
+        check(models, state)
+
+
+def test_a_manifest_is_no_consent(tmp_path: Path) -> None:
+    own = tmp_path / "models" / "mine"
+    own.mkdir(parents=True)
+    shutil.copy(TFLITE, own / "mine.tflite")
+    for lines in ('delegate = "libm.so.6"', 'delegate = "x.so"\ntrust = true'):
+        (own / "model.toml").write_text(f'[versions.one]\nfile = "mine.tflite"\n{lines}\n')
+        with pytest.raises(ModelLoadError, match="is code that is not trusted"):
+            check(tmp_path / "models", tmp_path / "state")
+
+
+def test_options_belong_to_what_is_trusted(tmp_path: Path) -> None:
+    """They say what the code does: another function of ``model.py``, or the text that a delegate gets."""
+    own = tmp_path / "models" / "mine"
+    own.mkdir(parents=True)
+    (own / "model.py").write_text("from os import system as other\ndef build(): ...\n")
+    text = '[versions.torch]\nfile = "model.py"\nfunction = "build"\n'
+    (own / "model.toml").write_text(text)
+    trust_all(tmp_path / "models", tmp_path / "state")
+    check(tmp_path / "models", tmp_path / "state")
+    (own / "model.toml").write_text(text.replace('"build"', '"other"') + 'arguments = { command = "true" }\n')
+    with pytest.raises(ModelLoadError, match=r"\[versions\.torch\] changed since it was trusted"):
+        check(tmp_path / "models", tmp_path / "state")
+
+
+@pytest.mark.parametrize("name", ["model.py", "digits.pt2"])
+def test_the_embedded_code_is_part_of_the_package(tmp_path: Path, name: str) -> None:
+    """Its hashes are, so that no other file gains by lying among it."""
+    shutil.copytree(MODELS / "digits", tmp_path / "models" / "digits")
+    entry = scan(tmp_path / "models")["digits"]
+    (version,) = [one for one in entry.versions.values() if one.path.name == name]
+    store = TrustStore(tmp_path / "state")
+    assert store.check(entry, version) and store.known_reason(entry, version) is None
+    with version.path.open("ab") as file:
+        file.write(b"#")
+    with pytest.raises(ModelLoadError, match=f"{name} is code that is not trusted"):
+        store.check(entry, version)
+
+
+def test_the_hashes_of_the_embedded_code_are_up_to_date() -> None:
+    path = ROOT / "tools" / "embedded_code.py"
+    spec = importlib.util.spec_from_file_location("embedded_code", path)
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert embedded_code() == tool.hashes(), "run python tools/embedded_code.py"
+
+
+# --- Who may write
+
+
+@pytest.mark.parametrize("what", ["file", "helper", "folder", "parent"])
+@pytest.mark.parametrize("who", ["every user", "the group"])
+def test_code_that_others_may_write_is_not_run(models: Path, tmp_path: Path, what: str, who: str) -> None:
+    """Neither the file nor a module beside it, nor what lies in a folder where others could put another one."""
+    own = models / "mine"
+    trust_all(models, tmp_path / "state")
+    place = {"file": own / "task.py", "helper": own / "helper.py", "folder": own, "parent": models}[what]
+    if who == "every user":
+        place.chmod(place.stat().st_mode | 0o002)
+    else:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file to a group that it is not in")
+        os.chown(place, -1, 12345)
+        place.chmod(place.stat().st_mode | 0o020)
+    with pytest.raises(ModelLoadError, match=f"its code is not run: .*can be written by {who}"):
+        check(models, tmp_path / "state")
+    done = command(str(own), "--yes", state=tmp_path / "other")
+    assert done.returncode == 1 and "can be written by" in done.stderr
+
+
+def test_the_owners_own_group_may_write(tmp_path: Path) -> None:
+    """As umask 002 makes files, where each user has a group of the same name; a sticky folder above is none of it."""
+    assert foreign_writer(tmp_path) is None
+    file = tmp_path / "file"
+    file.write_text("")
+    file.chmod(0o664)
+    ownership._is_private_group.cache_clear()
+    import grp
+    import pwd
+
+    owner, group = pwd.getpwuid(file.stat().st_uid), grp.getgrgid(file.stat().st_gid)
+    own = owner.pw_name == group.gr_name and not set(group.gr_mem) - {owner.pw_name}
+    assert (foreign_writer(file) is None) == own
+
+
+def test_a_file_of_another_user_is_not_run(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    file = tmp_path / "file"
+    file.write_text("")
+    os.chown(file, 12345, -1)
+    assert "belongs to another user" in str(foreign_writer(file))
+
+
+def test_consent_that_others_could_have_written_does_not_count(models: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    trust_all(models, state)
+    check(models, state)
+    for place, mode in ((state / FILE_NAME, 0o602), (state, 0o777)):
+        before = place.stat().st_mode
+        place.chmod(mode)
+        with pytest.raises(ModelLoadError, match="not trusted"):
+            check(models, state)
+        place.chmod(before)
+    check(models, state)
+    for damaged in (b"", b"[]", b'{"x": 1}', b"\xff" * 99, b"[" * 99_999):
+        (state / FILE_NAME).write_bytes(damaged)
+        with pytest.raises(ModelLoadError, match="not trusted"):
+            check(models, state)
+
+
+# --- What was hashed is what runs
+
+
+def test_bytes_that_were_hashed_are_those_that_run(tmp_path: Path) -> None:
+    """A file that is replaced after the look at it is not run, nor is compiled code beside it."""
+    file = tmp_path / "code.py"
+    file.write_text("x = 1\n")
+    allowed = trusted(file)
+    file.write_text("x = 2\n")
+    for use in (read_code, private_copy, run_file):
+        with pytest.raises(ModelLoadError, match=r"code\.py is code that is not trusted"):
+            use(file, allowed)
+    cached = Path(importlib.util.cache_from_source(str(file)))
+    cached.parent.mkdir()
+    file.write_text("x = 3\n")
+    subprocess.run([sys.executable, "-m", "py_compile", str(file)], check=True, timeout=60)
+    assert cached.is_file()
+    stamp = file.stat()
+    file.write_text("x = 4\n")
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # the cache looks as if it were of this file
+    assert run_file(file, trusted(file)).x == 4
+
+
+def test_modules_beside_are_trusted_or_not_found(tmp_path: Path) -> None:
+    """Also by code that puts its folder on the path itself, and each model gets its own."""
+    main, helper = tmp_path / "main.py", tmp_path / "beside_me.py"
+    main.write_text("import sys\nsys.path.insert(0, __file__.rpartition('/')[0])\nimport beside_me\nx = beside_me.x\n")
+    helper.write_text("x = 1\n")
+    paths = list(sys.path)
+    try:
+        with modules_beside(main, trusted(main, helper)):
+            assert run_file(main, trusted(main, helper)).x == 1
+        helper.write_text("x = 2\n")
+        allowed = trusted(main)
+        with (
+            modules_beside(main, allowed),
+            pytest.raises(ModelLoadError, match=r"beside_me\.py is code"),
+        ):
+            run_file(main, allowed)
+        with modules_beside(main, trusted(main, helper)):
+            assert run_file(main, trusted(main, helper)).x == 2
+    finally:
+        sys.path[:] = paths
+    assert "beside_me" not in sys.modules
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_a_package_beside_is_covered(tmp_path: Path) -> None:
+    own = tmp_path / "models" / "mine"
+    (own / "parts").mkdir(parents=True)
+    (own / "model.py").write_text("from parts.inner import build\n")
+    (own / "parts" / "__init__.py").write_text("")
+    (own / "parts" / "inner.py").write_text("def build(): return 'built'\n")
+    entry = scan(tmp_path / "models")["mine"]
+    names = [part.name for part in code_of(entry, entry.versions["torch"])]
+    assert names == ["model.py", "parts/__init__.py", "parts/inner.py"]
+    trust_all(tmp_path / "models", tmp_path / "state")
+    allowed = check(tmp_path / "models", tmp_path / "state")
+    with modules_beside(own / "model.py", allowed):
+        assert run_file(own / "model.py", allowed).build() == "built"
+    assert not {"parts", "parts.inner"} & set(sys.modules)
+
+
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "task.py")
+    with pytest.raises(ModelLoadError, match="no regular file"):
+        read_code(tmp_path / "task.py", frozenset())

@@ -1,0 +1,27 @@
+"""The owner's consent, as tests give it for the code that they wrote themselves."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from places import STATE
+from pocketserve.repository.scan import scan
+from pocketserve.runtimes.tflite_delegates import library_digest
+from pocketserve.trust.code import code_of
+from pocketserve.trust.store import TrustStore
+
+
+def trusted(*code: Path | str) -> frozenset[str]:
+    """What a model source holds of trusted code: files, or names of libraries that the system's loader finds."""
+    return frozenset(
+        hashlib.sha256(one.read_bytes()).hexdigest() if isinstance(one, Path) else library_digest(one) for one in code
+    )
+
+
+def trust_all(models: Path, state_dir: Path = STATE) -> Path:
+    """Trust the code of every model in a folder, as ``pocketserve trust --yes`` does; returns the folder."""
+    store = TrustStore(state_dir)
+    for entry in scan(models).values():
+        store.add(entry.name, [part for version in entry.versions.values() for part in code_of(entry, version)])
+    return models
