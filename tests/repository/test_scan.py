@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,6 +221,35 @@ def test_bare_files_that_are_no_models_yet(tmp_path: Path, file: str, name: str,
     assert list(found) == [name]
     assert found[name].versions == {}
     assert str(found[name].problem).startswith(f"{file} {words}")
+
+
+def zipped(path: Path, *names: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(f"archive/{name}", b"")
+
+
+@pytest.mark.parametrize("ending", ["pth", "pt", "ts", "ptl"])
+def test_weights_named_like_a_model(tmp_path: Path, ending: str) -> None:
+    """What torch.save writes is listed as unavailable: bare, in a folder, and where a manifest names it."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "n").mkdir()
+    (tmp_path / "n" / "model.toml").write_text(f'[versions]\nv = {{ file = "old.{ending}" }}\n')
+    zipped(tmp_path / f"new.{ending}", "data.pkl", "data/0", "version")
+    zipped(tmp_path / "m" / f"new.{ending}", "data.pkl", "data/0", "version")
+    for old in (tmp_path / f"old.{ending}", tmp_path / "n" / f"old.{ending}"):
+        old.write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
+    found = scan(tmp_path)
+    assert set(found) == {"new", "old", "m", "n"}
+    for entry in found.values():
+        (version,) = entry.versions.values()
+        assert "holds weights without a model, or a pickled module, which is code" in str(version.problem)
+
+
+def test_compiled_packages(tmp_path: Path) -> None:
+    zipped(tmp_path / "a.pt2", "data/aotinductor/model/a.so", "archive_format")
+    (version,) = scan(tmp_path)["a"].versions.values()
+    assert "a.pt2 holds native code compiled by AOTInductor" in str(version.problem)
 
 
 def test_two_files_that_are_one_model_of_another_kind(tmp_path: Path) -> None:

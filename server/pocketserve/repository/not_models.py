@@ -1,4 +1,4 @@
-"""What people have instead of a model that can be served, and what helps: told from names alone.
+"""What people have instead of a model that can be served, and what helps: told from names or contents.
 
 A file that is passed over in silence leaves its owner with an empty list of models and no reason.
 """
@@ -6,8 +6,9 @@ A file that is passed over in silence leaves its owner with an empty list of mod
 from __future__ import annotations
 
 from collections.abc import Set
+from pathlib import Path
 
-from pocketserve.runtimes.registry import MARKERS
+from pocketserve.runtimes.registry import MARKERS, content_of, kind_of_name
 
 _ARCHIVE = "is an archive: unpack it, so that the model file or the model's folder lies in the models folder"
 _WEIGHTS = (
@@ -47,6 +48,15 @@ _ENDS = {
 }
 """By the ends of names. Longer ends come first where one ends on another."""
 
+_CONTENTS = {
+    "state_dict": "holds weights without a model, or a pickled module, which is code and is never opened: save the "
+    "model with torch.jit.save or as ONNX, or put the weights into a folder with a model.py that builds the model and "
+    "a model.toml",
+    "aoti": "holds native code compiled by AOTInductor, which is not served: save the exported program itself with "
+    "torch.export.save",
+}
+"""By what a PyTorch file's directory or first bytes tell; nothing in it is unpickled."""
+
 _PAIRS = {
     ".xml": ("is an OpenVINO model, which is not served: serve the model it was made from", ".bin"),
     ".param": (_ELSEWHERE, ".bin"),
@@ -76,6 +86,18 @@ def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | 
         if stem != file_name and stem + other in beside:
             return stem, f"{file_name} {words}"
     return None
+
+
+def advice_for_content(path: Path) -> str | None:
+    """Return why a PyTorch file that is named like a model is none; None for other files.
+
+    Only a few bytes, or a zip's directory, are read.
+    """
+    kind = kind_of_name(path.name)
+    words = None
+    if kind is not None and kind.name in ("torchscript", "ptl", "pt2"):
+        words = _CONTENTS.get(content_of(path) or "")
+    return None if words is None else f"{path.name} {words}"
 
 
 def advice_for_folder(folder: str, names: Set[str]) -> str | None:
