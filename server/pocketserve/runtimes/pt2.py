@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, getitem
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
@@ -59,7 +60,7 @@ class Pt2Runtime:
         try:
             with stand_ins(source.path):  # names only; what is unpickled is the content that is trusted
                 program = torch.export.load(io.BytesIO(content))
-            return Pt2Session(torch, program, source.threads)
+            return session_of(torch, program, source.threads)
         except ModelLoadError:
             raise
         except Exception as error:
@@ -146,6 +147,73 @@ class Pt2Session:
                 raise ValueError(f"input {port.spec.name!r} takes one whole number")
             return array.item()
         return to_torch(self._torch, array, port.spec)
+
+
+class StatefulPt2Session(Pt2Session):
+    """One exported program that changes buffers of its own."""
+
+    def __init__(self, torch: Any, program: Any, threads: int) -> None:
+        super().__init__(torch, program, threads)
+        tensors = [attrgetter(name)(self._module) for name in sorted(_written(program))]
+        self._kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
+
+    def reset(self) -> None:
+        """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
+        with self._torch.no_grad():
+            for tensor, first in self._kept:
+                tensor.resize_(first.shape).copy_(first)
+
+    def close(self) -> None:
+        """See :class:`~pocketserve.runtimes.base.Session`."""
+        super().close()
+        self._kept = []
+
+
+def session_of(torch: Any, program: Any, threads: int) -> Pt2Session:
+    """Return a session of the class that fits a program.
+
+    Raises:
+        ModelLoadError: it takes or returns what the protocol cannot carry.
+    """
+    return (StatefulPt2Session if _written(program) else Pt2Session)(torch, program, threads)
+
+
+def _written(program: Any) -> set[str]:
+    """The names of the program's own tensors that a run may write to.
+
+    A program tells that where it was brought into functional form; else its operators do.
+    """
+    own = {entry.arg.name: entry.target for entry in program.graph_signature.input_specs if entry.target is not None}
+    held = {node: {own[node.name]} for node in program.graph.nodes if node.op == "placeholder" and node.name in own}
+    written = set(program.graph_signature.buffers_to_mutate.values())
+    for node in program.graph.nodes:
+        given: set[str] = set().union(*(held.get(source, ()) for source in node.all_input_nodes))
+        if node.op != "call_function" or not given:
+            continue
+        schema = getattr(node.target, "_schema", None)
+        if schema is None and node.target is not getitem and _inner_graphs_write(program):
+            written |= given  # a branch or loop: it has a graph of its own
+        if schema is not None and schema.is_mutable:
+            written |= {name for at, argument in enumerate(schema.arguments) if _writes(argument)
+                        for source in _sources(node, at, argument.name) for name in held.get(source, ())}  # fmt: skip
+        if schema is None or any(result.alias_info is not None for result in schema.returns):
+            held[node] = given  # a view, or the tensor itself
+    return written
+
+
+def _inner_graphs_write(program: Any) -> bool:
+    inner = [module for name, module in program.graph_module.named_modules() if name and hasattr(module, "graph")]
+    schemas = [getattr(node.target, "_schema", None) for module in inner for node in module.graph.nodes]
+    return any(schema is not None and schema.is_mutable for schema in schemas)
+
+
+def _writes(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _sources(node: Any, at: int, name: str) -> list[Any]:
+    value = node.args[at] if at < len(node.args) else node.kwargs.get(name)
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _ports(program: Any) -> list[_Port]:

@@ -12,7 +12,7 @@ What shapes the code below, found by running it:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pocketserve.runtimes.ptl_bytecode import check_bytecode
 from pocketserve.runtimes.torch_archive import Archive
 from pocketserve.runtimes.torch_common import file_size, flatten, import_torch, load_error, one_line
 from pocketserve.runtimes.torch_graphs import NotPlainError, load_checked
+from pocketserve.runtimes.torch_state import may_write, restorer
 from pocketserve.runtimes.torchscript import (
     Program,
     ScriptSession,
@@ -67,11 +68,13 @@ class Method:
     Attributes:
         arguments: without ``self``; None where the file is too old to tell.
         returns: the types of the results, written as in Python.
+        writes: whether it might write to the module itself; :mod:`~pocketserve.runtimes.torch_state` knows better.
     """
 
-    def __init__(self, arguments: Sequence[Argument] | None, returns: str) -> None:
+    def __init__(self, arguments: Sequence[Argument] | None, returns: str, writes: bool = False) -> None:
         self.arguments = arguments
         self.returns = returns
+        self.writes = writes
 
 
 def read_methods(torch: Any, path: Path) -> dict[str, Method]:
@@ -87,7 +90,7 @@ def read_methods(torch: Any, path: Path) -> dict[str, Method]:
         if archive.size(f"{name}.pkl") is not None:
             archive.unpickle(name)
     try:
-        entries = [(name, _method(rest)) for name, *rest in check_bytecode(torch, path, document)]
+        entries = [(name, _method(torch, rest)) for name, *rest in check_bytecode(torch, path, document)]
     except ModelLoadError:
         raise
     except Exception as error:  # tables of other kinds than they should have
@@ -96,11 +99,14 @@ def read_methods(torch: Any, path: Path) -> dict[str, Method]:
     return {name.rpartition(".")[2]: method for name, method in reversed(entries)}
 
 
-def _method(rest: list[Any]) -> Method:
+def _method(torch: Any, rest: list[Any]) -> Method:
     """Out of ``((("instructions", …), ("operators", …), …), (("arguments", …), ("returns", …)))``."""
+    code = dict(rest[0])
+    writes = any(step[0] == "SET_ATTR" for step in code["instructions"])
+    writes = writes or any(may_write(torch, name) for name in {operator[0] for operator in code["operators"]})
     schema = dict(rest[1]) if len(rest) > 1 and rest[1] else {}
     if "arguments" not in schema:
-        return Method(None, "")
+        return Method(None, "", writes)
     entries = [dict(entry) for entry in schema["arguments"]]
     # Whether None is a default or means that there is none, only the type tells.
     arguments = [
@@ -113,7 +119,7 @@ def _method(rest: list[Any]) -> Method:
         for entry in entries[1:]
     ]
     returns = [str(dict(entry)["type"]) for entry in schema.get("returns", ())]
-    return Method(arguments, returns[0] if len(returns) == 1 else "")
+    return Method(arguments, returns[0] if len(returns) == 1 else "", writes)
 
 
 def outline_of(text: str) -> Any:
@@ -162,24 +168,49 @@ def _load(torch: Any, source: ModelSource, methods: Mapping[str, Method]) -> Pro
     forward = methods.get("forward")
     if forward is None or forward.arguments is None:
         raise LookupError("the bytecode does not tell what forward takes")
-    module = _load_for_lite_interpreter(str(source.path), map_location="cpu")
+    held = [_load_for_lite_interpreter(str(source.path), map_location="cpu")]
     parameters = Parameters(torch, forward.arguments, source)
 
     def run(inputs: Mapping[str, Array]) -> Any:
         values = parameters.positional(inputs)
         with torch.inference_mode():
-            return module.forward(*values)
+            return held[0].forward(*values)
 
-    reset = chosen_reset(source, lambda name: _is_reset(methods.get(name)))
+    def again() -> None:
+        held[0] = _load_for_lite_interpreter(str(source.path), map_location="cpu")
+
+    name = chosen_reset(source, lambda name: _is_reset(methods.get(name)))
+    reset: Callable[[], Any] | None = (lambda: held[0].run_method(name)) if name else None
+    writes = any(method.writes for name, method in methods.items() if name not in ("__init__", "__setstate__"))
+    if reset is None and writes and _keeps_state(torch, source):
+        reset = again
     return Program(
         torch,
         parameters,
         run,
-        (lambda: module.run_method(reset)) if reset else None,
+        reset,
         f"torch {torch.__version__} (lite interpreter)",
         file_size(source.path),
         _outlined(forward.returns) or _outlined_by_code(torch, source),
     )
+
+
+def _keeps_state(torch: Any, source: ModelSource) -> bool:
+    """Whether a run changes the module, as the whole program beside the bytecode tells.
+
+    Raises:
+        LookupError: it does, and the full interpreter can put it back without reading the file again.
+        NotPlainError: that program does more than compute.
+    """
+    try:
+        writes = restorer(torch, load_checked(torch, source.path)) is not None
+    except NotPlainError:
+        raise
+    except Exception:  # there is no such program, or what it writes to cannot be put back
+        return True
+    if writes:
+        raise LookupError("it changes its own attributes")
+    return False
 
 
 def _is_reset(method: Method | None) -> bool:

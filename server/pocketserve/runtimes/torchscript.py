@@ -28,6 +28,7 @@ from pocketserve.runtimes.torch_common import (
     zeros,
 )
 from pocketserve.runtimes.torch_graphs import load_checked
+from pocketserve.runtimes.torch_state import UndecidedError, restorer
 from pocketserve.runtimes.torchscript_values import Argument, Parameters, Results, outline
 from pocketserve.tensors import Array, TensorSpec
 
@@ -49,7 +50,7 @@ class Program:
 
     Attributes:
         run: the method, called with an input's arrays by name.
-        reset: forgets the state; None where the model keeps none.
+        reset: forgets what earlier runs left; None where the model keeps nothing.
     """
 
     torch: Any
@@ -114,7 +115,7 @@ class ScriptSession:
 
 
 class StatefulSession(ScriptSession):
-    """One loaded program that keeps state from run to run."""
+    """One loaded program that keeps state from run to run, by a method that resets it or in its own attributes."""
 
     def reset(self) -> None:
         """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
@@ -203,7 +204,8 @@ def load_script(torch: Any, source: ModelSource) -> Program:
     Raises:
         Exception: whatever PyTorch raises.
     """
-    module = load_checked(torch, source.path)
+    held = [load_checked(torch, source.path)]
+    module = held[0]
     if not module._c._has_method("forward"):
         raise ModelLoadError(f"{source.path.name} has no method forward")
     schema = module.forward.schema
@@ -215,16 +217,25 @@ def load_script(torch: Any, source: ModelSource) -> Program:
     def run(inputs: Mapping[str, Array]) -> Any:
         values = {argument.name: value for argument, value in parameters.values(inputs)}
         with torch.inference_mode():
-            return module(**values)
+            return held[0](**values)
 
-    reset = chosen_reset(source, lambda name: _is_reset(module, name))
+    def again() -> None:
+        held[0] = load_checked(torch, source.path)
+
+    name = chosen_reset(source, lambda name: _is_reset(module, name))
+    reset: Callable[[], Any] | None = getattr(module, name) if name else None
+    if reset is None:
+        try:
+            reset = restorer(torch, module)
+        except UndecidedError:
+            reset = again
     # A frozen module keeps its weights in the program, where they are not counted.
     weights = weight_bytes((*module.parameters(), *module.buffers()))
     return Program(
         torch,
         parameters,
         run,
-        getattr(module, reset) if reset else None,
+        reset,
         f"torch {torch.__version__} (TorchScript)",
         max(weights, file_size(source.path)),
         read_outline(module),
