@@ -29,8 +29,9 @@ from pocketserve_wire import DATATYPES
 
 from .base import ModelLoadError, ModelSource, Signature
 from .onnx_check import ModelFacts, check_model
-from .onnx_errors import cleaned, explained, is_about_sizes
+from .onnx_errors import cleaned, explained, foreign_words, is_about_sizes
 from .onnx_open import import_package, open_native, read_options
+from .onnx_ops import first_foreign
 from .onnx_tensors import check_bfloat16, check_names, input_spec, object_array, output_of
 
 _BFLOAT16 = 16
@@ -70,6 +71,8 @@ class OnnxRuntime:
         facts = check_model(path)
         ort = import_package(self._module)
         framework = f"onnxruntime {ort.__version__}"
+        if (foreign := first_foreign(facts.operators, facts.functions)) is not None:
+            raise ModelLoadError(f"{path.name} {foreign_words(*foreign, framework)}")
         try:
             native, used = open_native(ort, path, source.threads, wanted, required)
             return OnnxSession(ort, native, facts, framework, used)

@@ -2,7 +2,8 @@
 
 An ONNX file may name other files that hold its weights ("external data"). Whoever gives away a model chooses those
 names, and older versions of ONNX Runtime follow ``../`` and links out of the model's folder. So every tensor of the
-file is looked at first: in graphs, subgraphs, functions and attributes. The walk knows just enough of Protocol Buffers
+file is looked at first: in graphs, subgraphs, functions and attributes; and so is every node's operator, some of which
+reach out as well (``onnx_ops``). The walk knows just enough of Protocol Buffers
 and of ``onnx.proto`` for that, keeps no tree, and is bounded by a budget and by a depth, whatever the file says.
 Sources: "Encoding", protobuf.dev; "External Data", ONNX IR specification.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from .base import ModelLoadError
 from .flatbuffer import DamagedFileError, mapped, read
+from .onnx_ops import Name
 from .placeholders import placeholder
 
 BUDGET = 5_000_000
@@ -40,6 +42,8 @@ _ORT_FORMAT = b"ORTM"
 _MAX_RANK = 64
 _MAX_ENTRY_BYTES = 4096
 """Of a name or value in a tensor's external data; no file system takes longer paths."""
+
+_MAX_NAME_BYTES = 200
 
 _FILE_COST = 200
 """What looking one more file up takes from the budget."""
@@ -85,12 +89,15 @@ class ModelFacts:
         external_bytes: size of the weight files that it names, each counted once.
         locations: those files, relative to the model file's folder.
         unranked: inputs and outputs whose shape the file does not tell. ONNX Runtime shows them as scalars.
+        operators, functions: what its nodes call, and what it defines.
     """
 
     file_bytes: int
     external_bytes: int
     unranked: frozenset[str]
     locations: tuple[str, ...] = ()
+    operators: frozenset[Name] = frozenset()
+    functions: frozenset[Name] = frozenset()
 
 
 def check_model(path: Path, *, may_change: bool = False) -> ModelFacts:
@@ -128,13 +135,14 @@ def _facts(reader: _Reader, size: int, files: _Files) -> ModelFacts:
     graphs = [(start, end) for number, start, end in reader.parts(0, size) if number == 7]
     if not graphs:
         raise DamagedFileError("there is no graph in it")
-    for start, end in _tensors(reader, size):
+    calls = _Calls()
+    for start, end in _tensors(reader, size, calls):
         entries = _external_entries(reader, start, end)
         if entries:
             files.check(entries, _tensor_bytes(reader, start, end), reader)
     for start, end in graphs:
         unranked.update(_unranked(reader, start, end))
-    return ModelFacts(size, files.total_bytes(), frozenset(unranked), files.locations())
+    return ModelFacts(size, files.total_bytes(), frozenset(unranked), files.locations(), *calls.names())
 
 
 class _Reader:
@@ -187,6 +195,10 @@ class _Reader:
             raise DamagedFileError("a name is too long")
         return os.fsdecode(bytes(self._data[start:end]))
 
+    def beginning(self, start: int, end: int) -> str:
+        """What a text begins with, more than any operator's name has."""
+        return bytes(self._data[start : min(end, start + _MAX_NAME_BYTES)]).decode(errors="replace")
+
     def _packed(self, at: int, end: int) -> Iterator[int]:
         while at < end:
             self.pay(1)
@@ -224,19 +236,51 @@ class _Reader:
         raise DamagedFileError("a number is too long")
 
 
-def _tensors(reader: _Reader, size: int) -> Iterator[tuple[int, int]]:
-    """Start and end of every TensorProto, wherever it is.
+class _Calls:
+    """Collects the types and domains of nodes and functions. Of a field that comes twice, each counts."""
+
+    _FIELDS: Mapping[str, Mapping[int, int]] = {"NodeProto": {4: 1, 7: 0}, "FunctionProto": {1: 1, 10: 0}}
+    """Where op_type or name, and domain, stand: field number -> part of the name."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, set[Name]] = {"NodeProto": set(), "FunctionProto": set()}
+        self._open: list[tuple[str, tuple[set[str], set[str]]]] = []
+
+    def begin(self, message: str) -> None:
+        self._open.append((message, (set(), set())))
+
+    def note(self, reader: _Reader, number: int, start: int, end: int) -> None:
+        """Take a field of the innermost message."""
+        message, parts = self._open[-1]
+        part = self._FIELDS.get(message, {}).get(number)
+        if part is not None:
+            parts[part].add(reader.beginning(start, end))
+
+    def end(self) -> None:
+        message, (domains, kinds) = self._open.pop()
+        if message in self._found:
+            self._found[message].update((domain, kind) for domain in domains or {""} for kind in kinds or {""})
+
+    def names(self) -> tuple[frozenset[Name], frozenset[Name]]:
+        return frozenset(self._found["NodeProto"]), frozenset(self._found["FunctionProto"])
+
+
+def _tensors(reader: _Reader, size: int, calls: _Calls) -> Iterator[tuple[int, int]]:
+    """Start and end of every TensorProto, wherever it is; nodes and functions are collected on the way.
 
     Protobuf merges a message that occurs twice, so a repeated ``graph`` is walked like one.
     """
     stack = [("ModelProto", reader.parts(0, size))]
+    calls.begin("ModelProto")
     while stack:
         message, parts = stack[-1]
         part = next(parts, None)
         if part is None:
             stack.pop()
+            calls.end()
             continue
         number, start, end = part
+        calls.note(reader, number, start, end)
         child = _CHILDREN[message].get(number)
         if child == "TensorProto":
             yield start, end
@@ -244,6 +288,7 @@ def _tensors(reader: _Reader, size: int) -> Iterator[tuple[int, int]]:
             if len(stack) >= MAX_DEPTH:
                 raise DamagedFileError("it is nested too deeply")
             stack.append((child, reader.parts(start, end)))
+            calls.begin(child)
 
 
 def _external_entries(reader: _Reader, start: int, end: int) -> dict[str, str]:

@@ -74,6 +74,16 @@ def explained(path: Path, framework: str, text: str) -> str:
     return f"{framework} cannot load {path.name}, which may be damaged ({reason}); copy or export the file again"
 
 
+def foreign_words(domain: str, kind: str, framework: str) -> str:
+    """What to say of an operator that is not run, whether or not there is a library for it."""
+    if kind in ("EPContext", "Snpe"):
+        return "was compiled for one kind of accelerator, whose files are not opened; use the model as it was before"
+    return (
+        f"uses the operator {domain}:{kind}, which {framework} does not have, or which does more than compute; export "
+        "the model without custom operators"
+    )
+
+
 def cleaned(text: str, most: int) -> str:
     """ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
     line = _CHECK.sub("", _STEP.sub(r"\1: ", " ".join(text[:_MOST_READ].split())))
