@@ -22,6 +22,10 @@ from pocketserve_wire.records import dataclass
 
 FILE_NAME = "model.toml"
 MAX_MANIFEST_BYTES = 256 * 1024
+MAX_DOTS_SQUARED = 2**24
+"""Of all lines. tomllib keeps each beginning of a dotted key, so that one of 130,000 parts would take all memory."""
+
+MAX_DEPTH = 32
 MAX_START_ELEMENTS = 2**26
 """Of a state's first zeros, 256 MiB of FP32: each request of no sequence, and each sequence, has its own."""
 
@@ -109,7 +113,12 @@ def read_manifest(path: Path) -> Manifest:
         ManifestError: for anything that is not as documented.
     """
     try:
-        document = tomllib.loads(read_plain(path, MAX_MANIFEST_BYTES).decode("utf-8"))
+        content = read_plain(path, MAX_MANIFEST_BYTES)
+        if sum(line.count(b".") ** 2 for line in content.split(b"\n")) > MAX_DOTS_SQUARED:
+            raise ManifestError(f"{path.name}: it has lines with too many dots; put fewer numbers into a line")
+        document = tomllib.loads(content.decode("utf-8"))
+        if not _is_shallow(document, MAX_DEPTH):
+            raise ManifestError(f"{path.name}: its tables and lists are nested more than {MAX_DEPTH} deep")
     except tomllib.TOMLDecodeError as error:
         raise ManifestError(f"{path.name}: not valid TOML: {error}") from None
     except OSError as error:
@@ -117,6 +126,11 @@ def read_manifest(path: Path) -> Manifest:
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an integer of too many digits
         raise ManifestError(f"{path.name}: cannot be read: {error}") from None
     return parse_manifest(document, path.name)
+
+
+def _is_shallow(value: Any, depth: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth > 0 and all(_is_shallow(item, depth - 1) for item in inside)
 
 
 def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> Manifest:

@@ -1,0 +1,413 @@
+"""What a model's files say of it, made to cost: patterns, manifests, labels, vocabularies, and files that are none.
+
+Cost is counted, or bounded by the kernel in a process of its own: no time is asserted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import re
+import socket
+import subprocess
+import sys
+import zipfile
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pocketserve
+import pocketserve_client
+import pocketserve_wire
+from pocketserve.repository.manifest import MAX_MANIFEST_BYTES, ManifestError, read_manifest
+from pocketserve.repository.scan import scan
+from pocketserve.repository.sections.words import TextOptions
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.tflite_metadata import AssociatedFile, FileType, TensorMetadata
+from pocketserve.tasks import labels
+from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.regex_words import MAX_PATTERN_CHARS, RegexWords, compile_delimiter
+from pocketserve.tasks.sentencepiece import SentencePiece
+from pocketserve.tasks.sentencepiece_model import ModelKind, PieceType, SentencePieceModel
+from pocketserve.tasks.tokenizers import tokenizer_of
+from pocketserve.tasks.tokens import Special, Tokenizer
+from pocketserve.tasks.wanted import EVERY, while_wanted
+from pocketserve.tasks.wordpiece import MOST_WORD_CHARS, WordPiece
+from pocketserve.tensors import TensorSpec
+from words_models import model
+
+LIMITED = """
+import resource, sys
+seconds, megabytes = int(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+exec(sys.stdin.read())
+"""
+
+
+def run_limited(code: str, *, cpu_s: int, megabytes: int) -> str:
+    """Run Python in a process that the kernel ends beyond these limits; returns what it printed."""
+    command = [sys.executable, "-c", LIMITED, str(cpu_s), str(megabytes)]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:] or f"ended by {done.returncode}"
+    return done.stdout
+
+
+# Patterns
+
+UNITS = (
+    *("a", "1", "/", " ", "[", ".", "'", "\n", ":", "::", "a::", "-", "_", "\\", '"', "<", "=", "{"),
+    *("a.", "1,", ":1", "/a:1 ", "a.cc:1 ", "tensor(", "seq(tensor(", "torch.", "aten ."),
+)
+"""What a text is made of that a matcher may try again and again."""
+
+BOUNDED = {
+    "pocketserve.runtimes.onnx_errors": 6000,
+    "pocketserve.runtimes.placeholders": 64,
+    "pocketserve.tasks.tables._COMMA": 20,  # asked for a whole cell alone
+}
+"""Patterns that see at most so many characters."""
+
+MATCH = """
+import re
+for pattern, flags, is_bytes, size in {patterns!r}:
+    matcher = re.compile(pattern, flags)
+    for unit in {units!r}:
+        text = unit * (size // len(unit)) + "!"
+        text = text.encode() if is_bytes else text
+        matcher.search(text), matcher.fullmatch(text)
+"""
+
+
+def modules() -> Iterator[Any]:
+    """All modules of the three packages."""
+    for package in (pocketserve, pocketserve_wire, pocketserve_client):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.endswith("__main__"):
+                yield importlib.import_module(found.name)
+
+
+def patterns_in(value: Any) -> Iterator[re.Pattern[Any]]:
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from patterns_in(item)
+
+
+def test_no_pattern_takes_long() -> None:
+    """Each compiled pattern of the project, on 100,000 characters of what may be hardest for it."""
+    wanted = {}
+    for module in modules():
+        for name, value in vars(module).items():
+            size = BOUNDED.get(module.__name__, BOUNDED.get(f"{module.__name__}.{name}", 100_000))
+            for found in patterns_in(value):
+                size = min(size, wanted.get((found.pattern, found.flags), (0, size))[1])
+                wanted[found.pattern, found.flags] = isinstance(found.pattern, bytes), size
+    assert len(wanted) > 30
+    patterns = [(*key, *value) for key, value in wanted.items()]
+    run_limited(MATCH.format(patterns=patterns, units=UNITS), cpu_s=40, megabytes=500)
+
+
+COMPILE = """
+from pocketserve.tasks.regex_words import compile_delimiter
+for pattern in ("[]a" * 130 + "(", "[" * 200_000, "(" * 200_000 + ")" * 200_000, "[]" * 100_000, "\\\\" * 200_001,
+                "[^]" * 133, "a|" * 199 + "(", "|" * 400, "[a" * 200, "[\\\\" * 200, "a" * 399 + "+"):
+    try:
+        compile_delimiter(pattern)
+    except ValueError as error:
+        assert len(str(error)) < 300
+"""
+
+
+def test_delimiters_are_read_in_one_pass() -> None:
+    """What took the old reader for ever, or hours, takes milliseconds."""
+    run_limited(COMPILE, cpu_s=5, megabytes=500)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a|", "|a", "a||b", "a*", "a?|b", "()", "", "[]", "[^]", "a+b", "(a)+", r"[\1]", "\\"]
+)
+def test_delimiters_that_are_none(pattern: str) -> None:
+    """Empty alternatives, repetitions in the middle, groups, classes without an end."""
+    with pytest.raises(ValueError, match="the delimiter"):
+        compile_delimiter(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "words"),
+    [
+        (" +", "a" + " " * 3 * EVERY + "b", ["a", "b"]),  # a match that is longer than a block
+        (" +", " " * (EVERY - 1) + "a" + " " * (2 * EVERY), ["a"]),
+        ("ab|b", "x" * (EVERY - 1) + "ab", ["x" * (EVERY - 1)]),  # one that begins just before a block's end
+        ("a" * 399, "x" * (EVERY - 1) + "a" * 399 + "y", ["x" * (EVERY - 1), "y"]),
+        ("-", "x" * (3 * EVERY), ["x" * (3 * EVERY)]),
+    ],
+)
+def test_blocks_change_no_word(pattern: str, text: str, words: list[str]) -> None:
+    """A text is searched block by block, and cut as if it were searched at once."""
+    assert [text[token.start : token.end] for token in RegexWords(pattern, {}).tokens(text)] == words
+
+
+# Manifests
+
+PARSE = """
+from pathlib import Path
+from pocketserve.repository.manifest import MAX_MANIFEST_BYTES as most, ManifestError, read_manifest
+path = Path({path!r})
+texts = [
+    "a." * (most // 2 - 4) + "a=1", "[" + "a." * (most // 2 - 4) + "a]", ("a." * 500 + "a=1\\n") * (most // 1010),
+    ("a." * 120 + "a=1\\n") * (most // 245), "[[a]]\\n" * (most // 6), "a=" + "1_" * (most // 2 - 4) + "1",
+    "a={{" + ",".join(f"b{{i}}=1" for i in range(most // 12)) + "}}", "a=" + "[" * 90 + "]" * 90,
+    "a='''" + "''" * (most // 3), "{{" * most,
+]
+for text in texts:
+    path.write_text(text[:most])
+    try:
+        read_manifest(path)
+        raise SystemExit("accepted: " + text[:40])
+    except ManifestError:
+        pass
+"""
+
+
+def test_manifests_take_no_memory(tmp_path: Path) -> None:
+    """A dotted key of 130,000 parts took more memory than a phone has."""
+    run_limited(PARSE.format(path=str(tmp_path / "model.toml")), cpu_s=20, megabytes=600)
+
+
+def test_a_manifest_is_not_deep(tmp_path: Path) -> None:
+    """What is nested deeper than any printer of it can follow is refused when it is read."""
+    (tmp_path / "model.toml").write_text('[versions.v]\nfile = "m.tflite"\n' + "a." * 60 + "a = 1\n")
+    with pytest.raises(ManifestError, match="nested more than 32 deep"):
+        read_manifest(tmp_path / "model.toml")
+    assert MAX_MANIFEST_BYTES == 256 * 1024
+
+
+# Labels
+
+LINES = b"\n" * (1 << 21)
+
+
+def described(folder: Path, locales: int, content: bytes) -> ModelFacts:
+    """A TFLite file whose output has labels in languages that all share one packed file."""
+    facts = model(folder, [TensorSpec("x", "FP32", (1, 2))], {"y": (1, 2)})
+    path = folder / "m" / "m.tflite"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("labels.txt", content)
+    facts = ModelFacts(facts.entry, facts.version, facts.inputs, facts.outputs, opened=path)
+    kind = FileType.TENSOR_AXIS_LABELS
+    files = tuple(AssociatedFile("labels.txt", type=kind, locale=f"l{number}") for number in range(locales))
+    facts.__dict__["metadata"] = type("Metadata", (), {"outputs": (TensorMetadata("y", associated_files=files),)})()
+    return facts
+
+
+def test_a_label_file_of_many_languages_is_kept_once(tmp_path: Path) -> None:
+    """Forty locales that name one file cost one; its memory counts for the model."""
+    facts = described(tmp_path, 40, b"one\ntwo\n" * 1000)
+    found = labels.find_labels(facts)
+    assert len(found.translations) == 40 and len({id(names) for names in found.translations.values()}) == 1
+    assert labels.find_labels(facts) is found
+    assert 2000 * 65 < facts.memory_bytes < 2000 * 80
+
+
+@pytest.mark.parametrize(("locales", "content"), [(40, LINES), (5000, b"one\n"), (2, b"x" * (9 << 20))])
+def test_labels_beyond_their_limits(tmp_path: Path, locales: int, content: bytes) -> None:
+    """Too many lines, languages or bytes: the model has no labels, and holds nothing of them."""
+    facts = described(tmp_path, locales, content)
+    found = labels.find_labels(facts)
+    assert not found.names and not found.translations and facts.memory_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ([b"x\n" * 300_000] * 4, "the label files have more than 1,048,576 lines in all languages"),
+        ([b"x" * (3 << 20)] * 3, "labels names 2.txt, which has, with the others, more than 8388608 bytes"),
+    ],
+)
+def test_translations_share_one_budget(tmp_path: Path, sizes: list[bytes], reason: str) -> None:
+    """Each is within the limits; together they are not. The same file again costs nothing."""
+    folder = tmp_path / "m"
+    facts = model(tmp_path, [TensorSpec("x", "FP32", (1, 2))], {"y": (1, 2)})
+    for number, content in enumerate(sizes):
+        (folder / f"{number}.txt").write_bytes(content)
+    again = "".join(f'l{number} = "0.txt"\n' for number in range(40))
+    for text, fits in ((again, True), ("".join(f'l{n} = "{n}.txt"\n' for n in range(len(sizes))), False)):
+        (folder / "model.toml").write_text(f'labels = "0.txt"\n[translations]\n{text}')
+        entry = facts.entry.__class__("m", folder, {}, "", read_manifest(folder / "model.toml"))
+        asked = ModelFacts(entry, facts.version, facts.inputs, facts.outputs)
+        if fits:
+            assert len(labels.find_labels(asked).translations) == 40
+        else:
+            with pytest.raises(ModelLoadError, match=reason):
+                labels.find_labels(asked)
+
+
+def test_too_many_languages(tmp_path: Path) -> None:
+    """Every request that names a language would look through them all."""
+    lines = "".join(f'l{number} = "l.txt"\n' for number in range(257))
+    (tmp_path / "model.toml").write_text(f"[translations]\n{lines}")
+    with pytest.raises(ManifestError, match="names 257 languages; 256 are possible"):
+        read_manifest(tmp_path / "model.toml")
+
+
+# Tokenizers
+
+BERT = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "a", "##a", "b" * 999)
+
+
+def bert(**model: Any) -> dict[str, Any]:
+    """A ``tokenizer.json`` of BERT's pipeline."""
+    whole = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {piece: n for n, piece in enumerate(BERT)}, **model}
+    return {"model": whole, "normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"}}
+
+
+def tokenizer_json(folder: Path, content: dict[str, Any]) -> Tokenizer:
+    facts = model(folder, [TensorSpec("ids", "INT64", (-1, -1))], {"y": (1, 2)})
+    (folder / "m" / "tokenizer.json").write_text(json.dumps(content))
+    return tokenizer_of(facts, facts.manifest.section(TextOptions))
+
+
+def test_a_files_word_limit_is_capped(tmp_path: Path) -> None:
+    """Cutting a word up costs its length squared, whatever length a file calls usual."""
+    tokenizer = tokenizer_json(tmp_path, bert(max_input_chars_per_word=10**9))
+    assert [token.number for token in tokenizer.tokens("a" * MOST_WORD_CHARS)] == [4] + [5] * (MOST_WORD_CHARS - 1)
+    assert [token.number for token in tokenizer.tokens("a" * (MOST_WORD_CHARS + 1))] == [3]
+
+
+def sentences(kind: ModelKind) -> SentencePiece:
+    """A SentencePiece tokenizer with pieces of all lengths up to 128 characters."""
+    pieces = ["<unk>", "a", "\u2581", *("a" * size for size in range(2, 129))]
+    types = bytearray([PieceType.UNKNOWN, *[PieceType.NORMAL] * (len(pieces) - 1)])
+    scores = array("f", [-float(n) for n in range(len(pieces))])
+    built = SentencePieceModel(pieces, scores, types, kind, 0, None, None, None, False, False, b"", True, True, True)
+    return SentencePiece(built, Special(), lower_case=True)
+
+
+TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
+    "wordpiece": lambda: WordPiece({p: n for n, p in enumerate(BERT)}, Special(), lower_case=True, max_word_chars=1000),
+    "regex": lambda: RegexWords("a" * (MAX_PATTERN_CHARS - 1) + "b", {}),
+    **{kind.name.lower(): (lambda kind=kind: sentences(kind)) for kind in ModelKind},
+}
+
+
+@pytest.mark.parametrize("unit", ["a", " ", "a ", "\u4e00", "."])
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_tokenizers_notice_that_nobody_waits(name: str, unit: str) -> None:
+    """Whatever the text, a tokenizer asks at least at every some thousandth character whether to go on."""
+    asked, text = 0, unit * (3 * EVERY // len(unit))
+
+    class GoneError(Exception):
+        pass
+
+    def check(at: int) -> Callable[[], None]:
+        def ask() -> None:
+            nonlocal asked
+            asked += 1
+            if asked == at:
+                raise GoneError
+
+        return ask
+
+    tokenizer = TOKENIZERS[name]()
+    with while_wanted(check(0)):
+        for _ in tokenizer.tokens(text):
+            pass
+    total = asked
+    assert total >= 3
+    for at in (2, total // 2, total):
+        asked = 0
+        with while_wanted(check(at)), pytest.raises(GoneError):
+            list(tokenizer.tokens(text))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"continuing_subword_prefix": "#" * 10_000},
+        {"max_input_chars_per_word": "many"},
+        {"vocab": {"[CLS]": "one", "[SEP]": 2, "[UNK]": 3}},
+        {"vocab": {"[CLS]": -1, "[SEP]": 2, "[UNK]": 3}},
+        {"vocab": {"[CLS]": 2**40, "[SEP]": 2, "[UNK]": 3}},
+        {"type": ["WordPiece"]},
+    ],
+    ids=["prefix", "word limit", "text", "negative", "large", "type"],
+)
+def test_odd_tokenizers_are_not_ours(tmp_path: Path, odd: dict[str, Any]) -> None:
+    """What our own code could not bound goes to the library, or is refused in one sentence."""
+    with pytest.raises(ModelLoadError, match=r"tokenizers library|cannot be used"):
+        tokenizer_json(tmp_path, bert(**odd))
+
+
+# Files that are none
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def listener(path: Path) -> None:
+    held.append(socket.socket(socket.AF_UNIX))
+    before = os.getcwd()
+    os.chdir(path.parent)  # a socket's path is short
+    held[-1].bind(path.name)
+    os.chdir(before)
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+held: list[socket.socket] = []
+ODD = {
+    "pipe": fifo,
+    "socket": listener,
+    "folder": Path.mkdir,
+    "sparse": sparse,
+    "loop": lambda path: path.symlink_to(path),
+}
+NAMED = {
+    "labels": ('labels = "odd"', "odd"),
+    "translations": ('labels = "good.txt"\n[translations]\nde = "odd"', "odd"),
+    "vocabulary": ('task = "text-classification"\n[text]\ntokenizer = "regex"\nvocabulary = "odd"', "odd"),
+    "tokenizer.json": ('task = "text-classification"\n[text]\ntokenizer = "huggingface"', "tokenizer.json"),
+    "task.py": ('task = "custom"', "task.py"),
+    "config.json": ('task = "image-classification"', "config.json"),
+}
+
+
+@pytest.fixture
+def _released() -> Iterator[None]:
+    yield
+    while held:
+        held.pop().close()
+
+
+@pytest.mark.usefixtures("_released")
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("named", NAMED)
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, named: str, odd: str) -> None:
+    """Pipes, sockets, folders, links to themselves, a terabyte of nothing: refused or passed over, and not read."""
+    from pocketserve.tasks.selection import select_task
+
+    folder = tmp_path / "m"
+    folder.mkdir()
+    manifest, name = NAMED[named]
+    (folder / "model.toml").write_text(manifest)
+    (folder / "m.tflite").write_bytes(bytes(8) + b"TFL3")
+    (folder / "good.txt").write_text("one\ntwo\n")
+    ODD[odd](folder / name)
+    entry = scan(tmp_path)["m"]
+    facts = ModelFacts(
+        entry, entry.versions["tflite"], (TensorSpec("x", "INT32", (1, 2)),), (TensorSpec("y", "FP32", (1, 2)),)
+    )
+    with pytest.raises(ModelLoadError) as caught:
+        labels.find_labels(facts) if named in ("labels", "translations") else select_task(facts)
+    assert len(str(caught.value)) < 400
