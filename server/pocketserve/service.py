@@ -193,8 +193,7 @@ class Service:
     def statuses(self, *, rescan: bool = False) -> list[ModelStatus]:
         """Every version of every model; one nameless version for a model that has none."""
         if rescan:
-            look_again()
-            self.repository.refresh()
+            self._rescan()
         return [status for entry in self.repository.models().values() for status in self.model_statuses(entry)]
 
     def model_statuses(self, entry: ModelEntry) -> list[ModelStatus]:
@@ -269,8 +268,7 @@ class Service:
             ApiError: MODEL_NOT_FOUND, MODEL_FAILED, RUNTIME_MISSING or MEMORY_BUDGET, with "failed to load".
         """
         if rescan:
-            look_again()
-            self.repository.refresh()
+            self._rescan()
         try:
             entry, default = self._resolve(name, None)
         except ApiError as error:
@@ -281,6 +279,12 @@ class Service:
         with self.in_flight():
             self._load(entry, default)
         self._note(entry)
+
+    def _rescan(self) -> None:
+        """Read the models folder again; what is loaded and has changed is loaded anew by its next request."""
+        look_again()
+        self.repository.refresh(self.engine.loaded_models())
+        self.engine.note_changes(self.repository.models())
 
     def _load(self, entry: ModelEntry, default: VersionEntry) -> None:
         name = entry.name
@@ -562,16 +566,19 @@ class Service:
 
     def _status(self, entry: ModelEntry, version: VersionEntry) -> ModelStatus:
         state = self.engine.state(entry.name, version.name)
-        reason = self.engine.failure(entry.name, version.name) or version.problem
+        running = self.engine.running(entry.name, version.name)
+        reason = self.engine.failure(entry.name, version.name) or version.problem or entry.problem
         if reason is None and state is State.ON_DEMAND:
             reason = missing_framework(version.kind) or self._refused(entry, version)
             state = State.FAILED if reason else state
-        if version.problem is not None:
+        if running is not None and (reason is not None or running.outdated):
+            reason = f"serves on as it was loaded: {reason or 'its files changed; its next request loads it anew'}"
+        elif version.problem is not None:
             state = State.FAILED
         if reason is None:
             reason = {State.ON_DEMAND: "loads on first use", State.STOPPED: "unloaded"}.get(state, "")
         # One that is being loaded anew serves on.
-        ready = state in (State.READY, State.ON_DEMAND) or self.engine.running(entry.name, version.name) is not None
+        ready = state in (State.READY, State.ON_DEMAND) or running is not None
         return ModelStatus(entry.name, version.name, state, ready, reason)
 
     def _refused(self, entry: ModelEntry, version: VersionEntry) -> str | None:

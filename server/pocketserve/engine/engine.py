@@ -7,7 +7,7 @@ in `budget.py`, and what happens while nobody asks in `janitor.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.slots import Slot, SlotTable, State, close_all, detach
 from pocketserve.engine.statistics import VersionStatistics
+from pocketserve.repository.changes import made_from
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -123,6 +124,8 @@ class Engine:
             slot = self._slots.slot((entry.name, version.name))
             self._slots.await_loading(slot, deadline)
             previous, before = slot.running, slot.state
+            if previous is not None:
+                previous.outdated = False
             slot.state = State.LOADING
         self._opener.open(slot, entry, version, (before, previous), deadline)
         self._janitor.start()
@@ -146,6 +149,11 @@ class Engine:
             slot = self._slots.slot((name, version))
             if slot.state in (State.STOPPED, State.FAILED):
                 slot.state, slot.error = State.ON_DEMAND, None
+
+    def loaded_models(self) -> set[str]:
+        """Models of which a version is loaded."""
+        with self._lock:
+            return {name for (name, _), _, _ in self._slots.loaded()}
 
     def versions_of(self, name: str) -> list[str]:
         """Versions of a model that were ever asked for, whether their files are still there or not."""
@@ -231,20 +239,49 @@ class Engine:
                     self._slots.await_loading(slot, deadline, cancellation)
                 if self._slots.closed:
                     raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
-                if slot.running is not None:
-                    slot.running.users += 1
-                    return slot.running
-                self._refuse_unusable(slot, version, entry)
+                running = slot.running
+                if running is not None and not (running.outdated and _may_renew(slot, running)):
+                    running.users += 1
+                    return running
+                if running is None:
+                    self._refuse_unusable(slot, version, entry)
+                else:
+                    running.outdated = False  # others are answered by it meanwhile
                 slot.state = State.LOADING
-            loaded = self._opener.open(slot, entry, version, (State.ON_DEMAND, None), deadline, users=1)
+            before = State.ON_DEMAND if running is None else State.READY
+            try:
+                loaded = self._opener.open(slot, entry, version, (before, running), deadline, users=1)
+            except ApiError:
+                if running is None:
+                    raise
+                continue  # what was loaded before serves on, and the listing says why
             self._janitor.start()
             if loaded is not None:
                 return loaded
 
+    def note_changes(self, models: Mapping[str, ModelEntry]) -> None:
+        """Have versions loaded anew by their next request that are made from something else by now.
+
+        Args:
+            models: as just scanned. What is not in it any more is left as it is.
+        """
+        with self._lock:
+            listed = self._slots.loaded()
+        for (name, version_name), slot, running in listed:
+            entry = models.get(name)
+            version = entry.versions.get(version_name) if entry is not None else None
+            if entry is None or version is None:
+                continue
+            now = made_from(entry, version)
+            running.outdated = now != running.made_from and self._opener.stamp_of(entry, version) != slot.failed_from
+            if now == running.made_from:
+                with self._lock:
+                    slot.error = None if slot.running is running else slot.error  # the change was taken back
+
     def hold(self, running: Running) -> bool:
         """Hold a version as :meth:`acquire` does, without waiting; whether it is still the one that is served."""
         with self._lock:
-            if self._slots.closed or running.retired:
+            if self._slots.closed or running.retired or running.outdated:
                 return False
             running.users += 1
             return True
@@ -258,7 +295,7 @@ class Engine:
             )
         # A file that failed is tried again once it has changed, not on every request.
         error = slot.error if slot.state is State.FAILED else None
-        if error is not None and slot.failed_stamp == self._opener.stamp_of(version):
+        if error is not None and slot.failed_from == self._opener.stamp_of(entry, version):
             raise error.again()
 
     def release(self, running: Running) -> None:
@@ -271,3 +308,8 @@ class Engine:
                 self._janitor.consider(running, now)
         if last:
             close_all(running)
+
+
+def _may_renew(slot: Slot, running: Running) -> bool:
+    """Whether a version may be loaded anew now: nobody does already, and no sequence would lose its state."""
+    return slot.state is State.READY and not running.open_sequences

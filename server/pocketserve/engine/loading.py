@@ -170,7 +170,7 @@ def load_model(
         ApiError: RUNTIME_MISSING or MODEL_FAILED, with the reason in words; MODEL_NOT_READY where there is no room.
     """
     try:
-        _check_loadable(version)
+        _check_loadable(entry, version)
         snapshot = (snapshots or SnapshotStore()).take(version, entry.folder)
         try:
             return _load(entry, version, threads, max_image_pixels, quarantine, deadline, tuning, snapshot, trust)
@@ -188,9 +188,10 @@ def load_model(
         raise ApiError(ErrorCode.MODEL_FAILED, _failed(entry, version, reason)) from error
 
 
-def _check_loadable(version: VersionEntry) -> None:
-    if version.problem is not None:
-        raise ModelLoadError(version.problem)
+def _check_loadable(entry: ModelEntry, version: VersionEntry) -> None:
+    problem = version.problem or entry.problem
+    if problem is not None:
+        raise ModelLoadError(problem)
     missing = missing_framework(version.kind)
     if missing is not None:
         raise RuntimeMissingError(missing)

@@ -14,9 +14,9 @@ from pocketserve.engine.lane import Scheduler
 from pocketserve.engine.running import EngineOptions, Running, start_running
 from pocketserve.engine.slots import Key, Slot, SlotTable, State, close_all, detach
 from pocketserve.engine.waiting import Place
-from pocketserve.repository.files import file_bytes, stamp, version_files
+from pocketserve.repository.changes import made_from
+from pocketserve.repository.files import file_bytes
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.runtimes.base import ModelLoadError
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Opener:
         """
         key = (entry.name, version.name)
         size = file_bytes(version) * entry.manifest.instances
-        before = self.stamp_of(version)  # what changes from now on deserves another try
+        before = self.stamp_of(entry, version)  # what changes from now on deserves another try
         try:
             self._budget.make_room(key, size, deadline)
             started = self._clock()
@@ -92,6 +92,7 @@ class Opener:
             with memory.giving_back() if size >= memory.LARGE_BYTES else nullcontext():
                 model = self._load(entry, version, deadline)
             fresh = start_running(model, self._options, self._scheduler, self._clock)
+            fresh.made_from = before[0]
         except ApiError as error:
             self._publish_failure(slot, before, error, fallback)
             raise
@@ -124,26 +125,25 @@ class Opener:
         )
 
     def _publish_failure(
-        self, slot: Slot, before: object, error: ApiError, fallback: tuple[State, Running | None]
+        self, slot: Slot, before: tuple[object, object], error: ApiError, fallback: tuple[State, Running | None]
     ) -> None:
         state, previous = fallback
         with self._slots.changed:
             slot.reserved = 0
             if previous is not None:
-                slot.state = State.READY  # a failed reload leaves the old one serving
+                slot.state, slot.error = State.READY, error.again()  # a failed reload leaves the old one serving
             elif error.code.retryable:
                 slot.state = state
             else:
-                slot.state, slot.error, slot.failed_stamp = State.FAILED, error.again(), before
+                slot.state, slot.error = State.FAILED, error.again()
+            if not error.code.retryable:
+                slot.failed_from = before
             self._slots.changed.notify_all()
         log.warning("%s", error.message)
 
-    def stamp_of(self, version: VersionEntry) -> object:
-        """Return what changes when one of a version's files is replaced, or the owner trusts something."""
-        try:
-            return stamp(version_files(version)), self._trust.stamp() if self._trust is not None else None
-        except (ModelLoadError, OSError):
-            return None
+    def stamp_of(self, entry: ModelEntry, version: VersionEntry) -> tuple[object, object]:
+        """Return what a version is made from, and what changes when the owner trusts something."""
+        return made_from(entry, version), self._trust.stamp() if self._trust is not None else None
 
     def look_around(self) -> None:
         """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
@@ -198,6 +198,7 @@ class Opener:
                     closing = fresh  # begun meanwhile: their state would be lost; the next sweep looks again
                 elif fresh is not None:
                     fresh.last_used = running.last_used
+                    fresh.made_from, fresh.outdated = running.made_from, running.outdated
                     closing = detach(slot)
                     slot.running = fresh
                 slot.state, slot.reserved = State.READY, 0

@@ -43,9 +43,22 @@ class Running:
 
     Attributes:
         prepared: what :mod:`pocketserve.prepared` keeps of requests that come again and again; it goes with the model.
+        made_from: see :func:`pocketserve.repository.changes.made_from`.
+        outdated: whether a rescan found that changed, so that the next request has it loaded anew.
     """
 
-    __slots__ = ("keep_alive", "lane", "last_used", "model", "prepared", "retired", "sequences", "users")
+    __slots__ = (
+        "keep_alive",
+        "lane",
+        "last_used",
+        "made_from",
+        "model",
+        "outdated",
+        "prepared",
+        "retired",
+        "sequences",
+        "users",
+    )
 
     def __init__(
         self, model: LoadedModel, lane: Lane, sequences: SequenceTable | None, keep_alive: float, now: float
@@ -58,6 +71,8 @@ class Running:
         self.users = 0
         self.prepared: dict[object, Any] = {}
         self.retired = False
+        self.made_from: object = None
+        self.outdated = False
 
     @property
     def open_sequences(self) -> int:

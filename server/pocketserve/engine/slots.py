@@ -42,14 +42,15 @@ class Slot:
     """Everything known of one version, loaded or not.
 
     Attributes:
-        error: why it failed; to be raised as ``again()`` has it.
+        error: why the last load failed, whether or not an earlier one serves on; to be raised as ``again()`` has it.
+        failed_from: what it was to be made from then, see :func:`pocketserve.repository.changes.made_from`.
         reserved: bytes that a load under way is thought to need, or the second copy of one that is opened again.
     """
 
     state: State = State.ON_DEMAND
     running: Running | None = None
     error: ApiError | None = None
-    failed_stamp: object = None
+    failed_from: object = None
     reserved: int = 0
     statistics: VersionStatistics = field(default_factory=VersionStatistics)
 

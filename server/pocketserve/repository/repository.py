@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import threading
+from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
 
@@ -22,6 +25,8 @@ MOST_LISTED = 8
 SCAN_WAIT_S = 60.0
 """A hundred thousand files take a desktop's core eight seconds."""
 
+log = logging.getLogger(__name__)
+
 
 class Repository:
     """An index of a models folder. A model is read when it is first asked for, so that a start waits for none but
@@ -40,10 +45,13 @@ class Repository:
         self._scanning = threading.Lock()
         self._scans_begun = 0
 
-    def refresh(self) -> None:
+    def refresh(self, loaded: Collection[str] = ()) -> None:
         """Scan the folder anew; the new index replaces the old one at once and whole.
 
         Calls that come while a scan is under way share the next one: a scan that has begun may miss what they know of.
+
+        Args:
+            loaded: models that stay as they were, with the problem added, where their manifest cannot be read any more.
 
         Raises:
             ApiError: QUEUE_FULL, the scans in front of this one take too long.
@@ -54,7 +62,10 @@ class Repository:
         try:
             if self._scans_begun == begun:
                 self._scans_begun += 1
-                self._models = scan(self._root)
+                models = scan(self._root)
+                for name in loaded:
+                    _keep(models, self._models.get(name))
+                self._models = models
         finally:
             self._scanning.release()
 
@@ -113,3 +124,13 @@ def _near(name: str, models: Models) -> str | None:
 
     close = get_close_matches(name[:64], models.names[:MOST_COMPARED])
     return next((other for other in close if other in models), None)
+
+
+def _keep(models: Models, old: ModelEntry | None) -> None:
+    """Have a model that serves stay in the index as it was, if all that is new of it is a problem."""
+    fresh = models.get(old.name) if old is not None else None
+    if old is None or fresh is None or fresh.versions or not old.versions:
+        return
+    if fresh.problem != old.problem:
+        log.warning("%s serves on as it was loaded: %s", old.name, fresh.problem)
+    models.put(dataclasses.replace(old, problem=fresh.problem))

@@ -51,7 +51,7 @@ class ModelEntry:
     Attributes:
         folder: where relative paths of the manifest start; for a bare file, the folder it lies in.
         default_version: answers requests that name no version; empty when there is none at all.
-        problem: a fault of the whole model, such as a broken manifest.
+        problem: a fault of the whole model, such as a broken manifest. One that was loaded before keeps its versions.
     """
 
     name: str
@@ -131,6 +131,10 @@ class Models(Mapping[str, ModelEntry]):
             # unlike Path's, this is_file is false, not an error, where the folder may not be entered
             if name in self._bare or os.path.isfile(self._root / name / FILE_NAME) or self._find(name) is not None
         ]
+
+    def put(self, entry: ModelEntry) -> None:
+        """Have a model stand for what the folder says under its name."""
+        self._read[entry.name] = entry
 
     def _find(self, name: str) -> ModelEntry | None:
         if name in self._read:
