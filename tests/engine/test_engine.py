@@ -283,6 +283,20 @@ def test_a_failed_load_is_remembered_until_the_file_changes(bench, models_copy, 
     assert one.engine.failure("petals", "tflite") is None
 
 
+def test_others_are_answered_while_one_request_has_a_changed_model_loaded_anew(bench, models_copy):
+    one = bench()
+    answer, before = one.ask("petals"), one.running("petals")
+    one.engine.note_changes(scan(models_copy))
+    assert one.ask("petals") == answer and one.running("petals") is before  # nothing has changed
+    replace(models_copy / "petals" / "petals.tflite", (models_copy / "petals" / "petals.tflite").read_bytes())
+    one.engine.note_changes(scan(models_copy))
+    assert not one.engine.hold(before)
+    meanwhile: list[float] = []
+    while_loading(one, "petals", lambda: meanwhile.append(one.ask("petals")))
+    assert one.ask("petals") == answer and meanwhile == [answer]
+    assert one.running("petals") is not before and is_closed(before)
+
+
 class Body:
     """What a request holds."""
 
@@ -805,6 +819,21 @@ def test_a_model_with_open_sequences_is_not_opened_again(bench, adding):
         running.sequences.leave(step, sequence, failed=True)
         one.engine.sweep()
         until(lambda: one.engine.running("adding", version) is not running)
+
+
+def test_a_changed_model_with_open_sequences_is_loaded_anew_once_they_are_closed(bench, adding):
+    one = bench()
+    version = next(iter(scan(adding)["adding"].versions))
+    with one.engine.use(*one.named("adding", version), FOREVER) as running:
+        step = SequenceStep("a", start=True, end=False)
+        sequence, _ = running.sequences.enter(step)
+        (adding / "adding" / "model.toml").write_text(STATEFUL.replace("max_idle = 60", "max_idle = 61"))
+        one.engine.note_changes(scan(adding))
+        with one.engine.use(*one.named("adding", version), FOREVER) as still:
+            assert still is running
+        running.sequences.leave(step, sequence, failed=True)
+        with one.engine.use(*one.named("adding", version), FOREVER) as fresh:
+            assert fresh is not running and fresh.model.entry.manifest.state.max_idle == 61
 
 
 def test_a_sequence_that_begins_while_its_model_is_opened_again_goes_on(bench, adding):

@@ -1,0 +1,144 @@
+"""A loaded model whose files change: a rescan sees it, the next request loads it anew, what is broken harms nobody."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import MODELS, Server, StartServer
+
+ZEROS = json.dumps([[[0.0]] * 8] * 8).encode()
+NUMBERS = b"[5.1,3.5,1.4]"
+KEPT = "serves on as it was loaded: "
+
+
+class Served:
+    """A server on copies of the embedded models."""
+
+    def __init__(self, server: Server, models: Path) -> None:
+        self.server, self.models = server, models
+
+    def predict(self, model: str = "petals", body: bytes = NUMBERS) -> list[dict[str, Any]]:
+        """What a model answers."""
+        answer = self.server.call("POST", f"/predictions/{model}", data=body)
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["predictions"]
+        return found
+
+    def index(self, model: str = "petals") -> tuple[str, str]:
+        """State and reason of a model's TFLite version; the folder is read again."""
+        entries = self.server.call("POST", "/v2/repository/index").json()
+        return next(
+            (e["state"], e.get("reason", "")) for e in entries if (e["name"], e["version"]) == (model, "tflite")
+        )
+
+    def load(self, model: str = "petals") -> tuple[int, str]:
+        """Status and error of an explicit load."""
+        answer = self.server.call("POST", f"/v2/repository/models/{model}/load")
+        return answer.status_code, answer.json().get("error", "")
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        """Change a text file."""
+        text = (self.models / file).read_text()
+        assert old in text
+        (self.models / file).write_text(text.replace(old, new))
+
+    def said(self, text: str) -> int:
+        """How often the log says something."""
+        return self.server.log.read_text().count(text)
+
+
+@pytest.fixture
+def served(new_server: StartServer, models_copy: Path) -> Served:
+    return Served(new_server(models_copy), models_copy)
+
+
+def test_what_is_the_same_is_not_loaded_again(served: Served) -> None:
+    before = served.predict()
+    served.edit("petals/model.toml", 'license = "Apache-2.0"', 'license = "MIT"')  # for people only
+    served.edit("petals/model.toml", "versions.onnx", "versions.other")
+    (served.models / "petals" / "notes.txt").write_text("nothing of the model's")
+    assert served.index() == ("READY", "")
+    assert served.predict() == before and served.said("loaded petals/tflite") == 1
+
+
+@pytest.mark.parametrize("change", ["labels", "manifest", "file"])
+def test_a_change_is_taken_up_by_the_first_request_after_a_rescan(served: Served, change: str) -> None:
+    model, body = ("digits", ZEROS) if change == "labels" else ("petals", NUMBERS)
+    before = served.predict(model, body)
+    if change == "labels":
+        (served.models / "digits" / "labels.txt").write_text("".join(f"number {digit}\n" for digit in range(10)))
+    elif change == "manifest":
+        served.edit("petals/model.toml", 'name = "petal_width"\nunit', 'name = "petal_breadth"\nunit')
+    else:
+        fresh = served.models / "petals" / ".fresh"
+        fresh.write_bytes((MODELS / "diabetes" / "diabetes.tflite").read_bytes())
+        fresh.replace(served.models / "petals" / "petals.tflite")
+    assert served.predict(model, body) == before
+    state, reason = served.index(model)
+    assert (state, reason) == ("READY", f"{KEPT}its files changed; its next request loads it anew")
+    if change == "file":  # it takes ten numbers, and the manifest says three
+        assert served.predict(model, body) == before
+        assert served.index()[1].startswith(f"{KEPT}failed to load 'petals' version 'tflite': ")
+        return
+    after = served.predict(model, body)
+    assert after != before and json.dumps(after).count("number" if change == "labels" else "petal_breadth")
+    assert served.index(model) == ("READY", "") and served.said(f"loaded {model}/tflite") == 2
+
+
+def test_a_broken_file_leaves_the_old_one_serving_and_is_tried_once(served: Served) -> None:
+    before = served.predict()
+    file = served.models / "petals" / "petals.tflite"
+    good = file.read_bytes()
+    file.write_bytes(b"garbage" * 50)
+    for _ in range(2):
+        served.index()
+        assert [served.predict() for _ in range(3)] == [before] * 3
+    state, reason = served.index()
+    assert state == "READY" and reason.startswith(
+        f"{KEPT}failed to load 'petals' version 'tflite': petals.tflite is no"
+    )
+    assert served.said("petals.tflite is no TFLite model") == 1
+    file.write_bytes(good)
+    served.index()
+    assert served.predict() == before
+    assert served.index() == ("READY", "") and served.said("loaded petals/tflite") == 2
+
+
+def test_a_broken_manifest_leaves_the_old_one_serving(served: Served) -> None:
+    before = served.predict()
+    served.edit("petals/model.toml", "task = ", "task : ")
+    state, reason = served.index()
+    assert state == "READY" and reason.startswith(f"{KEPT}petals/model.toml: not valid TOML")
+    assert served.predict() == before
+    status, error = served.load()
+    assert status == 503 and "petals/model.toml: not valid TOML" in error
+    assert served.predict() == before
+    served.index()
+    assert served.said("petals serves on as it was loaded: petals/model.toml") == 1
+    served.edit("petals/model.toml", "task : ", "task = ")
+    assert served.index() == ("READY", "")
+    assert served.predict() == before and served.said("loaded petals/tflite") == 1
+
+
+def test_a_broken_manifest_refuses_what_is_not_loaded(served: Served) -> None:
+    served.edit("petals/model.toml", "task = ", "task : ")
+    entries = served.server.call("POST", "/v2/repository/index").json()
+    assert [e["state"] for e in entries if e["name"] == "petals"] == ["UNAVAILABLE"]
+    answer = served.server.call("POST", "/predictions/petals", data=NUMBERS)
+    assert answer.status_code == 503 and "petals/model.toml: not valid TOML" in answer.json()["error"]
+
+
+def test_a_file_that_is_gone_leaves_what_was_loaded_of_it_serving(served: Served) -> None:
+    before = served.predict()
+    (served.models / "petals" / "petals.tflite").unlink()
+    served.index()
+    assert served.predict() == before
+    state, reason = served.index()
+    assert state == "READY" and reason.startswith(KEPT) and "petals.tflite, which does not exist" in reason
+    served.server.call("POST", "/v2/repository/models/petals/unload")
+    answer = served.server.call("POST", "/predictions/petals", data=NUMBERS)
+    assert answer.status_code == 404
