@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -17,6 +18,8 @@ from pocketserve.repository.manifest import (
 )
 from pocketserve.repository.not_models import advice, advice_for_content, advice_for_folder
 from pocketserve.repository.toml_table import ManifestError
+from pocketserve.repository.triton_config import FILE_NAME as CONFIG_NAME
+from pocketserve.repository.triton_config import TritonConfig, read_config
 from pocketserve.runtimes.placeholders import placeholder
 from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind, content_of, kind_at, kind_named, kind_of_name
 from pocketserve_wire.records import dataclass
@@ -175,9 +178,12 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     manifest_path = folder / FILE_NAME
     if manifest_path.is_file():
         return _from_manifest(folder, root, manifest_path)
+    config = read_config(folder / CONFIG_NAME) if (folder / CONFIG_NAME).exists() else TritonConfig()
+    if config.problem is not None:
+        return ModelEntry(folder.name, folder, {}, "", problem=config.problem)
     versions = _undeclared_versions(folder, root)
     if versions:
-        return _model(folder.name, folder, versions)
+        return _model(folder.name, folder, versions, dataclasses.replace(EMPTY_MANIFEST, labels=config.labels))
     problem = advice_for_folder(folder.name, frozenset(os.listdir(folder)))
     return None if problem is None else ModelEntry(folder.name, folder, {}, "", problem=problem)
 

@@ -1,0 +1,87 @@
+"""Folders as Triton has them: what ``config.pbtxt`` says is taken over, or is the reason why a model is not served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pocketserve.repository.scan import scan
+from pocketserve.repository.triton_config import MAX_DEPTH, ConfigError, parse, read_config
+
+DENSENET = """
+name: "densenet_onnx"  # a comment
+platform: "onnxruntime_onnx"
+max_batch_size : 0
+input [
+  { name: "data_0" data_type: TYPE_FP32 format: FORMAT_NCHW
+    dims: [ 3, 224, 224 ] reshape { shape: [ 1, 3, 224, 224 ] } }
+]
+output [ { name: "fc6_1"; dims: [ 1000 ], label_filename: "densenet_labels.txt" } ]
+"""
+CONTROLS = 'sequence_batching { max_sequence_idle_microseconds: 5000000 control_input [ { name: "START" } ] }'
+
+
+def problem(folder: Path, text: str) -> str:
+    """Why a model with this configuration is not served."""
+    (folder / "m" / "1").mkdir(parents=True)
+    (folder / "m" / "config.pbtxt").write_text(text)
+    (folder / "m" / "1" / "model.onnx").write_bytes(b"\x08\x01")
+    return scan(folder)["m"].problem or ""
+
+
+def test_fields_of_every_form() -> None:
+    config = parse(DENSENET)
+    assert config["name"] == ["densenet_onnx"] and config["max_batch_size"] == ["0"]
+    assert config["input"][0]["dims"] == ["3", "224", "224"]
+    assert config["input"][0]["reshape"] == [{"shape": ["1", "3", "224", "224"]}]
+
+
+def test_labels_are_taken_over(tmp_path: Path) -> None:
+    assert problem(tmp_path, DENSENET) == ""
+    entry = scan(tmp_path)["m"]
+    assert entry.manifest.labels == "densenet_labels.txt" and list(entry.versions) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('backend: "python"', "Triton's Python backend"),
+        ("ensemble_scheduling { step [ { } ] }", "ensembles"),
+        (CONTROLS, "controls of sequences"),
+        ("input [", "ends before a value"),
+        ("input { ", "never closed"),
+        ("}", "never opened"),
+        ("{", "where a field's name is expected"),
+        ("a: ]", "where a value is expected"),
+        ("a: `", "line 1 is no text"),
+        ("\n\na: 'x", "line 3 is no text"),
+        ("a {" * (MAX_DEPTH + 2), "nest more than"),
+    ],
+)
+def test_what_has_no_counterpart_is_said(tmp_path: Path, text: str, reason: str) -> None:
+    found = problem(tmp_path, text)
+    assert reason in found and found.startswith("m/config.pbtxt")
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a/../../b", ""])
+def test_labels_outside_of_the_folder_are_passed_over(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(f'output [ {{ label_filename: "{name}" }} ]')
+    assert read_config(path).labels is None
+
+
+@pytest.mark.parametrize("text", ["sequence_batching { direct { } }", "backend: [] output { label_filename: [] }", ""])
+def test_what_says_nothing_against_it_is_served(tmp_path: Path, text: str) -> None:
+    assert problem(tmp_path, text) == ""
+
+
+@given(st.text(alphabet='ab:{}[],;"\\#\n .1', max_size=60))
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    try:
+        parsed = parse(text)
+    except ConfigError:
+        return
+    assert all(isinstance(values, list) for values in parsed.values())
