@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pocketserve.doctor import android, hardware, last_run, models, packages, ports, python, server, token
+from pocketserve.doctor import android, hardware, last_run, models, packages, ports, python, server, token, trials
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Check, Finding, warning
 from pocketserve.doctor.imports import LIMIT_S as IMPORT_LIMIT_S
@@ -29,6 +29,7 @@ def checks(device: Device, settings: Settings, limit: float) -> Mapping[str, Che
         "packages": lambda: packages.check_packages(device, limit),
         "settings": lambda: settings.findings,
         "models": lambda: models.check_models(device, settings, limit),
+        "trials": lambda: trials.check_trials(device, limit),
         "token": lambda: token.check_token(device, settings),
         "ports": lambda: ports.check_ports(device, settings),
         "server": lambda: server.check_server(device, settings),

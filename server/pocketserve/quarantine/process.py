@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import math
@@ -14,6 +15,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.trial import describe
 from pocketserve.quarantine.verdicts import Verdict
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -52,6 +54,7 @@ class TrialProcess:
         self._kind, self._timeout, self._memory = version.kind, timeout, memory
         limits = {"data_limit": memory + HEADROOM_BYTES, "alarm": math.ceil(timeout) + ALARM_MARGIN_S}
         self._request = describe(entry, version, source, **limits)
+        self._rules = functools.partial(rules_for, entry, version, source)
         self._state_dir = state_dir
         self._stack = ExitStack()
 
@@ -59,7 +62,7 @@ class TrialProcess:
         with ExitStack() as stack:
             self._folder: str = stack.enter_context(_folder(self._state_dir))
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pocketserve.quarantine.trial"],
+                [sys.executable, "-m", "pocketserve.quarantine.sandbox", json.dumps(self._rules(self._folder))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
                 stderr=subprocess.DEVNULL,
@@ -135,7 +138,9 @@ def _answer(process: subprocess.Popen[bytes]) -> bytes:
 def _environment(folder: str) -> dict[str, str]:
     # Relative entries of the path would mean something else in the trial's own folder.
     path = os.pathsep.join(map(os.path.abspath, sys.path))
-    return {**PRIVATE, **os.environ, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
+    # No file is to learn the token, in whatever way it gets at its process's environment.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("POCKETSERVE_TOKEN")}
+    return {**PRIVATE, **kept, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
 
 
 def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, memory: int) -> str:
@@ -175,6 +180,8 @@ def _judge(fault: str, exit_code: int | None, answer: bytes) -> Verdict:
     if exit_code is not None and -exit_code in (signal.SIGKILL, signal.SIGTERM):
         # Android ends child processes when it likes: that says nothing of the file.
         raise ApiError(ErrorCode.MODEL_NOT_READY, "the system ended the file's trial; try again", retry_after_s=1)
+    if exit_code == -signal.SIGSYS:
+        return Verdict(False, "it made a system call that no model needs, and that ends its process (SIGSYS)")
     if exit_code is not None and exit_code < 0:
         return Verdict(False, f"it crashed its framework ({_signal_name(-exit_code)})")
     try:

@@ -1,19 +1,22 @@
 """The throw-away process: loads a model, sets up all that its files decide, runs it, and says how it went.
 
-Run as ``python -m pocketserve.quarantine.trial``: the model's description comes pickled on standard input, from the
-server alone; the result goes as one JSON line to standard output. Whatever a framework prints goes to standard error.
+Run by :mod:`pocketserve.quarantine.sandbox`, which confines it: the model's description comes pickled on standard
+input, from the server alone; the result goes as one JSON line to standard output. Whatever a framework prints goes to
+standard error.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import importlib.util
 import json
 import os
 import pickle
 import signal
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,9 +33,12 @@ from pocketserve.quarantine.made_up import (
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.request_inputs import collect
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Session
-from pocketserve.runtimes.registry import runtime_for
+from pocketserve.runtimes.registry import Kind, runtime_for
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tensors import Array, to_tensor, zeros
+
+if TYPE_CHECKING:
+    from pocketserve.quarantine.sandbox import Confinement
 
 MAX_REASON = 1000
 """Characters; a file's own words may be in it, and nobody reads the pipe before the trial has ended."""
@@ -44,14 +50,22 @@ MAX_RUNS = 4
 """Runs that a made-up body is given; a long window makes one of a short sound."""
 
 
-def main() -> int:
-    """Try the model that standard input describes."""
+def main(confine: Callable[[], Confinement]) -> int:
+    """Try the model that standard input describes.
+
+    Args:
+        confine: called when the framework is imported, and before the model's files are opened.
+    """
     request = pickle.load(sys.stdin.buffer)
     answer_to = os.dup(1)
     os.dup2(2, 1)  # frameworks print to standard output
     _limit(int(request["data_limit"]))
     signal.alarm(int(request["alarm"]))
+    _import_framework(request["version"].kind, request["source"].threads)
+    confinement = confine()
     result = try_model(request["entry"], request["version"], request["source"])
+    if result["outcome"] in ("refused", "missing") and confinement.confined:
+        result["reason"] = _with_cause(result["reason"])
     result["reason"] = result["reason"][:MAX_REASON]
     os.write(answer_to, json.dumps(result).encode())
     return 0
@@ -75,6 +89,29 @@ def try_model(entry: ModelEntry, version: VersionEntry, source: ModelSource) -> 
     finally:
         session.close()
     return {"outcome": outcome, "reason": reason, "runtime": session.runtime}
+
+
+def _import_framework(kind: Kind, threads: int) -> None:
+    """Import what opens files of a kind. Where it cannot be imported, opening the file says so."""
+    with contextlib.suppress(Exception):
+        if kind.packages == ("tensorflow",):
+            from pocketserve.runtimes.savedmodel import import_tensorflow
+
+            import_tensorflow(threads)
+        for package in kind.packages:
+            if importlib.util.find_spec(package) is not None:
+                importlib.import_module(package)
+                return
+
+
+def _with_cause(reason: str) -> str:
+    """Tell that it may be the confinement which a file came up against."""
+    if not any(os.strerror(number) in reason for number in (errno.EPERM, errno.EACCES)):
+        return reason
+    return (
+        f"{reason[:500]}; in its trial a file may use its own folder and libraries, but no other files, no network and "
+        "no further process (`pocketserve serve --no-quarantine` has no trials)"
+    )
 
 
 def _refused(error: Exception) -> dict[str, str]:
@@ -164,7 +201,3 @@ def _limit(data_bytes: int) -> None:
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

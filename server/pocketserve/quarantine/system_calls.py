@@ -1,0 +1,172 @@
+"""A filter of system calls, as classic BPF for the kernel's seccomp: what a trial's process may not ask for.
+
+It is a list of what is refused, not of what is allowed: frameworks use most of the rest, each version in its own way.
+The numbers are those of the kernel's tables (``arch/*/syscalls``, ``asm-generic/unistd.h``).
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from pocketserve_wire.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What the kernel calls a machine.
+
+    Attributes:
+        audit: its number in ``linux/audit.h``; a call by another one's table ends the process.
+        column: in :data:`_REFUSED`.
+        seccomp: the number of that call itself.
+    """
+
+    audit: int
+    column: int
+    seccomp: int
+
+
+_X86_64 = Architecture(0xC000003E, 0, 317)
+_AARCH64 = Architecture(0xC00000B7, 1, 277)
+_ARM = Architecture(0x40000028, 2, 383)
+
+_SAME: Final = -1
+"""Of calls that are younger than 2019: their number is the same everywhere."""
+
+_REFUSED: Final[dict[str, tuple[int, int, int]]] = {
+    # name: x86_64, aarch64, 32-bit arm; 0 where there is none
+    "socket": (41, 198, 281),  # no network, and no daemon of this machine; socketpair stays
+    "ptrace": (101, 117, 26),
+    "process_vm_readv": (310, 270, 376),
+    "process_vm_writev": (311, 271, 377),
+    "kcmp": (312, 272, 378),
+    "tkill": (200, 130, 238),
+    "mount": (165, 40, 21),
+    "umount2": (166, 39, 52),
+    "pivot_root": (155, 41, 218),
+    "chroot": (161, 51, 61),
+    "unshare": (272, 97, 337),
+    "setns": (308, 268, 375),
+    "keyctl": (250, 219, 311),
+    "add_key": (248, 217, 309),
+    "request_key": (249, 218, 310),
+    "bpf": (321, 280, 386),
+    "perf_event_open": (298, 241, 364),
+    "userfaultfd": (323, 282, 388),
+    "init_module": (175, 105, 128),
+    "finit_module": (313, 273, 379),
+    "delete_module": (176, 106, 129),
+    "kexec_load": (246, 104, 347),
+    "kexec_file_load": (320, 294, 401),
+    "reboot": (169, 142, 88),
+    "swapon": (167, 224, 87),
+    "swapoff": (168, 225, 115),
+    "acct": (163, 89, 51),
+    "quotactl": (179, 60, 131),
+    "syslog": (103, 116, 103),
+    "settimeofday": (164, 170, 79),
+    "clock_settime": (227, 112, 262),
+    "clock_adjtime": (305, 266, 372),
+    "adjtimex": (159, 171, 124),
+    "sethostname": (170, 161, 74),
+    "setdomainname": (171, 162, 121),
+    "open_by_handle_at": (304, 265, 371),
+    "ioperm": (173, 0, 0),
+    "iopl": (172, 0, 0),
+    "modify_ldt": (154, 0, 0),
+    "pidfd_send_signal": (424, _SAME, _SAME),
+    "io_uring_setup": (425, _SAME, _SAME),
+    "io_uring_enter": (426, _SAME, _SAME),
+    "io_uring_register": (427, _SAME, _SAME),
+    "open_tree": (428, _SAME, _SAME),
+    "move_mount": (429, _SAME, _SAME),
+    "fsopen": (430, _SAME, _SAME),
+    "fsconfig": (431, _SAME, _SAME),
+    "fsmount": (432, _SAME, _SAME),
+    "fspick": (433, _SAME, _SAME),
+    "pidfd_open": (434, _SAME, _SAME),
+    "pidfd_getfd": (438, _SAME, _SAME),
+    "process_madvise": (440, _SAME, _SAME),
+    "mount_setattr": (442, _SAME, _SAME),
+}
+_PROCESSES: Final[dict[str, tuple[int, int, int]]] = {
+    "fork": (57, 0, 2),
+    "vfork": (58, 0, 190),
+    "execve": (59, 221, 11),
+    "execveat": (322, 281, 387),
+}
+_CLONE: Final = (56, 220, 120)
+_CLONE3: Final = 435
+_CLONE_THREAD: Final = 0x10000
+
+_OF_ITSELF: Final[dict[str, tuple[int, int, int]]] = {
+    "kill": (62, 129, 37),
+    "tgkill": (234, 131, 268),
+    "rt_sigqueueinfo": (129, 138, 178),
+    "rt_tgsigqueueinfo": (297, 240, 363),
+    "prlimit64": (302, 261, 369),
+}
+"""Their first argument is a process: this one is allowed, also as 0."""
+
+_LOAD, _EQUAL, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16
+"""Offsets in the kernel's ``seccomp_data``; all three machines are little-endian."""
+
+ALLOW: Final = 0x7FFF0000
+KILL: Final = 0x80000000
+_ERROR: Final = 0x00050000
+REFUSE: Final = _ERROR | errno.EPERM
+_UNKNOWN: Final = _ERROR | 38
+"""ENOSYS: the C library then takes an older call, whose flags can be looked at."""
+
+_X32: Final = 0x40000000
+
+Instruction = tuple[int, int, int, int]
+"""Code, jumps if true and if false, operand."""
+
+
+def architecture(machine: str, bits: int) -> Architecture | None:
+    """Return what the kernel calls this process's machine; None for one whose numbers are not known here.
+
+    Args:
+        machine: as ``os.uname()`` has it.
+        bits: of this process; a 64-bit kernel runs 32-bit processes, too.
+    """
+    if bits == 64:
+        return {"x86_64": _X86_64, "aarch64": _AARCH64}.get(machine)
+    return _ARM if machine.startswith(("arm", "aarch64")) else None
+
+
+def build_filter(machine: Architecture, process: int, *, may_start_processes: bool) -> bytes:
+    """Build the filter's program.
+
+    Args:
+        process: the one that it is for: it may send signals to itself only.
+        may_start_processes: leave that to it, and signals to what it starts.
+    """
+    return b"".join(struct.pack("<HBBI", *one) for one in _program(machine, process, may_start_processes))
+
+
+def _program(machine: Architecture, process: int, may_start_processes: bool) -> Iterator[Instruction]:
+    yield _LOAD, 0, 0, _ARCH
+    yield _EQUAL, 1, 0, machine.audit
+    yield _RETURN, 0, 0, KILL
+    yield _LOAD, 0, 0, _NUMBER
+    if machine is _X86_64:
+        yield from ((_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _UNKNOWN))
+    refused = dict(_REFUSED) if may_start_processes else _REFUSED | _PROCESSES
+    for numbers in refused.values():
+        number = numbers[0] if numbers[machine.column] == _SAME else numbers[machine.column]
+        if number:
+            yield from ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, REFUSE))
+    if not may_start_processes:
+        yield from ((_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _UNKNOWN))
+        yield from ((_EQUAL, 0, 4, _CLONE[machine.column]), (_LOAD, 0, 0, _FIRST_ARGUMENT))
+        yield from ((_HAS_BITS, 0, 1, _CLONE_THREAD), (_RETURN, 0, 0, ALLOW), (_RETURN, 0, 0, REFUSE))
+        for numbers in _OF_ITSELF.values():
+            yield from ((_EQUAL, 0, 5, numbers[machine.column]), (_LOAD, 0, 0, _FIRST_ARGUMENT))
+            yield from ((_EQUAL, 1, 0, process), (_EQUAL, 0, 1, 0), (_RETURN, 0, 0, ALLOW), (_RETURN, 0, 0, REFUSE))
+    yield _RETURN, 0, 0, ALLOW

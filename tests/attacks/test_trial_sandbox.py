@@ -1,0 +1,286 @@
+"""Code that runs in a trial comes up against the kernel: no network, no further process, no files but its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT, StartServer
+from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+from pocketserve.quarantine.sandbox import PROBE
+from pocketserve.quarantine.system_calls import ALLOW, KILL, REFUSE, architecture, build_filter
+from pocketserve.repository.scan import scan
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.trust.code import code_of
+from trusting import trust_all
+
+TFLITE = ROOT / "tests" / "runtimes" / "data" / "dynamic_batch.tflite"
+
+ATTEMPTS = """
+import ctypes, json, os, signal, socket, subprocess, tempfile, threading
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def call(number, *arguments):
+    if libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments)) < 0:
+        raise OSError(ctypes.get_errno(), "")
+
+def thread():
+    one = threading.Thread(target=print)
+    one.start()
+    one.join(30)
+
+def own_file():
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"x")
+
+def replace():
+    libc.execv(b"/bin/true", None)
+    raise OSError(ctypes.get_errno(), "")
+
+TRIES = {
+    "inet": lambda: socket.socket(socket.AF_INET),
+    "inet6": lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM),
+    "netlink": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
+    "unix": lambda: socket.socket(socket.AF_UNIX),
+    "fork": lambda: os._exit(0) if os.fork() == 0 else None,
+    "subprocess": lambda: subprocess.run(["/bin/true"]),
+    "spawn": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+    "exec": replace,
+    "kill": lambda: os.kill(PARENT, 0),
+    "limits": lambda: __import__("resource").prlimit(PARENT, __import__("resource").RLIMIT_CORE),
+    "io_uring": lambda: call(425, 1, 0),
+    "write": lambda: open(OUTSIDE + "/written", "w"),
+    "append": lambda: open(SECRET, "a"),
+    "remove": lambda: os.unlink(SECRET),
+    "folder": lambda: os.mkdir(OUTSIDE + "/made"),
+    "link": lambda: os.symlink("/", OUTSIDE + "/linked"),
+    "secret": lambda: open(SECRET).read(),
+    "list": lambda: os.listdir(OUTSIDE),
+    "home": lambda: os.listdir(os.path.expanduser("~")),
+    "environment": lambda: open(f"/proc/{PARENT}/environ", "rb").read(),
+    "memory": lambda: open(f"/proc/{PARENT}/mem", "rb"),
+    "passwords": lambda: open("/etc/passwd").read(),
+    "a thread": thread,
+    "a file of its own": own_file,
+    "a pair of sockets": socket.socketpair,
+    "a signal to itself": lambda: os.kill(os.getpid(), 0),
+}
+found = {}
+for name, attempt in TRIES.items():
+    try:
+        attempt()
+        found[name] = 0
+    except OSError as error:
+        found[name] = error.errno
+found["token"] = "POCKETSERVE_TOKEN" in os.environ
+raise ValueError("FOUND" + json.dumps(found) + "END")
+"""
+CALLS = ("inet", "inet6", "netlink", "unix", "fork", "subprocess", "spawn", "exec", "kill", "limits", "io_uring")
+FILES = ("write", "append", "remove", "folder", "link", "secret", "list", "home", "environment", "memory", "passwords")
+ALLOWED = ("a thread", "a file of its own", "a pair of sockets", "a signal to itself")
+
+
+@pytest.fixture(scope="module")
+def report() -> str:
+    """What this device says that it gives, as the doctor prints it."""
+    command = [sys.executable, "-m", "pocketserve.quarantine.sandbox", PROBE]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    sentence: str = json.loads(done.stdout)["sentence"]
+    return sentence
+
+
+def model_with(folder: Path, code: str) -> Path:
+    """A models folder whose one model has this task; the trial runs it."""
+    own = folder / "models" / "mine"
+    own.mkdir(parents=True)
+    shutil.copy(TFLITE, own / "mine.tflite")
+    (own / "task.py").write_text(code)
+    return folder / "models"
+
+
+def tried(models: Path, state: Path, name: str = "mine") -> str:
+    """The reason with which a trial refuses a model whose code is trusted."""
+    entry = scan(models)[name]
+    version = entry.versions[entry.default_version]
+    allowed = frozenset(part.digest for part in code_of(entry, version))
+    manifest = entry.manifest
+    source = ModelSource(version.path, options=version.options, inputs=manifest.inputs, trusted=allowed)
+    with pytest.raises(ModelLoadError) as caught:
+        Quarantine(state, TrialLimits(timeout=120)).check(entry, version, source)
+    return str(caught.value)
+
+
+def test_what_code_in_a_trial_cannot_do(tmp_path: Path, report: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each refusal is the kernel's; where it lacks a layer, the report says so, and the other one still holds."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "token").write_text("secret")
+    monkeypatch.setenv("POCKETSERVE_TOKEN", "secret")
+    told = f"PARENT, OUTSIDE, SECRET = {os.getpid()}, {str(outside)!r}, {str(outside / 'token')!r}\n"
+    code = told + ATTEMPTS
+    # One reason is short, so that the answers come in parts.
+    found: dict[str, int] = {}
+    for part in range(3):
+        part_code = code.replace("in TRIES.items()", f"in list(TRIES.items())[{part}::3]")
+        reason = tried(model_with(tmp_path / str(part), part_code), tmp_path / "state")
+        found |= json.loads(reason.partition("FOUND")[2].partition("END")[0])
+    assert found.pop("token") is False
+    assert {name: found[name] for name in ALLOWED} == dict.fromkeys(ALLOWED, 0)
+    if "seccomp yes" in report:
+        assert {name: found[name] for name in CALLS} == dict.fromkeys(CALLS, 1)
+    else:
+        assert "seccomp no (" in report
+    if "Landlock ABI" in report:
+        assert {name: found[name] for name in FILES} == dict.fromkeys(FILES, 13)
+        assert [path.name for path in outside.iterdir()] == ["token"]
+    else:
+        assert "Landlock no (" in report
+
+
+def test_a_refusal_by_the_sandbox_says_so(tmp_path: Path, report: str) -> None:
+    """Code that means no harm is told what stopped it, and the way out."""
+    reason = tried(model_with(tmp_path, "import socket\nsocket.socket()\n"), tmp_path / "state")
+    if "seccomp yes" in report:
+        assert "PermissionError: [Errno 1] Operation not permitted; in its trial a file may use its own" in reason
+        assert "no network and no further process (`pocketserve serve --no-quarantine` has no trials)" in reason
+
+
+def test_a_process_that_is_ended_for_a_call_gets_a_verdict(tmp_path: Path) -> None:
+    code = f"import os\nos.kill(os.getpid(), {int(signal.SIGSYS)})\n"
+    reason = tried(model_with(tmp_path, code), tmp_path / "state")
+    assert "in quarantine: it made a system call that no model needs, and that ends its process (SIGSYS)" in reason
+
+
+@pytest.mark.live
+def test_a_model_with_a_relative_folder_passes(new_server: StartServer, tmp_path: Path) -> None:
+    """The trial has a working folder of its own; what the server calls by a relative path is found all the same."""
+    models = model_with(tmp_path, "def answer(outputs, options, context):\n    return {'fine': 1}\n")
+    trust_all(models)
+    server = new_server(Path(os.path.relpath(models)))
+    answer = server.call("POST", "/predictions/mine", data="[1, 2, 3]")
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.torch
+def test_a_torchscript_that_writes_files_writes_none(tmp_path: Path, report: str) -> None:
+    """Past our own checks: opened by trusted code, it runs what it wants, and the kernel refuses it."""
+    import torch
+
+    own = tmp_path / "models" / "mine"
+    own.mkdir(parents=True)
+    witness = tmp_path / "witness"
+
+    class Writes(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.path: str = str(witness)
+
+        def forward(self, x):
+            torch.save(x, self.path)
+            return x
+
+    torch.jit.script(Writes()).save(str(own / "hidden.bin"))
+    (own / "model.py").write_text(
+        "import os, torch\n"
+        "def build():\n"
+        "    return torch.jit.load(os.path.join(os.path.dirname(__file__), 'hidden.bin'))\n"
+    )
+    (own / "model.toml").write_text('[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [2]\n')
+    if "Landlock ABI" in report:
+        assert "a first run on zeros" in tried(tmp_path / "models", tmp_path / "state")
+        assert not witness.exists()
+    else:
+        assert "Landlock no (" in report
+
+
+# --- The filter, run by an interpreter of its own for the machines that are not here
+
+
+def answer_of(program: bytes, machine: int, number: int, first: int = 0) -> int:
+    """What the kernel would answer a call: classic BPF over its ``seccomp_data``."""
+    data = struct.pack("<iIQQ", number if number < 1 << 31 else number - (1 << 32), machine, 0, first) + bytes(40)
+    code = [struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)]
+    at, value = 0, 0
+    tests: Mapping[int, Callable[[int, int], bool]] = {
+        0x15: lambda a, b: a == b,
+        0x35: lambda a, b: a >= b,
+        0x45: lambda a, b: bool(a & b),
+    }
+    while True:
+        operation, if_true, if_false, operand = code[at]
+        at += 1
+        if operation == 0x20:
+            (value,) = struct.unpack_from("<I", data, operand)
+        elif operation == 0x06:
+            return operand
+        else:
+            at += if_true if tests[operation](value, operand) else if_false
+
+
+THREAD = 0x3D0F00
+"""The flags with which C libraries start a thread."""
+
+MACHINES = {  # machine, bits: audit, {refused}, {allowed}, clone, kill
+    ("x86_64", 64): (0xC000003E, {41, 57, 58, 59, 101, 165, 310, 322, 425, 434}, {0, 1, 2, 9, 53, 202, 257}, 56, 62),
+    ("aarch64", 64): (0xC00000B7, {198, 221, 117, 40, 270, 281, 425, 434}, {56, 57, 63, 64, 98, 199, 222}, 220, 129),
+    ("armv8l", 32): (0x40000028, {281, 2, 190, 11, 26, 21, 376, 387, 425}, {3, 4, 5, 192, 240, 288, 322}, 120, 37),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine[0])
+def test_the_filter_of_each_machine(machine: tuple[str, int]) -> None:
+    audit, refused, allowed, clone, kill = MACHINES[machine]
+    known = architecture(*machine)
+    assert known is not None
+    program = build_filter(known, 4711, may_start_processes=False)
+    assert len(program) // 8 < 4096  # the kernel's limit
+    assert {number for number in refused if answer_of(program, audit, number) != REFUSE} == set()
+    assert {number for number in allowed if answer_of(program, audit, number) != ALLOW} == set()
+    assert answer_of(program, audit, clone, THREAD) == ALLOW
+    assert answer_of(program, audit, clone, signal.SIGCHLD) == REFUSE
+    assert answer_of(program, audit, 435) == 0x50000 | 38, "clone3: its flags are in memory, so it is as if unknown"
+    assert [answer_of(program, audit, kill, process) for process in (4711, 0)] == [ALLOW, ALLOW]
+    assert [answer_of(program, audit, kill, process) for process in (1, 4712)] == [REFUSE, REFUSE]
+    assert answer_of(program, 0x40000003, 1) == KILL, "the table of another machine, such as 32-bit x86"
+    if machine[0] == "x86_64":
+        assert answer_of(program, audit, 0x40000000 | 41) == 0x50000 | 38
+    node = build_filter(known, 4711, may_start_processes=True)
+    assert answer_of(node, audit, clone, signal.SIGCHLD) == ALLOW
+    assert answer_of(node, audit, min(refused & {41, 198, 281})) == REFUSE
+
+
+@pytest.mark.parametrize("layer", ["Landlock", "seccomp"])
+def test_a_system_that_traps_the_question_is_told(report: str, layer: str) -> None:
+    """As Android's filter for apps, which sends SIGSYS for what it does not know: that must not end every trial."""
+    machine = architecture(os.uname().machine, 8 * struct.calcsize("P"))
+    if machine is None:
+        assert "seccomp no (" in report
+        return
+    number = 444 if layer == "Landlock" else machine.seccomp
+    code = (
+        "import ctypes, os, struct, sys\n"
+        "from pocketserve.quarantine import sandbox, system_calls\n"
+        f"program = [(0x20, 0, 0, 0), (0x15, 0, 1, {number}), (6, 0, 0, 0x30000), (6, 0, 0, 0x7fff0000)]\n"
+        "sandbox.build_filter = lambda *_, **__: b''.join(struct.pack('<HBBI', *one) for one in program)\n"
+        "fault = sandbox.confine_calls()\n"
+        "assert not fault, fault\n"
+        f"os.execv(sys.executable, [sys.executable, '-m', 'pocketserve.quarantine.sandbox', {PROBE!r}])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    if "seccomp yes" in report:
+        assert done.returncode == 0, done.stderr
+        assert f"{layer} no (the system forbids apps to ask for it)" in json.loads(done.stdout)["sentence"]
+
+
+def test_an_unknown_machine_has_no_filter() -> None:
+    assert architecture("riscv64", 64) is None and architecture("i686", 32) is None
