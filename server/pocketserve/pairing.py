@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 OPEN_S: Final = 120.0
 MAX_TRIES: Final = 3
-MAX_STARTS: Final = 12
-"""Exchanges that may be begun per opening: a person needs three; each one costs us some milliseconds."""
-
-MAX_EXCHANGES: Final = 3
-"""Exchanges side by side, so that another app that begins one does not end ours; the oldest gives way."""
+MAX_EXCHANGES: Final = 256
+"""Exchanges side by side, of which the oldest gives way. Beginning one costs more time than all else that an app could
+do here: while another app begins as many, ours has had half a second for its proof."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +42,10 @@ class PairingState:
 
 @dataclass(slots=True)
 class _Opening:
-    code: str
     salt: bytes
+    verifier: int
     ends: float
     tries: int = MAX_TRIES
-    starts: int = MAX_STARTS
     checking: int = 0
     exchanges: dict[bytes, ServerExchange] = field(default_factory=dict)
 
@@ -78,12 +75,14 @@ class PairingDesk:
             raise ApiError(ErrorCode.INVALID_REQUEST, "this server asks for no token, so there is nothing to pair")
         import secrets  # late, as what follows: most servers never pair
 
-        from pocketserve_wire.pairing import SALT_BYTES, new_code
+        from pocketserve_wire.pairing import SALT_BYTES, new_code, verifier_of
 
+        code, salt = new_code(), secrets.token_bytes(SALT_BYTES)
+        verifier = verifier_of(code, salt)
         with self._changed:
-            self._opening = _Opening(new_code(), secrets.token_bytes(SALT_BYTES), self._clock() + OPEN_S)
+            self._opening = _Opening(salt, verifier, self._clock() + OPEN_S)
             self._changed.notify_all()
-            return self._opening.code
+            return code
 
     def close(self) -> None:
         """Close the desk; who waits is told."""
@@ -105,24 +104,19 @@ class PairingDesk:
             return now
 
     def begin(self, client_public: bytes) -> tuple[bytes, bytes, bytes]:
-        """Begin an exchange; of those that were not finished the oldest gives way to a fourth.
+        """Begin an exchange, which costs no try; of those that were not finished the oldest gives way to one too many.
 
         Returns:
             The exchange's identifier, the salt and our public number.
 
         Raises:
-            ApiError: PAIRING_CLOSED, INVALID_REQUEST, or PAIRING_REFUSED when too many were begun, which ends pairing.
+            ApiError: PAIRING_CLOSED or INVALID_REQUEST.
         """
         with self._changed:
             opening = self._require_open()
-            if opening.starts == 0:
-                self._end("refused")
-                text = "another app has interfered: pairing was begun too often; run `pocketserve pair` again"
-                raise ApiError(ErrorCode.PAIRING_REFUSED, text)
-            opening.starts -= 1
         from pocketserve_wire.pairing import PairingError, ServerExchange
 
-        exchange = ServerExchange(opening.code, opening.salt)
+        exchange = ServerExchange(opening.verifier, opening.salt)
         try:
             public = exchange.begin(client_public)
         except PairingError as error:

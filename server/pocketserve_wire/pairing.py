@@ -46,19 +46,24 @@ def clean_code(text: str) -> str:
     return code
 
 
+def verifier_of(code: str, salt: bytes) -> int:
+    """Return what the server needs of a code: half of an exchange's arithmetic, the same for all tries of one code."""
+    return SRP.verifier(SRP.password_key(salt, USER, code.encode("ascii")))
+
+
 class ServerExchange:
     """The half of the server, for one try.
 
     Args:
-        code: what was shown.
+        verifier: of the code that was shown, from :func:`verifier_of`.
         salt: random bytes, the same for all tries of one code.
         b: the secret exponent; given by tests only.
     """
 
-    def __init__(self, code: str, salt: bytes, b: int | None = None) -> None:
+    def __init__(self, verifier: int, salt: bytes, b: int | None = None) -> None:
         self._salt = salt
         self._b = b if b is not None else private_number()
-        self._verifier = SRP.verifier(SRP.password_key(salt, USER, code.encode("ascii")))
+        self._verifier = verifier
         self._public = SRP.server_public(self._b, self._verifier)
         self.identifier = secrets.token_bytes(EXCHANGE_BYTES)
         self._client_public = 0

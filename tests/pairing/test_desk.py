@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pocketserve.pairing import MAX_EXCHANGES, MAX_STARTS, MAX_TRIES, OPEN_S, PairingDesk
+from pocketserve.pairing import MAX_EXCHANGES, MAX_TRIES, OPEN_S, PairingDesk
 from pocketserve_wire import ApiError
 from pocketserve_wire.pairing import ClientExchange, ServerExchange
 
@@ -125,7 +125,7 @@ def begun(desk: PairingDesk, code: str) -> Callable[[], str]:
 def test_other_apps_in_between_end_no_exchange(desk: PairingDesk) -> None:
     code = desk.open()
     ours = begun(desk, code)
-    for _ in range(MAX_EXCHANGES - 1):
+    for _ in range(3):
         begun(desk, "000000")
     assert ours() == TOKEN
 
@@ -133,22 +133,34 @@ def test_other_apps_in_between_end_no_exchange(desk: PairingDesk) -> None:
 def test_the_oldest_exchange_gives_way_and_costs_no_try(desk: PairingDesk) -> None:
     code = desk.open()
     ours = begun(desk, code)
+    public = ClientExchange("000000").begin()
     for _ in range(MAX_EXCHANGES):
-        begun(desk, "000000")
+        desk.begin(public)
     with pytest.raises(ApiError, match="another app has interfered"):
         ours()
     assert desk.state().tries == MAX_TRIES
     assert attempt(desk, code) == TOKEN
 
 
-def test_beginnings_are_counted(desk: PairingDesk) -> None:
-    desk.open()
-    for _ in range(MAX_STARTS):
-        desk.begin(ClientExchange("000000").begin())
-    with pytest.raises(ApiError, match="another app has interfered") as caught:
-        desk.begin(ClientExchange("000000").begin())
-    assert caught.value.code.name == "PAIRING_REFUSED"
-    assert desk.state().state == "refused"
+def test_beginnings_end_nothing_and_cost_no_try(desk: PairingDesk) -> None:
+    code = desk.open()
+    ours, public = begun(desk, code), ClientExchange("000000").begin()
+    for _ in range(MAX_EXCHANGES - 1):
+        desk.begin(public)
+    assert desk.state().state == "open" and desk.state().tries == MAX_TRIES
+    assert ours() == TOKEN
+
+
+def test_all_proofs_of_an_opening_are_three_guesses(desk: PairingDesk) -> None:
+    """However many exchanges were begun, and whether their proofs are old or new."""
+    code = desk.open()
+    guesses = [begun(desk, wrong(code)) for _ in range(20)]
+    errors = []
+    for guess in guesses:
+        with pytest.raises(ApiError) as caught:
+            guess()
+        errors.append(caught.value.code.name)
+    assert errors == ["PAIRING_REFUSED"] * MAX_TRIES + ["PAIRING_CLOSED"] * (20 - MAX_TRIES)
 
 
 def test_proofs_that_come_together_share_no_try(desk: PairingDesk, monkeypatch: pytest.MonkeyPatch) -> None:
