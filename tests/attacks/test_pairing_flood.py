@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from http_running import WAIT_S
 
 from conftest import MODELS, Server, StartServer
+from http_running import WAIT_S
 from pocketserve_client import Client, pair
 from pocketserve_wire.pairing import ClientExchange
 

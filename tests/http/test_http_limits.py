@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
 
 import pytest
+
+from pocketserve.transports.http.compression import inflate
 
 LIMIT = 4096
 NUMBERS = b"[5.1,3.5,1.4]"
@@ -51,6 +54,23 @@ def test_bodies_are_refused_from_one_byte_above_the_limit(new_server, models_cop
     # Every path has the limit, also those that do not look at their body.
     refused(wire.one(wire.write("GET", "/v2", body=bytes(LIMIT + 1))), 413, "BODY_TOO_LARGE")
     assert server.call("POST", path, data=NUMBERS).status_code == 200
+
+
+def test_gzip_bodies_have_few_members(server, refused):
+    """Each costs time, also an empty one; so the time is in proportion to the bytes."""
+    headers, empty = {"Content-Encoding": "gzip"}, gzip.compress(b"", mtime=0)
+    for members, body in ((64, empty * 62 + PACKED + empty), (64, PACKED + empty * 63)):
+        assert server.call("POST", "/predictions/petals", data=body, headers=headers).status_code == 200, members
+    for body in (empty * 64 + PACKED, PACKED + empty * 64, empty * 200_000):
+        answer = server.call("POST", "/predictions/petals", data=body, headers=headers)
+        assert "more than 64 members" in refused(answer, 400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("size", [1, 65_535, 65_536, 150_001, 400_000])
+def test_members_are_joined_wherever_they_end(size):
+    body = random.Random(7).randbytes(400_000)
+    packed = b"".join(gzip.compress(body[at : at + size]) for at in range(0, min(len(body), 64 * size), size))
+    assert inflate(packed, "gzip", len(body)) == body[: 64 * size]
 
 
 def test_a_bomb_of_the_default_limit_is_refused(server, refused):
