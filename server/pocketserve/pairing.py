@@ -16,13 +16,12 @@ from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
-    from pocketserve_wire.pairing import ServerExchange
+    from pocketserve_wire.pairing import ServerExchange, ServerSecret
 
 OPEN_S: Final = 120.0
 MAX_TRIES: Final = 3
-MAX_EXCHANGES: Final = 256
-"""Exchanges side by side, of which the oldest gives way. Beginning one costs more time than all else that an app could
-do here: while another app begins as many, ours has had half a second for its proof."""
+MAX_EXCHANGES: Final = 1024
+"""Exchanges side by side, of which the oldest gives way: another app cannot ask as often before ours is finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,7 @@ class PairingState:
 
 @dataclass(slots=True)
 class _Opening:
-    salt: bytes
-    verifier: int
+    secret: ServerSecret
     ends: float
     tries: int = MAX_TRIES
     checking: int = 0
@@ -75,12 +73,12 @@ class PairingDesk:
             raise ApiError(ErrorCode.INVALID_REQUEST, "this server asks for no token, so there is nothing to pair")
         import secrets  # late, as what follows: most servers never pair
 
-        from pocketserve_wire.pairing import SALT_BYTES, new_code, verifier_of
+        from pocketserve_wire.pairing import SALT_BYTES, ServerSecret, new_code
 
         code, salt = new_code(), secrets.token_bytes(SALT_BYTES)
-        verifier = verifier_of(code, salt)
+        secret = ServerSecret(code, salt)
         with self._changed:
-            self._opening = _Opening(salt, verifier, self._clock() + OPEN_S)
+            self._opening = _Opening(secret, self._clock() + OPEN_S)
             self._changed.notify_all()
             return code
 
@@ -116,7 +114,7 @@ class PairingDesk:
             opening = self._require_open()
         from pocketserve_wire.pairing import PairingError, ServerExchange
 
-        exchange = ServerExchange(opening.verifier, opening.salt)
+        exchange = ServerExchange(opening.secret)
         try:
             public = exchange.begin(client_public)
         except PairingError as error:
@@ -126,7 +124,7 @@ class PairingDesk:
             opening.exchanges[exchange.identifier] = exchange
             if len(opening.exchanges) > MAX_EXCHANGES:
                 del opening.exchanges[next(iter(opening.exchanges))]
-        return exchange.identifier, opening.salt, public
+        return exchange.identifier, opening.secret.salt, public
 
     def finish(self, identifier: bytes, proof: bytes) -> tuple[bytes, bytes]:
         """Hand the token over, sealed, to whoever knows the code.

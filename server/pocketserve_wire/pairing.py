@@ -46,25 +46,30 @@ def clean_code(text: str) -> str:
     return code
 
 
-def verifier_of(code: str, salt: bytes) -> int:
-    """Return what the server needs of a code: half of an exchange's arithmetic, the same for all tries of one code."""
-    return SRP.verifier(SRP.password_key(salt, USER, code.encode("ascii")))
+class ServerSecret:
+    """What the server computes once for a code: all but microseconds of what beginning an exchange costs.
 
-
-class ServerExchange:
-    """The half of the server, for one try.
+    The secret exponent is shared by the exchanges of one code. Of these no more are finished than there are guesses,
+    and a client learns of each only whether its proof was right.
 
     Args:
-        verifier: of the code that was shown, from :func:`verifier_of`.
+        code: what was shown.
         salt: random bytes, the same for all tries of one code.
         b: the secret exponent; given by tests only.
     """
 
-    def __init__(self, verifier: int, salt: bytes, b: int | None = None) -> None:
-        self._salt = salt
-        self._b = b if b is not None else private_number()
-        self._verifier = verifier
-        self._public = SRP.server_public(self._b, self._verifier)
+    def __init__(self, code: str, salt: bytes, b: int | None = None) -> None:
+        self.salt = salt
+        self.exponent = b if b is not None else private_number()
+        self.verifier = SRP.verifier(SRP.password_key(salt, USER, code.encode("ascii")))
+        self.public = SRP.server_public(self.exponent, self.verifier)
+
+
+class ServerExchange:
+    """The half of the server, for one try."""
+
+    def __init__(self, secret: ServerSecret) -> None:
+        self._secret = secret
         self.identifier = secrets.token_bytes(EXCHANGE_BYTES)
         self._client_public = 0
 
@@ -76,10 +81,10 @@ class ServerExchange:
         """
         self._client_public = int.from_bytes(client_public, "big")
         try:
-            SRP.scrambler(self._client_public, self._public)
+            SRP.scrambler(self._client_public, self._secret.public)
         except SrpError as error:
             raise PairingError(f"{error}; use a client that knows this exchange") from None
-        return SRP.group.pad(self._public)
+        return SRP.group.pad(self._secret.public)
 
     def finish(self, proof: bytes, token: str) -> tuple[bytes, bytes] | None:
         """Check that the client knows the code.
@@ -87,8 +92,9 @@ class ServerExchange:
         Returns:
             Our proof of 32 bytes and the sealed token; None for a wrong code.
         """
-        secret = SRP.server_secret(self._b, self._verifier, self._client_public)
-        keys = _Keys(secret, self._salt, self._client_public, self._public)
+        ours = self._secret
+        shared = SRP.server_secret(ours.exponent, ours.verifier, self._client_public)
+        keys = _Keys(shared, ours.salt, self._client_public, ours.public)
         if not hmac.compare_digest(proof, keys.client_proof()):
             return None
         sealed = keys.seal(token.encode("ascii"))

@@ -4,8 +4,8 @@ Who listens learns nothing, and who takes one side's part can test one guess of 
 the 2048-bit group and the padding are those of RFC 5054; the hash is a parameter, SHA-256 where nothing else is said.
 Numbers are unsigned and big-endian when they are hashed; :meth:`Group.pad` makes them as long as the modulus.
 
-Python's ``pow`` does not take the same time for all numbers. Each secret here is used in one exchange only, so there
-is nothing to average over.
+Python's ``pow`` does not take the same time for all numbers. Each secret here is used for as many exchanges as one
+code allows guesses, three, so there is nothing to average over.
 """
 
 from __future__ import annotations

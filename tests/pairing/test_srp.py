@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from srptools import constants
 
 from conftest import ROOT
-from pocketserve_wire.pairing import ClientExchange, PairingError, ServerExchange, clean_code, new_code, verifier_of
+from pocketserve_wire.pairing import ClientExchange, PairingError, ServerExchange, ServerSecret, clean_code, new_code
 from pocketserve_wire.srp import RFC5054_2048, Group, Srp, SrpError
 
 VECTORS = ROOT / "android_bridge" / "vectors" / "pairing" / "exchanges.json"
@@ -82,7 +82,7 @@ def test_numbers_that_would_give_the_secret_away(bad: int) -> None:
         srp.server_secret(2**255, srp.verifier(5), bad)
     data = bad.to_bytes(256, "big")
     with pytest.raises(PairingError):
-        ServerExchange(verifier_of("123456", b"s" * 16), b"s" * 16).begin(data)
+        ServerExchange(ServerSecret("123456", b"s" * 16)).begin(data)
     with pytest.raises(PairingError, match="not our server"):
         ClientExchange("123456").prove(b"s" * 16, data)
 
@@ -91,7 +91,7 @@ def exchange(code: str, salt: str, a: int, b: int, token: str) -> dict[str, str]
     """Every number of one exchange, as a vector."""
     client, server = (
         ClientExchange(code, a),
-        ServerExchange(verifier_of(code, bytes.fromhex(salt)), bytes.fromhex(salt), b),
+        ServerExchange(ServerSecret(code, bytes.fromhex(salt), b)),
     )
     public = client.begin()
     ours = server.begin(public)
@@ -125,11 +125,11 @@ def test_the_token_arrives_and_never_in_clear(code: str, token: str, salt: bytes
 
 
 def test_another_code_proves_nothing_to_either_side() -> None:
-    client, server = ClientExchange("123456"), ServerExchange(verifier_of("123457", b"s" * 16), b"s" * 16)
+    client, server = ClientExchange("123456"), ServerExchange(ServerSecret("123457", b"s" * 16))
     proof = client.prove(b"s" * 16, server.begin(client.begin()))
     assert server.finish(proof, "t" * 43) is None
     # Even a server that answers the wrong proof as if it were right is found out.
-    right = ServerExchange(verifier_of("123457", b"s" * 16), b"s" * 16)
+    right = ServerExchange(ServerSecret("123457", b"s" * 16))
     other = ClientExchange("123457")
     done = right.finish(other.prove(b"s" * 16, right.begin(other.begin())), "t" * 43)
     assert done is not None
@@ -139,7 +139,7 @@ def test_another_code_proves_nothing_to_either_side() -> None:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_what_was_changed_on_the_way_is_refused(index: int) -> None:
-    client, server = ClientExchange("123456"), ServerExchange(verifier_of("123456", b"s" * 16), b"s" * 16)
+    client, server = ClientExchange("123456"), ServerExchange(ServerSecret("123456", b"s" * 16))
     done = server.finish(client.prove(b"s" * 16, server.begin(client.begin())), "t" * 43)
     assert done is not None
     changed = [bytearray(part) for part in done]
@@ -149,7 +149,7 @@ def test_what_was_changed_on_the_way_is_refused(index: int) -> None:
 
 
 def test_what_is_no_token_is_refused() -> None:
-    client, server = ClientExchange("123456"), ServerExchange(verifier_of("123456", b"s" * 16), b"s" * 16)
+    client, server = ClientExchange("123456"), ServerExchange(ServerSecret("123456", b"s" * 16))
     done = server.finish(client.prove(b"s" * 16, server.begin(client.begin())), "no token")
     assert done is not None
     with pytest.raises(PairingError, match="no token"):

@@ -36,8 +36,8 @@ RESCAN_S: Final = 1.0
 MAX_STRANGERS: Final = 128
 """Connections of strangers: their headers and bodies take at most 36 KiB each."""
 
-ACCEPTS: Final = 16
-"""Newcomers that are taken in before connections are read again."""
+ACCEPTS: Final = MAX_STRANGERS // 2
+"""Newcomers that are taken in before connections are read again: who came is read before it may have to go."""
 
 ACCEPT_AGAIN_S: Final = 1.0
 """How long nobody is taken in after the system had no descriptor left."""
