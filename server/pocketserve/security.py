@@ -15,9 +15,13 @@ import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.plain_file import open_plain
+
+if TYPE_CHECKING:
+    from pocketserve.app_tokens import AppTokens
 
 TOKEN_BYTES = 32
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -91,9 +95,11 @@ class Guard:
     Args:
         token: the expected token; None lets everybody in.
         extra_hosts: further ``Host`` names that are accepted.
+        apps: the tokens of apps, which are accepted, too.
     """
 
-    def __init__(self, token: str | None, extra_hosts: Iterable[str] = ()) -> None:
+    def __init__(self, token: str | None, extra_hosts: Iterable[str] = (), apps: AppTokens | None = None) -> None:
+        self._apps = apps
         self._token = token.encode("ascii") if token is not None else None
         self._hosts = LOOPBACK_HOSTS | {host.lower() for host in extra_hosts}
 
@@ -111,20 +117,28 @@ class Guard:
         if origin is not None and not self._is_own_origin(origin, host):
             raise ApiError(ErrorCode.ORIGIN_REFUSED, "requests from web pages of another origin are refused")
 
-    def check_token(self, authorization: str | None) -> None:
-        """Require the token, as ``Bearer TOKEN`` or as the password of ``Basic``.
+    def check_token(self, authorization: str | None) -> str | None:
+        """Require a token, as ``Bearer TOKEN`` or as the password of ``Basic``.
+
+        Returns:
+            The name of the app whose token it is; None for the installation's own.
 
         Raises:
             ApiError: UNAUTHORIZED, the same for every cause.
         """
         if self._token is None:
-            return
+            return None
         # Always one comparison of bytes in constant time, whatever was sent.
-        if not hmac.compare_digest(_presented(authorization or ""), self._token):
+        presented = _presented(authorization or "")
+        if not hmac.compare_digest(presented, self._token):
+            app = self._apps.find(presented) if self._apps is not None else None
+            if app is not None:
+                return app.name
             raise ApiError(
                 ErrorCode.UNAUTHORIZED,
                 "a valid token is required: send 'Authorization: Bearer TOKEN' (pocketserve token prints it)",
             )
+        return None
 
     @staticmethod
     def _host_name(host: str) -> str | None:

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
+from pocketserve.app_tokens import AppTokens, path_of
 from pocketserve.config import Config
 from pocketserve.preload import Preload
 from pocketserve.repository.manifest import name_fault
@@ -80,10 +81,11 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
     sys.setswitchinterval(SWITCH_S)
     token = ensure_token(config.token_file) if config.auth else None
     service = _open_service(config, token)
-    guard = Guard(token, config.allowed_hosts)
+    apps = AppTokens(path_of(config.token_file)) if config.auth else None
+    guard = Guard(token, config.allowed_hosts, apps)
     try:
         server = HttpServer(create_server_app(service, guard), config, guard)
-        sockets = SocketServer(service, token) if config.socket else None
+        sockets = SocketServer(service, token, apps=apps) if config.socket else None
     except PortTakenError as error:
         raise _by_another_server(error, config.state_dir) from None
     addresses = Addresses(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pocketserve_wire.records import dataclass
@@ -32,6 +33,9 @@ _CLIENT = b"OI1 client\0"
 _SERVER = b"OI1 server\0"
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _PROOF = re.compile(r"[0-9a-f]{64}")
+
+
+Further = Callable[[], Mapping[Any, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +78,19 @@ class ServerHandshake:
     Args:
         key: the token's ASCII bytes; None on a server that asks for none.
         nonce: 16 random bytes, never used before.
+        further: keys of other tokens that are good now, by what stands for their owner; asked for with a proof.
 
     Attributes:
+        owner: whose further token the client has; None for the first key.
         client_max_frame: bytes of the largest body that the client takes; set once HELLO was read.
         client_name: what the client calls itself, for logs: printable ASCII, bounded, never believed.
     """
 
-    def __init__(self, key: bytes | None, nonce: bytes, limits: ConnectionLimits) -> None:
+    def __init__(self, key: bytes | None, nonce: bytes, limits: ConnectionLimits, further: Further = dict) -> None:
         self._key = key
+        self._further = further
         self._nonce = nonce
+        self.owner: Any = None
         self._limits = limits
         self._hashed = b""
         self.client_max_frame = 0
@@ -125,12 +133,7 @@ class ServerHandshake:
         if self._key is not None:
             offered = content.get("proof")
             presented = offered if isinstance(offered, str) and offered.isascii() else ""
-            if not hmac.compare_digest(presented, client_proof(self._key, self._hashed)):
-                raise ConnectionFaultError(
-                    ConnectionFault.UNAUTHORIZED,
-                    "this is not the token of this server (pocketserve token prints it)",
-                )
-            ready["proof"] = server_proof(self._key, self._hashed)
+            ready["proof"] = server_proof(self._key_of(presented), self._hashed)
         limits = self._limits
         ready |= {
             "max_frame": limits.max_frame,
@@ -140,6 +143,24 @@ class ServerHandshake:
             "server": limits.server,
         }
         return json_frame(FrameType.READY, strict_json.dumps(ready))
+
+    def _key_of(self, proof: str) -> bytes:
+        """Return the key that a proof was made with, in a time that does not tell which one it is.
+
+        Raises:
+            ConnectionFaultError: UNAUTHORIZED, it is none of them.
+        """
+        assert self._key is not None
+        found: bytes | None = None
+        for owner, key in ((None, self._key), *self._further().items()):
+            if hmac.compare_digest(proof, client_proof(key, self._hashed)):
+                found, self.owner = key, owner
+        if found is None:
+            raise ConnectionFaultError(
+                ConnectionFault.UNAUTHORIZED,
+                "this is not the token of this server (pocketserve token prints it)",
+            )
+        return found
 
 
 class ClientHandshake:

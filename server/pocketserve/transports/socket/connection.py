@@ -36,6 +36,7 @@ from pocketserve_wire.frame_decoder import FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType, Header, encode_frame, json_frame
 
 if TYPE_CHECKING:
+    from pocketserve.app_tokens import AppToken
     from pocketserve.transports.socket.server import SocketServer
 
 log = logging.getLogger(__name__)
@@ -56,11 +57,18 @@ class Connection(StreamReader):
     Args:
         decoder: as the handshake left it; it may hold bytes of the first request.
         client_max_frame: bytes of the largest body that the client takes.
+        app: the app's token that the client has; None for the installation's own.
     """
 
     def __init__(
-        self, server: SocketServer, connection: socket.socket, decoder: FrameDecoder, client_max_frame: int
+        self,
+        server: SocketServer,
+        connection: socket.socket,
+        decoder: FrameDecoder,
+        client_max_frame: int,
+        app: AppToken | None = None,
     ) -> None:
+        self.app = app
         self._server = server
         self._service = server.service
         self._runners = server.runners
@@ -70,7 +78,10 @@ class Connection(StreamReader):
         self._decoder = decoder
         self._client_max_frame = client_max_frame
         self._admission = requests.Admission(
-            server.limits.max_frame, server.limits.max_inflight, server.limits.max_bytes_inflight
+            server.limits.max_frame,
+            server.limits.max_inflight,
+            server.limits.max_bytes_inflight,
+            functools.partial(server.apps.is_good, app) if app is not None and server.apps is not None else None,
         )
         decoder.admit, decoder.reuse = self._admit, True
         self._outbox = Outbox(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -213,13 +214,15 @@ class Admission:
         most_body: bytes of one body.
         most: requests under way.
         most_bytes: bytes of their bodies together.
+        access: whether the token that the connection was opened with is good still; None for one that stays so.
 
     Attributes:
         refusal: why the request whose header was read last is not taken; its body is thrown away.
         received: when that header was read, by the monotonic clock.
     """
 
-    def __init__(self, most_body: int, most: int, most_bytes: int) -> None:
+    def __init__(self, most_body: int, most: int, most_bytes: int, access: Callable[[], bool] | None = None) -> None:
+        self._access = access
         self._most_body = most_body
         self._most = most
         self._most_bytes = most_bytes
@@ -232,7 +235,10 @@ class Admission:
         """Look at a request's header: is its body to be kept?"""
         self.received = time.monotonic()
         self.refusal = None
-        if body_length > self._most_body:
+        if self._access is not None and not self._access():
+            text = "the token that this connection was opened with has expired or was taken back"
+            self.refusal = ApiError(ErrorCode.UNAUTHORIZED, text)
+        elif body_length > self._most_body:
             text = f"the body exceeds {self._most_body} bytes (max_body_bytes)"
             self.refusal = ApiError(ErrorCode.BODY_TOO_LARGE, f"Request Entity Too Large: {text}")
         elif self.count >= self._most:

@@ -21,6 +21,7 @@ from pocketserve.transports.socket.watcher import Watcher
 from pocketserve.transports.socket.workers import Room, Workers
 
 if TYPE_CHECKING:
+    from pocketserve.app_tokens import AppTokens
     from pocketserve.transports.socket.connection import Connection
     from pocketserve.transports.socket.lingering import Lingering
     from pocketserve.transports.socket.stranger import Stranger
@@ -52,6 +53,7 @@ class SocketServer:
         token: what clients must know; None asks for nothing.
         patience: how long peers are waited for.
         watcher: a new one, which has not run.
+        apps: the tokens of apps, with which clients may come, too.
 
     Attributes:
         host, port: where it listens.
@@ -67,12 +69,18 @@ class SocketServer:
     """
 
     def __init__(
-        self, service: Service, token: str | None, patience: Patience | None = None, watcher: Watcher | None = None
+        self,
+        service: Service,
+        token: str | None,
+        patience: Patience | None = None,
+        watcher: Watcher | None = None,
+        apps: AppTokens | None = None,
     ) -> None:
         config = service.config
         self.service = service
         self.patience = patience or Patience()
         self.key = token.encode("ascii") if token is not None else None
+        self.apps = apps
         self._listener = bind(config.host, config.socket_port, "--socket-port", config.port_wait)
         self.host = config.host
         self.port: int = self._listener.getsockname()[1]

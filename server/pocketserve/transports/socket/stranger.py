@@ -42,7 +42,8 @@ class Stranger:
         self._socket = connection
         self._descriptor = connection.fileno()
         self._decoder = FrameDecoder(AWAITS_HELLO, server.limits.max_frame + MOST_OVER, listens=True)
-        self._handshake = ServerHandshake(server.key, secrets.token_bytes(NONCE_BYTES), server.limits)
+        further = server.apps.keys if server.apps is not None else dict
+        self._handshake = ServerHandshake(server.key, secrets.token_bytes(NONCE_BYTES), server.limits, further)
         self._refusal: bytes | None = None
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -94,7 +95,11 @@ class Stranger:
         self._socket.sendall(ready)
         self._decoder.allowed = FROM_CLIENT
         self._forget()
-        self._server.welcome(Connection(self._server, self._socket, self._decoder, self._handshake.client_max_frame))
+        shake = self._handshake
+        if shake.owner is not None:
+            log.debug("the app %s has opened a connection", shake.owner.name)
+        connection = Connection(self._server, self._socket, self._decoder, shake.client_max_frame, shake.owner)
+        self._server.welcome(connection)
 
     def _refuse(self, fault: ConnectionFaultError) -> None:
         log.debug("refusing a connection: %s", fault.fault.name)

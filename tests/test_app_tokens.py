@@ -1,0 +1,274 @@
+"""Tokens of single apps: made, listed, taken back, expired; over HTTP and in the socket's handshake."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS
+from pocketserve import app_tokens
+from pocketserve.app_tokens import AppTokenError, AppTokens, add_token, digest, path_of, read_tokens, revoke_token
+from pocketserve.cli import main
+from pocketserve.security import Guard
+from pocketserve_client import Client, ServerError
+from pocketserve_wire import ApiError
+from pocketserve_wire.handshake import client_proof, server_proof
+
+DAY = 86_400.0
+NOW = 1_800_000_000.0
+OWN = "o" * 43
+
+
+class Time:
+    """Both clocks, which stand until they are set."""
+
+    def __init__(self) -> None:
+        self.wall, self.monotonic = NOW, 100.0
+
+    def pass_by(self, seconds: float) -> None:
+        self.wall += seconds
+        self.monotonic += seconds
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return path_of(tmp_path / "state" / "token")
+
+
+@pytest.fixture
+def tokens(path: Path, time: Time) -> AppTokens:
+    return AppTokens(path, lambda: time.wall, lambda: time.monotonic)
+
+
+def found(tokens: AppTokens, token: str) -> str | None:
+    app = tokens.find(token.encode())
+    return app.name if app is not None else None
+
+
+def test_a_token_is_kept_as_its_hash(path):
+    token = add_token(path, "camera", DAY, NOW)
+    (kept,) = read_tokens(path)
+    assert (kept.name, kept.sha256, kept.created, kept.expires) == ("camera", digest(token.encode()), NOW, NOW + DAY)
+    assert token not in path.read_text() and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in path.parent.iterdir()] == ["token.apps.json"]
+    revoke_token(path, "camera", NOW)
+    assert read_tokens(path) == ()
+
+
+def test_its_hash_makes_the_same_proofs(path):
+    """RFC 2104: a key that is longer than 64 bytes is hashed first, so the server needs no more than the hash."""
+    token = add_token(path, "camera", DAY, NOW)
+    (kept,) = read_tokens(path)
+    assert len(token) > 64
+    for proof in (client_proof, server_proof):
+        assert proof(kept.key, b"t" * 32) == proof(token.encode(), b"t" * 32)
+
+
+def test_a_token_is_good_from_when_it_was_made_until_it_expires(path, tokens, time):
+    token = add_token(path, "camera", DAY, NOW)
+    assert found(tokens, token) == "camera" and [app.name for app in tokens.all()] == ["camera"]
+    assert found(tokens, "x" * 86) is None and found(tokens, "") is None
+    time.wall = NOW - 1
+    assert found(AppTokens(path, lambda: time.wall, lambda: 0.0), token) is None  # the clock is behind
+    time.wall = NOW
+    time.pass_by(DAY - 1)
+    assert found(tokens, token) == "camera"
+    time.pass_by(2)
+    assert found(tokens, token) is None and tokens.all() == ()
+
+
+def test_no_clock_brings_a_token_back(path, tokens, time):
+    """One that is set back gives no time while the server runs; and what has expired is gone, for the next one, too."""
+    token = add_token(path, "camera", DAY, NOW)
+    app = tokens.find(token.encode())
+    assert app is not None
+    time.monotonic += DAY / 2  # the wall's clock stands
+    assert found(tokens, token) == "camera"
+    time.wall -= 10 * DAY
+    time.monotonic += DAY
+    assert found(tokens, token) is None and not tokens.is_good(app)
+    time.wall = NOW
+    assert found(tokens, token) is None
+    assert read_tokens(path) == () and found(AppTokens(path, lambda: NOW, lambda: 0.0), token) is None
+
+
+class Counted(type(Path())):  # type: ignore[misc]
+    """A path that counts how often it is looked at."""
+
+    looks = 0
+
+    def stat(self, **options: bool) -> os.stat_result:
+        type(self).looks += 1
+        return super().stat(**options)
+
+
+def test_the_file_is_looked_at_once_a_second(path, time):
+    token = add_token(path, "camera", DAY, NOW)
+    tokens = AppTokens(Counted(path), lambda: time.wall, lambda: time.monotonic)
+    for _ in range(100):
+        assert found(tokens, token) == "camera"
+    app = tokens.find(token.encode())
+    assert app is not None and tokens.is_good(app) and Counted.looks == 1
+    revoke_token(path, "camera", NOW)
+    again = add_token(path, "camera", DAY, NOW)  # another one of that name
+    assert tokens.is_good(app)
+    time.pass_by(app_tokens.LOOK_S)
+    assert not tokens.is_good(app) and found(tokens, token) is None and found(tokens, again) == "camera"
+    assert Counted.looks == 2
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "ä", "a" * 65, "a\n", "\x1b"])
+def test_names_that_are_none(path, name):
+    with pytest.raises(AppTokenError, match="letters, digits"):
+        add_token(path, name, DAY)
+    assert not path.exists()
+
+
+def test_what_cannot_be_changed(path):
+    add_token(path, "a", DAY, NOW)
+    with pytest.raises(AppTokenError, match="--revoke a"):
+        add_token(path, "a", DAY, NOW)
+    with pytest.raises(AppTokenError, match="no token called 'b'"):
+        revoke_token(path, "b", NOW)
+    for number in range(app_tokens.MAX_TOKENS - 1):
+        add_token(path, f"n{number}", DAY, NOW)
+    with pytest.raises(AppTokenError, match="no more"):
+        add_token(path, "b", DAY, NOW)
+    add_token(path, "b", DAY, NOW + DAY)  # the others have expired
+    assert [token.name for token in read_tokens(path)] == ["b"]
+
+
+def test_several_at_once_lose_none(path):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: add_token(path, f"n{number}", DAY, NOW), range(24)))
+    assert len(read_tokens(path)) == 24
+
+
+DAMAGED = [
+    b"", b"[]", b"{}", b'{"tokens": 1}', b'{"tokens": [1]}', b"\xff", b"[" * 5000, b'{"tokens": [{"name": "a"}]}',
+    b'{"tokens": [{"name": "a", "sha256": "0", "created": 1, "expires": 2}]}',
+    b'{"tokens": [{"name": "a", "sha256": "%b", "created": 1, "expires": 1e300}]}' % (b"0" * 64),
+    b'{"tokens": [{"name": "a", "sha256": "%b", "created": NaN, "expires": NaN}]}' % (b"0" * 64),
+    b" " * 70_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=lambda content: ascii(content)[:30])
+def test_damaged_files_let_nobody_in(path, tokens, content):
+    path.parent.mkdir()
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(AppTokenError, match="holds no tokens"):
+        read_tokens(path)
+    assert tokens.all() == () and tokens.find(b"x") is None
+    with pytest.raises(AppTokenError):
+        add_token(path, "a", DAY)
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_others_can_read_and_a_pipe(path, tokens):
+    token = add_token(path, "a", DAY, NOW)
+    path.chmod(0o640)
+    with pytest.raises(AppTokenError, match="chmod 600"):
+        read_tokens(path)
+    assert found(tokens, token) is None
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(AppTokenError, match="no regular file"):
+        read_tokens(path)
+
+
+def test_the_guard_names_the_app(path, tokens):
+    token = add_token(path, "camera", DAY, NOW)
+    guard = Guard(OWN, apps=tokens)
+    assert guard.check_token(f"Bearer {OWN}") is None
+    assert guard.check_token(f"Bearer {token}") == "camera"
+    for wrong in (f"Bearer {token[:-1]}", f"Bearer {digest(token.encode())}", "", None):
+        with pytest.raises(ApiError, match="a valid token is required"):
+            guard.check_token(wrong)
+
+
+# --- The command
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["token", *words]) == code
+    said = capsys.readouterr()
+    return said.out if code == 0 else said.err
+
+
+def test_the_command_makes_lists_and_takes_back(tmp_path, capsys):
+    where = ["--token-file", str(tmp_path / "token")]
+    assert "There are no tokens" in command(capsys, "--list", *where)
+    token = command(capsys, "--new", "camera", "--expires", "12h", *where).strip()
+    (kept,) = read_tokens(path_of(tmp_path / "token"))
+    assert kept.sha256 == digest(token.encode()) and kept.expires - kept.created == pytest.approx(12 * 3600)
+    listed = command(capsys, "--list", *where)
+    assert "camera" in listed and "good" in listed and token not in listed and kept.sha256 not in listed
+    (entry,) = json.loads(command(capsys, "--list", "--json", *where))
+    assert set(entry) == {"name", "created", "expires"}
+    assert "taken back" in command(capsys, "--revoke", "camera", *where)
+    assert "no token called 'camera'" in command(capsys, "--revoke", "camera", *where, code=1)
+    assert "--expires belongs to --new" in command(capsys, "--expires", "1d", *where, code=1)
+    assert json.loads(command(capsys, "--new", "b", "--json", *where))["name"] == "b"
+    for wrong in ("0d", "367d", "1", "d", "-1d", "1w", "1.5h"):
+        with pytest.raises(SystemExit):
+            main(["token", "--new", "c", f"--expires={wrong}", *where])
+
+
+# --- A server
+
+
+def refused(client: Client) -> bool:
+    try:
+        client.index()
+    except ServerError as error:
+        return (error.status, error.code) == (401, "UNAUTHORIZED")
+    return False
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("transport", ["http", "socket"])
+def test_an_apps_token_opens_the_server_until_it_is_taken_back(new_server, transport):
+    server = new_server(MODELS, "--log-level", "debug")
+    where = ["--token-file", str(server.log.with_name("token"))]
+    address = f"{transport}://127.0.0.1:{server.ready[transport]['port']}"
+    new = subprocess.run(
+        [sys.executable, "-m", "pocketserve", "token", "--new", "camera", *where], capture_output=True, text=True
+    )
+    token = new.stdout.strip()
+    assert new.returncode == 0 and token
+    with Client(address, token) as client, Client(address, server.token) as owner:
+        while refused(client):  # for a second at most, since the file is looked at no more often
+            assert server.process.poll() is None
+        assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+        assert main(["token", "--revoke", "camera", *where]) == 0
+        while not refused(client):
+            assert server.process.poll() is None
+        with Client(address, token) as another:
+            assert refused(another)
+        assert owner.predict("petals", [1, 2, 3])["model"] == "petals" and owner.index()
+    assert token not in server.log.read_text()
+
+
+@pytest.mark.live
+def test_the_handshake_with_an_apps_token_is_mutual(new_server):
+    """Without a byte of protocol more: who has the hash's token gets a proof made with it."""
+    server = new_server(MODELS, "--log-level", "debug")
+    token = add_token(path_of(server.log.with_name("token")), "camera", DAY)
+    with Client(f"socket://127.0.0.1:{server.socket_port}", token) as client:
+        while refused(client):
+            assert server.process.poll() is None
+    assert "the app camera has opened a connection" in server.log.read_text()
