@@ -19,6 +19,7 @@ from pocketserve_wire.handshake import (
     server_proof,
     transcript,
 )
+from pocketserve_wire.strict_json import dumps
 from wire.wire_vectors import Vector, load
 
 GOOD, BAD = load("valid", "handshake"), load("invalid", "handshake")
@@ -75,6 +76,29 @@ def test_client_accepts(vector: Vector) -> None:
     client = client_of(vector)
     assert client.answer_challenge(frame(vector, "CHALLENGE")).hex() == vector.facts["auth"]
     assert client.accept_ready(frame(vector, "READY")) == ConnectionLimits(**vector.facts["limits"])
+
+
+@pytest.mark.parametrize("more", [{"proof": "0" * 64}, {"proof": 7}, {"proof": None}])
+def test_a_proof_that_nobody_asked_for_is_ignored(more: dict[str, Any]) -> None:
+    """On both sides, where there is no token."""
+    (vector,) = [vector for vector in GOOD if vector.name == "handshake_without_token"]
+    server, client = server_of(vector), client_of(vector)
+    server.answer_hello(frame(vector, "HELLO"))
+    auth = Frame(FrameType.AUTH, body=bytearray(dumps(more)))
+    assert server.answer_auth(auth).hex() == vector.facts["ready"]
+    client.answer_challenge(frame(vector, "CHALLENGE"))
+    ready = Frame(FrameType.READY, body=bytearray(dumps(vector.facts["limits"] | more)))
+    assert client.accept_ready(ready) == ConnectionLimits(**vector.facts["limits"])
+
+
+@pytest.mark.parametrize("server", [..., None, 7, ["x"]])
+def test_the_servers_name_is_not_needed(server: object) -> None:
+    (vector,) = [vector for vector in GOOD if vector.name == "handshake_without_token"]
+    client = client_of(vector)
+    client.answer_challenge(frame(vector, "CHALLENGE"))
+    content = vector.facts["limits"] | {"server": server}
+    body = dumps({name: value for name, value in content.items() if value is not ...})
+    assert client.accept_ready(Frame(FrameType.READY, body=bytearray(body))).server == ""
 
 
 @pytest.mark.parametrize("vector", [*GOOD, *BAD], ids=str)
