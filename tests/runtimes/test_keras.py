@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from conftest import StartServer
+from pocketserve.engine.bindings import bind
+from pocketserve.request_inputs import collect
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
 from pocketserve.runtimes.keras import RUNTIME, KerasSession, _explain
-from pocketserve.tensors import TensorSpec
+from pocketserve.tensors import TensorSpec, to_tensor
 from pocketserve_client import Client
+from pocketserve_wire import ApiError
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -97,6 +100,21 @@ def with_config(source: Path, target: Path, change: Any, **metadata: str) -> Pat
 
 
 # --- What a session says and computes
+
+
+def test_all_inputs_have_one_batch(models: Path, keras: Any) -> None:
+    """Keras demands as many rows of each, and its graph would broadcast a single one."""
+    layers = keras.layers
+    a, b = layers.Input((4,), name="a"), layers.Input((4,), name="b")
+    keras.Model([a, b], layers.Add()([a, b])).save(models / "sum.keras")
+    session = opened(models / "sum.keras")
+    bound = bind(list(session.inputs), [], "input")
+    one, two = (to_tensor(name, np.ones((rows, 4), np.float32)) for name, rows in (("a", 1), ("b", 2)))
+    with pytest.raises(ApiError, match="input 'b' has 2 rows, input 'a' has 1; the model has one size for both"):
+        collect([one, two], bound, row_by_row=False, first_state={})
+    both = collect([to_tensor("a", np.ones((2, 4), np.float32)), two], bound, row_by_row=False, first_state={})
+    assert both.rows == 2
+    assert {spec.batch for spec in opened(models / "stateful.keras").inputs} == {""}  # its batch is not free
 
 
 def test_says_who_it_is(models: Path) -> None:

@@ -52,7 +52,8 @@ READ: dict[str, tuple[bytes, str, Any]] = {
     "texts in an object": (b'{"texts": ["a"]}', "application/json", (["a"], True)),
     "text that looks like JSON": (b'["a"]', "text/plain", (['["a"]'], False)),
     "no JSON after all": (b"[sic] hello", "", (["[sic] hello"], False)),
-    "a list of numbers": (b"[1, 2]", "", (["[1, 2]"], False)),
+    "a list of numbers that is a text": (b"[1, 2]", "text/plain", (["[1, 2]"], False)),
+    "a number": (b"12", "", (["12"], False)),
     "a quotation": (b'"Great" film', "", (['"Great" film'], False)),
 }
 
@@ -91,6 +92,15 @@ REFUSED: dict[str, tuple[bytes, str, str]] = {
     "one is empty": (b'["a", ""]', "", "text is empty"),
     "many": (json.dumps(["a"] * 257).encode(), "", "257 texts, the limit is 256"),
     "JSON of something else": (b"[1]", "application/json", "JSON for this model is"),
+    "a list of numbers": (
+        b"[1, 2]",
+        "",
+        "JSON for this model is a text, .*; with Content-Type text/plain it is a text",
+    ),
+    "lists of texts": (b'[["a"], ["b"]]', "", "JSON for this model is a text"),
+    "another name": (b'{"review": "good"}', "", "JSON for this model is a text"),
+    "more than a text": (b'{"text": "good", "top_k": 1}', "", "JSON for this model is a text"),
+    "a text that is a number": (b'{"text": 5}', "", "JSON for this model is a text"),
     "broken JSON": (b"[1", "application/json", "JSON"),
 }
 

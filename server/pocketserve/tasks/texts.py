@@ -59,8 +59,8 @@ def read_text(body: memoryview, hints: Hints, limit: int) -> str:
 def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], bool]:
     """One text, or the texts of a JSON list; and whether there were several to begin with.
 
-    JSON is a text in quotes, a list of texts or an object with ``text`` or ``texts``. A body that is said to be text is
-    never taken for JSON.
+    JSON is a text in quotes, a list of texts or an object with ``text`` or ``texts``; other JSON is refused. A body
+    that is said to be text is never taken for JSON.
 
     Raises:
         ApiError: INVALID_INPUT.
@@ -258,6 +258,9 @@ def _json_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], 
         return [found], False
     if isinstance(found, list) and all(isinstance(text, str) for text in found):
         return found, True
-    if said:
-        raise invalid_input('JSON for this model is a text, a list of texts or {"text": "..."}')
+    if said or isinstance(
+        content, list | dict
+    ):  # numbers, or texts by other names, are not to be read letter by letter
+        way_out = "" if said else "; with Content-Type text/plain it is a text"
+        raise invalid_input(f'JSON for this model is a text, a list of texts or {{"text": "..."}}{way_out}')
     return None
