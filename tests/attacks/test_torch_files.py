@@ -6,6 +6,7 @@ attack is broken; then the runtime must refuse the file, and nothing may have be
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import warnings
 import zipfile
@@ -479,3 +480,20 @@ def test_ordinary_programs_are_served(here: Path, what: str, way: str):
     wanted = module(x)
     wanted = wanted[0] if isinstance(wanted, tuple) else wanted
     np.testing.assert_allclose(next(iter(got.values())), wanted.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+# --- Consent
+
+
+@pytest.mark.parametrize("suffix", [".ts", ".ptl"])
+def test_what_the_owner_trusts_is_run(here: Path, suffix: str):
+    runtime = ptl.RUNTIME if suffix == ".ptl" else torchscript.RUNTIME
+    path = build(here / f"a{suffix}", lambda members: None, Writer())
+    with pytest.raises(ModelLoadError, match=r"calls aten::save.*`pocketserve trust .*asks for your consent"):
+        runtime.open(ModelSource(path))
+    with pytest.raises(ModelLoadError, match="is code that is not trusted"):
+        runtime.open(ModelSource(path, trusted=frozenset({"0" * 64})))
+    assert not Path(WRITTEN).exists()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    runtime.open(ModelSource(path, trusted=frozenset({digest}))).run({"x": np.ones(3, np.float32)})
+    assert Path(WRITTEN).exists()

@@ -111,7 +111,7 @@ def rewritten(path: Path, change: Callable[[str, bytes], tuple[str, bytes] | Non
 
 def test_says_who_it_is(save: Save):
     session = opened(save(torch.nn.Linear(3, 2)))
-    assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_mobile", {"arguments", "reset"})
+    assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_mobile", {"arguments", "reset", "trust"})
     assert session.runtime == f"torch {torch.__version__} (lite interpreter)"
     assert session.device == "cpu" and session.signatures == {} and session.memory_bytes > 0
     assert not isinstance(session, ResettableSession)

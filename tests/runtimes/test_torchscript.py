@@ -229,7 +229,7 @@ def floats(*shape: int) -> np.ndarray:
 
 def test_says_who_it_is(save: Save):
     session = opened(save(Linear()))
-    assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_torchscript", {"arguments", "reset"})
+    assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_torchscript", {"arguments", "reset", "trust"})
     assert session.runtime == f"torch {torch.__version__} (TorchScript)"
     assert session.device == "cpu" and session.signatures == {} and session.memory_bytes >= 32
     assert not isinstance(session, ResettableSession)

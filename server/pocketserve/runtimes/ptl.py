@@ -27,6 +27,7 @@ from pocketserve.runtimes.torchscript import (
     ScriptSession,
     chosen_reset,
     load_script,
+    load_trusted,
     open_session,
     read_outline,
 )
@@ -43,15 +44,18 @@ class PtlRuntime:
     """Opens mobile files."""
 
     platform = "pytorch_mobile"
-    option_keys = frozenset({"arguments", "reset"})
+    option_keys = frozenset({"arguments", "reset", "trust"})
 
     def open(self, source: ModelSource) -> ScriptSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
         _check_kind(source.path)
         torch = import_torch()
-        methods = read_methods(torch, source.path)
         try:
+            methods = read_methods(torch, source.path)
             return open_session(lambda: _load(torch, source, methods), source)
+        except NotPlainError as error:  # what its owner trusts is the whole program beside the bytecode
+            load_trusted(torch, source, error)
+            return _open_full(torch, source, error)
         except ModelLoadError:
             raise
         except Exception as lite:

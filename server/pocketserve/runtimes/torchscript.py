@@ -27,10 +27,11 @@ from pocketserve.runtimes.torch_common import (
     weight_bytes,
     zeros,
 )
-from pocketserve.runtimes.torch_graphs import load_checked
+from pocketserve.runtimes.torch_graphs import NotPlainError, load_checked
 from pocketserve.runtimes.torch_state import UndecidedError, restorer
 from pocketserve.runtimes.torchscript_values import Argument, Parameters, Results, outline
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve.trust.reading import not_trusted, read_code
 
 RESET_METHOD = "reset_states"
 """What stateful modules call it by custom, such as Silero's voice activity detectors."""
@@ -177,7 +178,7 @@ class TorchScriptRuntime:
     """Opens TorchScript archives."""
 
     platform = "pytorch_torchscript"
-    option_keys = frozenset({"arguments", "reset"})
+    option_keys = frozenset({"arguments", "reset", "trust"})
 
     def open(self, source: ModelSource) -> ScriptSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
@@ -198,13 +199,41 @@ RUNTIME = TorchScriptRuntime()
 """The runtime of the kind ``torchscript``."""
 
 
+def load_module(torch: Any, source: ModelSource) -> Any:
+    """Load a module that only computes, or that its owner trusts.
+
+    Raises:
+        ModelLoadError: it is neither.
+        Exception: whatever PyTorch raises.
+    """
+    try:
+        return load_checked(torch, source.path)
+    except NotPlainError as error:
+        return load_trusted(torch, source, error)
+
+
+def load_trusted(torch: Any, source: ModelSource, why: NotPlainError) -> Any:
+    """Load a module that does more than compute, if its owner trusts it.
+
+    Raises:
+        ModelLoadError: nobody does.
+        Exception: whatever PyTorch raises.
+    """
+    if not source.trusted:
+        raise ModelLoadError(not_trusted(source.original, str(why))) from why
+    content = read_code(source.path, source.trusted, source.original)
+    unit = torch._C.CompilationUnit()
+    loaded = torch._C.import_ir_module_from_buffer(unit, content, torch.device("cpu"), {}, False)
+    return torch.jit._recursive.wrap_cpp_module(loaded).eval()
+
+
 def load_script(torch: Any, source: ModelSource) -> Program:
     """Load a program for the full interpreter.
 
     Raises:
         Exception: whatever PyTorch raises.
     """
-    held = [load_checked(torch, source.path)]
+    held = [load_module(torch, source)]
     module = held[0]
     if not module._c._has_method("forward"):
         raise ModelLoadError(f"{source.path.name} has no method forward")
@@ -220,7 +249,7 @@ def load_script(torch: Any, source: ModelSource) -> Program:
             return held[0](**values)
 
     def again() -> None:
-        held[0] = load_checked(torch, source.path)
+        held[0] = load_module(torch, source)
 
     name = chosen_reset(source, lambda name: _is_reset(module, name))
     reset: Callable[[], Any] | None = getattr(module, name) if name else None
