@@ -38,6 +38,12 @@ from torch import nn
 def build(width=2):
     return nn.Linear(3, width)
 """
+CONVOLUTION = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Conv1d(2, 4, 25), nn.ReLU())
+"""
 X = TensorSpec("x", "FP32", (-1, 3))
 ROWS = np.array([[1, 2, 3], [-1, 0.5, 0]], np.float32)
 
@@ -262,6 +268,13 @@ def test_function_with_arguments(opened: Open) -> None:
     assert session.run({"x": ROWS})["output_0"].shape == (2, 5)
 
 
+def test_free_sizes_that_have_to_be_larger_than_a_window(opened: Open):
+    """The first run is made on sizes that fit, and tells which sizes of the outputs are free."""
+    session = opened(CONVOLUTION, inputs=(TensorSpec("x", "FP32", (-1, 2, -1)),))
+    assert [(spec.datatype, spec.shape) for spec in session.outputs] == [("FP32", (-1, 4, -1))]
+    assert session.run({"x": np.zeros((3, 2, 30), np.float32)})["output_0"].shape == (3, 4, 6)
+
+
 def test_each_mistake_has_its_sentence(opened: Open, tmp_path: Path, torch: ModuleType) -> None:
     torch.save(torch.nn.Linear(4, 2).state_dict(), tmp_path / "other.pt")
     torch.save([1, 2], tmp_path / "list.pt")
@@ -291,9 +304,10 @@ def test_each_mistake_has_its_sentence(opened: Open, tmp_path: Path, torch: Modu
     wrong = TensorSpec("x", "FP32", (-1, 4))
     refused(opened, LINEAR, "a first run on zeros (x [-1, 4]) failed: RuntimeError", inputs=(wrong,))
     refused(opened, LINEAR, "check [[inputs]] in model.toml", inputs=(X, X))
+    refused(opened, CONVOLUTION, "Kernel size can't be greater", inputs=(TensorSpec("x", "FP32", (1, 2, 3)),))
     refused(opened, returning("object()"), "the module returns object instead of tensors")
     refused(opened, returning("None"), "the module returns nothing instead of tensors")
-    refused(opened, returning("None, x.to(torch.complex64)"), "a first run on zeros")
+    refused(opened, returning("None, x.to(torch.complex64)"), "the protocol has no datatype for complex64")
     refused(opened, returning("(x, x)"), "returns 2 outputs, model.toml declares 1", outputs=(X,))
     refused(opened, returning("x.to(torch.complex64)"), "complex64")
 

@@ -7,6 +7,7 @@ import random
 import warnings
 import wave
 import weakref
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch")
 
-from pocketserve.runtimes import ptl, torchscript  # noqa: E402
+from pocketserve.runtimes import ptl, torch_common, torchscript  # noqa: E402
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
 from pocketserve.runtimes.torchscript import RUNTIME, ScriptSession  # noqa: E402
 from pocketserve.runtimes.torchscript_values import field_names  # noqa: E402
@@ -497,6 +498,49 @@ def test_bfloat16_inputs(save: Save):
     session = opened(save(Linear().bfloat16()), (TensorSpec("x", "BF16", (-1, 3)),))
     assert session.outputs[0].datatype == "BF16"
     assert session.run({"x": np.full((2, 3), 0x3F80, np.uint16)})["output_0"].dtype == np.uint16
+
+
+def test_a_run_tells_which_sizes_are_free(save: Save):
+    session = opened(save(torch.nn.Conv2d(3, 4, 21)), (TensorSpec("input", "FP32", (-1, 3, -1, -1)),))
+    assert [spec.shape for spec in session.outputs] == [(-1, 4, -1, -1)]
+    assert session.run({"input": floats(2, 3, 30, 40)})["output_0"].shape == (2, 4, 10, 20)
+
+
+class Spectrum(torch.nn.Module):
+    def forward(self, x):
+        return torch.fft.fft(x)
+
+
+def test_complex_results_are_told_when_the_model_is_loaded(save: Save):
+    with pytest.raises(
+        ModelLoadError, match="the model's results cannot be served: the protocol has no datatype for c"
+    ):
+        opened(save(Spectrum()), (TensorSpec("x", "FP32", (4,)),))
+
+
+class Failing(torch.nn.Module):
+    def forward(self, x):
+        return torch.linalg.cholesky(x)
+
+
+def test_files_of_an_older_pytorch_say_so_where_they_fail(save: Save, tmp_path: Path):
+    path = save(Failing())
+    with pytest.raises(RuntimeError, match=r"^linalg\.cholesky: (?!.*before PyTorch 2)"):
+        opened(path).run({"x": -np.eye(2, dtype=np.float32)})
+    old = tmp_path / "old.ts"
+    with zipfile.ZipFile(path) as new, zipfile.ZipFile(old, "w") as archive:
+        for name in new.namelist():
+            if not name.endswith("byteorder"):
+                archive.writestr(name, new.read(name))
+    with pytest.raises(RuntimeError, match=r"^linalg\.cholesky: .*; the file was saved before PyTorch 2\.0"):
+        opened(old).run({"x": -np.eye(2, dtype=np.float32)})
+
+
+def test_what_is_not_supported_is_not_called_damaged():
+    error = RuntimeError("Unknown type name 'Something'")
+    assert "damaged" not in str(torch_common.load_error("a.ts", "torch", error))
+    error = RuntimeError("PytorchStreamReader failed reading zip archive: not a ZIP archive")
+    assert "which may be damaged" in str(torch_common.load_error("a.ts", "torch", error))
 
 
 def test_complex_results_are_refused(save: Save):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -130,11 +131,55 @@ def plain_tensor(torch: Any, tensor: Any) -> Any:
     return tensor.resolve_neg().resolve_conj().contiguous()
 
 
-def zeros(spec: TensorSpec) -> Array:
-    """An input of zeros, free dimensions being 1."""
+PROBE_SIZES = (1, 16, 64, 256)
+"""What free dimensions are in a first run: a window of a convolution may be larger than 1."""
+
+
+def zeros(spec: TensorSpec, size: int = 1) -> Array:
+    """An input of zeros.
+
+    Args:
+        size: of free dimensions; a first one in front of others is taken for rows, of which there is one.
+    """
     fill = b"" if spec.datatype == "BYTES" else 0
-    shape = [max(1, size) if size == -1 else size for size in spec.shape]
+    shape = [
+        (1 if at == 0 and len(spec.shape) > 1 else size) if dim == -1 else dim for at, dim in enumerate(spec.shape)
+    ]
     return np.full(shape, fill, dtype=DATATYPES[spec.datatype].typestr)
+
+
+def probe(run: Callable[[dict[str, Array]], list[TensorSpec]], inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Run on zeros of several sizes until one does.
+
+    Returns:
+        What that run tells of the outputs; a size is free where a run on other sizes gave another one.
+
+    Raises:
+        Exception: what the first run raised, where none succeeds.
+    """
+    sized = any(-1 in spec.shape[len(spec.shape) > 1 :] for spec in inputs)
+    failed: Exception | None = None
+    for size in PROBE_SIZES if sized else PROBE_SIZES[:1]:
+        try:
+            found = run({spec.name: zeros(spec, size) for spec in inputs})
+        except ModelLoadError:
+            raise
+        except Exception as error:
+            failed = failed or error
+            continue
+        others = found
+        with suppress(Exception):
+            others = run({spec.name: zeros(spec, size + 16) for spec in inputs}) if sized else found
+        return [_where_equal(spec, other) for spec, other in zip(found, others, strict=False)]
+    assert failed is not None
+    raise failed
+
+
+def _where_equal(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
+    if len(spec.shape) != len(other.shape):
+        return spec
+    sizes = (size if size == again else -1 for size, again in zip(spec.shape, other.shape, strict=True))
+    return replace(spec, shape=tuple(sizes))
 
 
 # --- Results
@@ -258,6 +303,12 @@ def one_line(error: BaseException, most: int = 300) -> str:
 _FOREIGN_OPERATOR = re.compile(r"Unknown builtin op: (\w+::\w+)")
 
 
+_DAMAGE = re.compile(
+    r"PytorchStreamReader|central directory|zip archive|corrupt|damaged|CRC|truncat|[Uu]npickl|UnpicklingError|pickle|"
+    r"Error -\d|end of (file|data)|EOF|INTERNAL ASSERT|Parsing error|JSON|decode|Expecting|KeyError|line \d+ column"
+)
+
+
 def load_error(name: str, what: str, error: BaseException) -> ModelLoadError:
     """One sentence for a file that a framework refused with any exception."""
     if found := _FOREIGN_OPERATOR.search(str(error)):
@@ -265,7 +316,12 @@ def load_error(name: str, what: str, error: BaseException) -> ModelLoadError:
             f"{name} uses the operator {found[1]}, which {what} does not have: it belongs to another package, such as "
             "torchvision, or to another version; export the model as ONNX, or without that operator"
         )
-    return ModelLoadError(f"{what} cannot load {name}, which may be damaged ({one_line(error, 200)}); copy it again")
+    why = one_line(error, 200)
+    if _DAMAGE.search(str(error)):
+        return ModelLoadError(f"{what} cannot load {name}, which may be damaged ({why}); copy it again")
+    return ModelLoadError(
+        f"{what} cannot load {name} ({why}); it may be of another version: save it again with this one"
+    )
 
 
 def input_fault(error: Exception, raised_by_model: type[Exception] | None = None) -> ValueError | None:

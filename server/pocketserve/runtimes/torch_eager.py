@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.torch_common import (
     flatten,
@@ -22,6 +20,7 @@ from pocketserve.runtimes.torch_common import (
     is_result,
     leaf_array,
     leaf_spec,
+    probe,
     to_torch,
     use_threads,
     weight_bytes,
@@ -30,7 +29,6 @@ from pocketserve.runtimes.torch_weights import fill, unfilled
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.modules import modules_beside, run_file
 from pocketserve.wording import counted
-from pocketserve_wire import DATATYPES
 
 _log = logging.getLogger(__name__)
 
@@ -90,12 +88,18 @@ class TorchSession:
 
     def _probe(self, declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Run once on zeros: it proves that the module works and tells the outputs' datatypes and shapes."""
-        zeros = {
-            spec.name: np.zeros([max(1, dim) for dim in spec.shape], dtype=_numpy_dtype(spec)) for spec in self.inputs
-        }
+        result: Any = None
+
+        def run(inputs: dict[str, Array]) -> list[TensorSpec]:
+            nonlocal result
+            result = self._run(inputs)
+            try:
+                return [leaf_spec(self._torch, name, leaf, batched=False) for name, leaf in self._results(result)]
+            except (TypeError, ValueError) as error:
+                raise ModelLoadError(f"the module's results cannot be served: {error}") from error
+
         try:
-            result = self._run(zeros)
-            found = [leaf_spec(self._torch, name, leaf, batched=False) for name, leaf in self._results(result)]
+            found = probe(run, self.inputs)
         except ModelLoadError:
             raise
         except Exception as error:
@@ -211,10 +215,6 @@ def _check_declared(declared: Sequence[TensorSpec], found: Sequence[TensorSpec])
 
 def _in_one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _numpy_dtype(spec: TensorSpec) -> np.dtype[Any]:
-    return np.dtype(DATATYPES[spec.datatype].typestr)
 
 
 RUNTIME = TorchRuntime()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
@@ -23,13 +24,14 @@ from pocketserve.runtimes.torch_common import (
     leaf_spec,
     load_error,
     one_line,
+    probe,
     use_threads,
     weight_bytes,
-    zeros,
 )
 from pocketserve.runtimes.torch_graphs import NotPlainError, load_checked
 from pocketserve.runtimes.torch_state import UndecidedError, restorer
 from pocketserve.runtimes.torchscript_values import Argument, Parameters, Results, outline
+from pocketserve.runtimes.zip_kinds import BadZipError, members
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.reading import not_trusted, read_code
 
@@ -74,6 +76,7 @@ class ScriptSession:
 
     def __init__(self, opener: Callable[[], Program], source: ModelSource) -> None:
         program = opener()
+        self._path = source.path
         self._threads = source.threads
         use_threads(program.torch, self._threads)  # for the run on zeros
         self.inputs: Sequence[TensorSpec] = program.parameters.inputs
@@ -102,7 +105,7 @@ class ScriptSession:
         except Exception as error:
             if (fault := input_fault(error, program.torch.jit.Error)) is not None:
                 raise fault from error
-            raise RuntimeError(one_line(error, 500)) from error
+            raise RuntimeError(one_line(error, 400) + _age_of(self._path)) from error
         return self._results.arrays(program.torch, result)
 
     def close(self) -> None:
@@ -113,6 +116,15 @@ class ScriptSession:
         if self._program is None:
             raise RuntimeError("the session is closed")
         return self._program
+
+
+def _age_of(path: Path) -> str:
+    """What to add to a failure of a file that was saved before PyTorch 2.0, which writes a byte order into each."""
+    try:
+        old = all(member.name != "byteorder" for member in members(path))
+    except (BadZipError, OSError):
+        return ""
+    return "; the file was saved before PyTorch 2.0, and operators have changed since: save it again" if old else ""
 
 
 class StatefulSession(ScriptSession):
@@ -143,8 +155,18 @@ def _probe(program: Program) -> tuple[Sequence[str] | None, dict[str, TensorSpec
     """
     inputs = program.parameters.inputs
     batched = bool(inputs) and inputs[0].shape[:1] == (-1,)
+
+    def run(arrays: dict[str, Array]) -> list[TensorSpec]:
+        leaves = flatten(program.run(arrays))
+        try:
+            return [leaf_spec(program.torch, name, leaf, batched) for name, leaf in leaves if leaf is not None]
+        except (TypeError, ValueError) as error:
+            raise ModelLoadError(f"the model's results cannot be served: {error}") from error
+
     try:
-        leaves = flatten(program.run({spec.name: zeros(spec) for spec in inputs}))
+        found = {spec.name: spec for spec in probe(run, inputs)}
+    except ModelLoadError:
+        raise
     except Exception as error:
         if program.names is not None:
             return program.names, {}
@@ -153,10 +175,6 @@ def _probe(program: Program) -> tuple[Sequence[str] | None, dict[str, TensorSpec
             f"a first run on zeros ({shapes}) failed: {one_line(error)}; check [[inputs]] or declare [[outputs]] in "
             "model.toml"
         ) from error
-    try:
-        found = {name: leaf_spec(program.torch, name, leaf, batched) for name, leaf in leaves if leaf is not None}
-    except (TypeError, ValueError) as error:
-        raise ModelLoadError(f"the model's results cannot be served: {error}") from error
     return list(found), found
 
 
