@@ -15,7 +15,7 @@ from pocketserve_wire.records import dataclass
 from .base import ModelLoadError, ModelSource, RuntimeMissingError
 from .flatbuffer import DamagedFileError
 from .privacy import keep_private
-from .tflite_check import check_model
+from .tflite_check import TensorFlowOperatorError, check_model
 from .tflite_delegates import DelegateRequest, Share
 from .tflite_errors import is_hopeless
 from .tflite_ports import ports_of, zeros_for
@@ -161,6 +161,11 @@ def checked(path: Path) -> tuple[int, bool]:
         return size, check_model(path)
     except DamagedFileError as error:
         raise ModelLoadError(f"{path.name} is damaged or cut short ({error}); copy the file again") from error
+    except TensorFlowOperatorError as error:
+        raise ModelLoadError(
+            f"{path.name} uses TensorFlow operators ({error!s:.80}), which may do more than compute and are not run; "
+            "convert the model with TFLite's built-in operators only"
+        ) from error
 
 
 def _identity(path: Path) -> tuple[int, ...]:
