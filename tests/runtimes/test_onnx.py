@@ -592,7 +592,7 @@ def test_types_that_cannot_be_served(opened: Opener, model: Any, reason: str):
         ),
         (
             built([node("Relu", ["nothing"], ["y"])], [value("x", 1, [1])], [value("y", 1, [1])]),
-            r"onnxruntime .* cannot load m\.onnx, which may be damaged \(.*nothing.*\); copy or export the file again",
+            r"onnxruntime .* cannot load m\.onnx \(.*nothing.*\): it is damaged, or needs what .*; copy or export",
         ),
         (bytes(4) + b"ORTM" + bytes(100), r"m\.onnx is in ONNX Runtime's own format, .*; use the \.onnx file"),
         (onnx.ModelProto(), "there is no graph in it|is empty"),

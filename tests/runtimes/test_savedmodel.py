@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import StartServer
 from pocketserve.repository.files import digest, files_below
 from pocketserve.runtimes import savedmodel
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
@@ -161,8 +162,28 @@ def test_the_only_signature_is_the_default(tf: Any, save: Save) -> None:
 def test_several_signatures_without_a_default_need_a_choice(tf: Any, save: Save) -> None:
     spec = tf.TensorSpec([1], tf.float32, name="x")
     folder = save(one=(lambda x: {"y": x}, spec), two=(lambda x: {"y": -x}, spec))
-    assert "signature = ... in model.toml: one, two" in refusal(folder)
+    session = opened(folder)
+    with pytest.raises(ValueError, match=r"signature_name in the request or signature in model\.toml: one, two"):
+        session.run({"x": np.ones(1, np.float32)})
+    assert session.run({"x": np.ones(1, np.float32)}, "two")["y"].tolist() == [-1]
     assert opened(folder, signature="two").run({"x": np.ones(1, np.float32)})["y"].tolist() == [-1]
+
+
+@pytest.mark.live
+def test_a_request_may_name_a_signature_where_there_is_no_default(tf: Any, save: Save, new_server: StartServer) -> None:
+    spec = tf.TensorSpec([None, 1], tf.float32, name="x")
+    folder = save(half=(lambda x: {"y": x / 2}, spec), twice=(lambda x: {"y": x * 2}, spec))
+    (folder.parent / "models").mkdir()
+    server = new_server(Path(shutil.move(folder, folder.parent / "models" / "m")).parent)
+
+    def predict(**more: Any) -> tuple[int, Any]:
+        answer = server.call("POST", "/v1/models/m:predict", json={"instances": [[3.0]], **more})
+        return answer.status_code, answer.json()
+
+    assert predict(signature_name="half") == (200, {"predictions": [[1.5]]})
+    assert predict(signature_name="twice") == (200, {"predictions": [[6.0]]})
+    status, answer = predict()
+    assert status == 400 and "choose one with signature_name in the request" in answer["error"]
 
 
 def test_no_signature_at_all(tf: Any, tmp_path: Path) -> None:

@@ -71,7 +71,10 @@ def explained(path: Path, framework: str, text: str) -> str:
         if found := pattern.search(text):
             return f"{path.name} {words.format(*found.groups(), framework=framework)}"
     reason = cleaned(text, 200) or "no reason given"
-    return f"{framework} cannot load {path.name}, which may be damaged ({reason}); copy or export the file again"
+    return (
+        f"{framework} cannot load {path.name} ({reason}): it is damaged, or needs what this version does not have; "
+        "copy or export the file again, or install a newer onnxruntime"
+    )
 
 
 def foreign_words(domain: str, kind: str, framework: str) -> str:

@@ -148,7 +148,8 @@ class SavedModelSession:
     """One loaded SavedModel.
 
     Attributes:
-        inputs, outputs: specs of the default signature.
+        inputs, outputs: specs of the default signature; of the first, where none is called ``serving_default``, none is
+            chosen, and requests must name one.
         signatures: all that can be served.
         runtime: such as ``tensorflow 2.21.0``, with ``(v1 loader)`` where that one was needed.
         device: ``cpu``.
@@ -388,15 +389,25 @@ def _default_entry(title: str, model: _Model, asked: Any) -> Entry:
     if len(entries) == 1:
         return next(iter(entries.values()))
     if entries:
-        raise ModelLoadError(
-            f"the SavedModel {title} has several signatures and none is called serving_default; choose one with "
-            f"signature = ... in model.toml: {_listed(entries)}"
-        )
+        return _nameless(title, entries)
     reasons = "".join(f"; {name}: {problem}" for name, problem in model.problems.items())
     raise ModelLoadError(
         f"the SavedModel {title} has no signature that can be served{reasons}; save it with signatures=, or with "
         "model.export() in Keras"
     )
+
+
+def _nameless(title: str, entries: Mapping[str, Entry]) -> Entry:
+    """What is described where there is no telling which is meant: the first, which only runs when it is named."""
+    first = entries[_in_order(entries)[0]]
+
+    def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        raise ValueError(
+            f"the SavedModel {title} has no signature serving_default; choose one with signature_name in the request "
+            f"or signature in model.toml: {_listed(entries)}"
+        )
+
+    return Entry(first.inputs, first.outputs, call)
 
 
 def _listed(names: Mapping[str, Any]) -> str:

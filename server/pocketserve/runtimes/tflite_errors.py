@@ -49,7 +49,10 @@ def explained(name: str, framework: str, text: str) -> str:
             "convert the model with inputs and outputs of another type"
         )
     reason = " ".join(text.split())[:200].rstrip(". ") or "no reason given"
-    return f"{framework} cannot load {name}, which may be damaged ({reason}); copy or convert the file again"
+    return (
+        f"{framework} cannot load {name} ({reason}): it is damaged, or needs what this version does not have; copy or "
+        "convert the file again, or install a newer package"
+    )
 
 
 def _named(what: str | None) -> str:
