@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import CALL_TIMEOUT_S, MODELS, Server, start_server
+from conftest import CALL_TIMEOUT_S, MODELS, Server, StartServer, start_server
 from pocketserve_client import Client
+from trusting import trust_all
 
 pytestmark = pytest.mark.live
 
@@ -258,6 +259,7 @@ def lay(models: Path, name: str, files: Files) -> dict[Path, bytes]:
         (folder / file).write_bytes(content)
     shutil.copy(DIGITS / "labels.txt", folder)
     (folder / "model.toml").write_text(f"{HEAD}\n[versions.v]\n{FORMATS[name].version}\n")
+    trust_all(models)
     return {folder / file: content for file, content in files.items() if file not in FORMATS[name].kept}
 
 
@@ -283,3 +285,42 @@ def test_what_is_served_stays_as_it_was(
     asking = attack(server, models, name, way, contents(name))
     assert server.process.poll() is None, f"the server died ({server.process.returncode})"
     assert (asking.failed, asking.wrong) == ([], 0)
+
+
+RUNS = 10
+"""Of each way on each format."""
+
+
+@pytest.mark.soak
+@pytest.mark.torch
+@pytest.mark.tensorflow
+@pytest.mark.tfjs
+@pytest.mark.onnx
+@pytest.mark.filterwarnings("ignore")
+def test_every_format_in_every_way_ten_times(
+    tmp_path: Path, new_server: StartServer, contents: Callable[[str], Files], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same many times over; the table goes to the terminal. A server that died is followed by a new one."""
+    models = tmp_path / "models"
+    models.mkdir()
+    table: dict[str, dict[str, list[int]]] = {}
+    server: Server | None = None
+    for name in FORMATS:
+        for way in WAYS:
+            deaths = wrong = failed = 0
+            for _ in range(RUNS):
+                if server is None or server.process.poll() is not None:
+                    server = new_server(models, "--keep-alive", "0")
+                asking = attack(server, models, name, way, contents(name))
+                deaths += server.process.poll() is not None
+                wrong += asking.wrong > 0
+                failed += bool(asking.failed)
+            table.setdefault(name, {})[way] = [deaths, wrong, failed]
+        shutil.rmtree(models / name)
+    with capsys.disabled():
+        print(
+            f"\nof {RUNS} runs each: server died / other numbers / refused\n{'':18}" + "".join(f"{w:>12}" for w in WAYS)
+        )
+        for name, ways in table.items():
+            print(f"{name:18}" + "".join(f"{'/'.join(map(str, counts)):>12}" for counts in ways.values()))
+    assert all(counts == [0, 0, 0] for ways in table.values() for counts in ways.values())

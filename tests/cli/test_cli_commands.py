@@ -255,6 +255,14 @@ def test_long_answers_are_cut_for_people_only(run, connection):
     assert len(json.loads(run("predict", "petals", rows, "--json", *connection))["predictions"]) == 60
 
 
+def test_the_folder_that_is_named_comes_before_what_lies_in_the_working_directory(run, tmp_path, monkeypatch):
+    (tmp_path / "petals").mkdir()
+    (tmp_path / "digits").write_text("notes")
+    monkeypatch.chdir(tmp_path)
+    assert "0.2266" in run("predict", "petals", *FLOWER, "--local", "--models-dir", MODELS)
+    assert "digits" in run("inspect", "digits", "--models-dir", MODELS)
+
+
 def test_without_a_server(run, tmp_path):
     by_name = json.loads(run("predict", "digits", SEVEN, "--local", "--json"))
     assert by_name["predictions"][0]["label"] == "7"

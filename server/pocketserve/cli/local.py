@@ -38,7 +38,8 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
     """A service for one model.
 
     Args:
-        model: a path to a model file or folder, or the name of a model in ``models_dir``.
+        model: a path to a model file or folder, or the name of a model in ``models_dir``, which comes first where that
+            folder is named.
         models_dir: a models folder; by default the embedded one.
         threads: threads of one inference; 0 takes the fast cores.
 
@@ -52,6 +53,11 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
         what = "is no model file of a known kind" if Path(model).is_file() else "is no file or folder"
         raise CommandError(f"{model!r} {what}; name a model file, its folder, or a model of the models folder")
 
+    if models_dir is not None and "/" not in model:  # whatever of that name lies in the working directory
+        service = _service(models_dir, threads)
+        if model in service.repository.models():
+            return service, model, None
+        service.close()
     if not is_model_path(model):
         return _service(models_dir, threads), model, None
     from pocketserve.runtimes.registry import kind_at  # late, as the service
