@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, StartServer
+from conftest import MODELS, ROOT, StartServer
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.sandbox import PROBE
 from pocketserve.quarantine.system_calls import ALLOW, KILL, REFUSE, architecture, build_filter
 from pocketserve.repository.scan import scan
@@ -108,15 +109,20 @@ def model_with(folder: Path, code: str) -> Path:
     return folder / "models"
 
 
-def tried(models: Path, state: Path, name: str = "mine") -> str:
-    """The reason with which a trial refuses a model whose code is trusted."""
+def try_it(models: Path, state: Path, name: str = "mine") -> None:
+    """Give a model whose code is trusted its trial."""
     entry = scan(models)[name]
     version = entry.versions[entry.default_version]
     allowed = frozenset(part.digest for part in code_of(entry, version))
     manifest = entry.manifest
     source = ModelSource(version.path, options=version.options, inputs=manifest.inputs, trusted=allowed)
+    Quarantine(state, TrialLimits(timeout=120)).check(entry, version, source)
+
+
+def tried(models: Path, state: Path) -> str:
+    """The reason with which a trial refuses a model whose code is trusted."""
     with pytest.raises(ModelLoadError) as caught:
-        Quarantine(state, TrialLimits(timeout=120)).check(entry, version, source)
+        try_it(models, state)
     return str(caught.value)
 
 
@@ -172,6 +178,7 @@ def test_a_model_with_a_relative_folder_passes(new_server: StartServer, tmp_path
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_a_torchscript_that_writes_files_writes_none(tmp_path: Path, report: str) -> None:
     """Past our own checks: opened by trusted code, it runs what it wants, and the kernel refuses it."""
     import torch
@@ -196,11 +203,48 @@ def test_a_torchscript_that_writes_files_writes_none(tmp_path: Path, report: str
         "    return torch.jit.load(os.path.join(os.path.dirname(__file__), 'hidden.bin'))\n"
     )
     (own / "model.toml").write_text('[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [2]\n')
+    try_it(tmp_path / "models", tmp_path / "state")  # the operator does not look whether it could write
     if "Landlock ABI" in report:
-        assert "a first run on zeros" in tried(tmp_path / "models", tmp_path / "state")
         assert not witness.exists()
     else:
         assert "Landlock no (" in report
+    torch.jit.load(str(own / "hidden.bin"))(torch.zeros(2))
+    assert witness.exists(), "it is a real threat: outside of a trial it writes"
+
+
+@pytest.mark.tfjs
+def test_a_trial_that_needs_node_starts_nothing_else(tmp_path: Path, report: str) -> None:
+    """Its process may start programs, of which Landlock leaves just Node; that has no network either."""
+    entry = scan(MODELS)["digits"]
+    (version,) = [one for one in entry.versions.values() if one.kind.name == "tfjs"]
+    rules = rules_for(entry, version, ModelSource(version.path), str(tmp_path))
+    assert rules.pop("processes") is True
+    listens = "require('net').createServer().on('error', (e) => console.log(e.code)).listen(0, '127.0.0.1')"
+    code = (
+        "import json, shutil, subprocess, sys\n"
+        "from pocketserve.quarantine import sandbox\n"
+        "sandbox.confine_files(json.loads(sys.argv[1]))\n"
+        "sandbox.confine_calls(may_start_processes=True)\n"
+        "node = [shutil.which('node'), '-e', sys.argv[2]]\n"
+        "said = subprocess.run(node, stdout=subprocess.PIPE, timeout=60).stdout.decode().strip()\n"
+        "try:\n"
+        "    other = subprocess.run([sys.executable, '-c', '']).returncode\n"
+        "except OSError as error:\n"
+        "    other = error.strerror\n"
+        "print(json.dumps([said, other]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(rules), listens],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    said, other = json.loads(done.stdout)
+    if "seccomp yes" in report:
+        assert said == "EPERM"
+    if "Landlock ABI" in report:
+        assert other == "Permission denied"
 
 
 # --- The filter, run by an interpreter of its own for the machines that are not here
