@@ -279,6 +279,42 @@ def test_text_inputs_are_refused_in_words(runtime: TfjsRuntime, tmp_path: Path) 
     assert "type string, which cannot be served" in refusal(runtime, write_model(tmp_path / "m", graph_model(nodes)))
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_text_outputs_are_refused_when_the_model_is_loaded(runtime: TfjsRuntime, tmp_path: Path, told: bool) -> None:
+    """Not at each request."""
+    nodes = [placeholder("x", 2), graph_node("y", "Const")]
+    document = graph_model(nodes)
+    document["weightsManifest"][0]["weights"] = [{"name": "y", "shape": [1], "dtype": "string"}]
+    if told:
+        document["signature"] = {"outputs": {"y": {"name": "y:0", "dtype": "DT_STRING"}}}
+    text = (5).to_bytes(4, "little") + b"hello"
+    assert "type string, which cannot be served" in refusal(runtime, write_model(tmp_path / "m", document, w_bin=text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Kernel 'Complex' not registered for backend 'wasm'",
+        "'complex' not yet implemented or not found in the registry. This kernel may not be supported by the backend",
+    ],
+)
+def test_operators_that_wasm_lacks_name_the_backend_that_has_them(text: str) -> None:
+    error = tfjs._run_error({"error": text, "input": True})
+    assert isinstance(error, RuntimeError) and 'set backend = "cpu" for this version in model.toml' in str(error)
+
+
+def test_an_operator_that_wasm_lacks_runs_on_the_other_backend(runtime: TfjsRuntime, tmp_path: Path) -> None:
+    nodes = [placeholder("x", 2), graph_node("c", "Complex", "x", "x"), graph_node("y", "Real", "c")]
+    folder = write_model(tmp_path / "m", graph_model(nodes))
+    opened = runtime.open(ModelSource(folder))
+    with pytest.raises(RuntimeError, match='set backend = "cpu"'):
+        answer(opened, np.ones(2, np.float32))
+    opened.close()
+    opened = runtime.open(ModelSource(folder, options={"backend": "cpu"}))
+    assert answer(opened, np.array([1, 2], np.float32)).tolist() == [1, 2]
+    opened.close()
+
+
 def test_an_input_that_does_not_fit_is_the_inputs_fault(session: TfjsSession) -> None:
     with pytest.raises(ValueError, match="shape"):
         answer(session, np.zeros((1, 4), np.float32))

@@ -7,6 +7,7 @@ afterwards has it started again. When it hangs or dies, the request under way fa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ from .tfjs_process import (
     sentence,
 )
 from .tfjs_specs import DTYPES, as_seen, dtype_of, input_specs, output_specs
+
+_LACKING = re.compile(r"not registered for backend 'wasm'|not (?:yet implemented or not )?found in the registry")
+"""What TensorFlow.js says of an operator that the chosen backend lacks; the one named cpu has them all."""
+
+_TEXT = "an output is of type string"
+"""What the worker says of an output that it cannot send."""
 
 _COPIES = {"wasm": 2, "cpu": 1}
 """How many times a backend holds the weights."""
@@ -210,7 +217,9 @@ class TfjsSession:
         }
         try:
             seen = self._compute(zeros)
-        except (ValueError, RuntimeError):
+        except (ValueError, RuntimeError) as error:
+            if str(error).startswith(_TEXT):
+                raise ModelLoadError(f"{self._files.title} cannot be served: {error}") from error
             return self.outputs
         free = any(-1 in spec.shape for spec in self.inputs)
         return [
@@ -220,7 +229,7 @@ class TfjsSession:
 
 def _run_error(answer: Mapping[str, Any]) -> Exception:
     text = sentence(answer["error"])
-    if "not registered for" in text and "backend" in text:
+    if _LACKING.search(text):
         return RuntimeError(f'{text}; set backend = "cpu" for this version in model.toml')
     return ValueError(text) if answer.get("input") else RuntimeError(text)
 
