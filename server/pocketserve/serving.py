@@ -23,6 +23,7 @@ from pocketserve.repository.scan import Models
 from pocketserve.run_marker import RunMarker, notice_killed, running
 from pocketserve.security import Guard, ensure_token
 from pocketserve.service import Service
+from pocketserve.state_folder import StateFolderError, secure
 from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.listener import PortTakenError
@@ -79,6 +80,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         StartError, PreloadError, TokenFileError, PortTakenError: the server cannot start.
     """
     sys.setswitchinterval(SWITCH_S)
+    _secure_state(config.state_dir)
     token = ensure_token(config.token_file) if config.auth else None
     service = _open_service(config, token)
     apps = AppTokens(path_of(config.token_file)) if config.auth else None
@@ -183,6 +185,13 @@ def write_ready_file(path: Path, config: Config, addresses: Addresses) -> None:
     except OSError:
         hidden.unlink(missing_ok=True)
         raise
+
+
+def _secure_state(folder: Path) -> None:
+    try:
+        secure(folder)
+    except StateFolderError as error:
+        raise StartError(str(error)) from None
 
 
 def _open_service(config: Config, token: str | None) -> Service:

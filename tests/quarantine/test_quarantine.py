@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from pocketserve.repository.files import content_digest, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.registry import KINDS
+from pocketserve.state_folder import StateFolderError, secure
 from pocketserve.trust.code import code_of
 from pocketserve_client import Client, ServerError
 from pocketserve_wire import ApiError, ErrorCode
@@ -152,7 +154,8 @@ def test_what_harms_its_loader_is_kept_away(tmp_path: Path, code: str, limit_s: 
         with pytest.raises(ModelLoadError, match=f"in quarantine: {reason}; .*inspect --release"):
             check(quarantine, version)
     assert quarantine.known_reason(*version) is not None
-    assert Quarantine(tmp_path / "state", TrialLimits()).known_reason(*version) is not None, "a restart forgets it"
+    again = Quarantine(tmp_path / "state", TrialLimits(memory=400 << 20))
+    assert again.known_reason(*version) is not None, "a restart forgets it"
     assert quarantine.release(*version) is True
     assert quarantine.known_reason(*version) is None
 
@@ -307,6 +310,125 @@ def test_a_steps_cost_counts_for_the_trial(tmp_path: Path) -> None:
     quarantine = Quarantine(tmp_path / "state", TrialLimits(timeout=60, memory=400 << 20))
     with pytest.raises(ModelLoadError, match="it took more than 400 MiB of memory"):
         check(quarantine, entry(tmp_path / "models"))
+
+
+STARVED = """
+import os, resource, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+from pathlib import Path
+from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+from pocketserve.repository.scan import scan
+from pocketserve.runtimes.base import ModelSource
+from pocketserve_wire import ApiError
+
+model = scan(Path(sys.argv[1]))["m"]
+version = model.versions["tflite"]
+quarantine = Quarantine(Path(sys.argv[2]), TrialLimits(timeout=60))
+import pocketserve.quarantine.process
+os.environ["OPENBLAS_NUM_THREADS"] = "4"
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+resource.setrlimit(resource.RLIMIT_STACK, (64 << 30, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+import threading
+threading.stack_size(32 << 30)  # as the trial's threads by default: none fits into the address space
+try:
+    quarantine.check(model, version, ModelSource(version.path))
+    print("passed")
+except ApiError as error:
+    print(error.code.name, error.retry_after_s, error.message)
+"""
+
+
+@pytest.mark.parametrize("content", [None, b"\x1c\0\0\0TFL3" + bytes(100)], ids=["good", "damaged"])
+def test_want_of_threads_is_no_fault_of_a_file(folder: Path, tmp_path: Path, content: bytes | None) -> None:
+    """No verdict is kept while no thread can be had, whatever the trial ended with: the next request tries again."""
+    if content is not None:
+        (folder / "m.tflite").write_bytes(content)
+    command = [sys.executable, "-c", STARVED, str(folder), str(tmp_path / "state")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("MODEL_NOT_READY 5") and "try again" in done.stdout, (done.stdout, done.stderr)
+    assert not list((tmp_path / "state").glob("*"))
+
+
+def test_a_process_that_cannot_be_had(quarantine: Quarantine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that gives no process keeps the model for later."""
+    fail = lambda *arguments, **options: (_ for _ in ()).throw(BlockingIOError(11, "Resource temporarily unavailable"))  # noqa: E731
+    monkeypatch.setattr("subprocess.Popen", fail)
+    with pytest.raises(ApiError, match=r"a process for the file's trial cannot be had \(Resource temp") as error:
+        check(quarantine, entry(folder))
+    assert error.value.code is ErrorCode.MODEL_NOT_READY and error.value.retry_after_s
+    assert not list((folder.parent / "state").glob("trial-*"))
+
+
+def test_a_verdict_for_want_of_memory_ends_with_it(tmp_path: Path, folder: Path) -> None:
+    """A trial that took more than a starved device had is worth another one where there is much more."""
+    state, found = tmp_path / "state", entry(folder)
+    store = VerdictStore(state / "verdicts.json")
+    reason = "it took more than 1024 MiB of memory"
+    store.put(Quarantine(state, TrialLimits()).key(*found), Verdict(False, reason, memory=1 << 30))
+    with pytest.raises(ModelLoadError, match="1024 MiB"):
+        check(Quarantine(state, TrialLimits(memory=1 << 30)), found)
+    check(Quarantine(state, TrialLimits(memory=2 << 30)), found)
+
+
+def test_what_a_killed_server_left_is_swept(tmp_path: Path, folder: Path) -> None:
+    """Folders and half-written files without an owner go at the next start; those of a living trial stay."""
+    state = tmp_path / "state"
+    for path in (state / "trial-dead" / "inside", state / "trial-alive"):
+        path.mkdir(parents=True)
+    for name in ("tmpabcd1234", "token", "tmp.txt", "trial-file"):
+        (state / name).write_text("")
+    (state / "tmplinked12").symlink_to(state / "token")
+    holder = os.open(state / "trial-alive", os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    Quarantine(state, TrialLimits())
+    assert {path.name for path in state.iterdir()} == {"trial-alive", "token", "tmp.txt", "trial-file", "tmplinked12"}
+    os.close(holder)
+    Quarantine(state, TrialLimits())
+    assert not (state / "trial-alive").exists()
+
+
+def test_a_verdict_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk each verdict left an empty file for good."""
+    store = VerdictStore(tmp_path / "verdicts.json")
+    monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    for number in range(3):
+        store.put(str(number), Verdict(True))
+    assert not list(tmp_path.iterdir())
+
+
+def test_verdicts_that_anybody_may_write_count_for_nothing(tmp_path: Path) -> None:
+    """Who can write the file would say which models are harmless."""
+    path = tmp_path / "verdicts.json"
+    VerdictStore(path).put("a", Verdict(True))
+    assert VerdictStore(path).get("a") is not None
+    path.chmod(0o666)
+    assert VerdictStore(path).get("a") is None
+    path.unlink()
+    os.mkfifo(path)
+    assert VerdictStore(path).get("a") is None
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_state_folder_is_for_its_owner_alone(tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Others lose the right to write to it, with a word; what stays open to them, or is theirs, is refused."""
+    tmp_path.chmod(mode)
+    secure(tmp_path)
+    assert tmp_path.stat().st_mode & 0o077 == 0 and "its owner alone" in caplog.text
+    secure(tmp_path / "missing")
+    (tmp_path / "file").write_text("")
+    secure(tmp_path / "file")
+
+
+def test_a_state_folder_that_stays_open_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Android's shared storage, which keeps its own modes; and one of another user."""
+    tmp_path.chmod(0o770)
+    monkeypatch.setattr(Path, "chmod", lambda path, mode: None)
+    with pytest.raises(StateFolderError, match=r"not on shared storage, with --state-dir"):
+        secure(tmp_path)
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    if tmp_path.stat().st_uid:
+        with pytest.raises(StateFolderError, match="belongs to another user"):
+            secure(tmp_path)
 
 
 def test_a_refusal_is_not_remembered(quarantine: Quarantine, folder: Path) -> None:

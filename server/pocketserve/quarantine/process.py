@@ -11,10 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+from pocketserve.engine.cores import available_memory
+from pocketserve.quarantine.leftovers import working_folder
 from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.trial import describe
 from pocketserve.quarantine.verdicts import Verdict
@@ -28,6 +32,13 @@ WATCH_INTERVAL_S = 0.05
 MAX_ANSWER_BYTES = 64 * 1024
 HEADROOM_BYTES = 2 << 30
 """Address space that frameworks reserve but do not use, on top of the limit, before the hard end of memory."""
+
+SPARE_BYTES = 96 << 20
+SPARE_THREADS = 8
+"""What a device must have left for a failed trial to be the file's fault; threads beside two for each core."""
+
+_SOUND: set[str] = set()
+"""Packages whose import has been seen to end well: importing a framework takes seconds."""
 
 ALARM_MARGIN_S = 5
 """After its time limit, a trial whose server has gone ends itself."""
@@ -60,8 +71,8 @@ class TrialProcess:
 
     def __enter__(self) -> TrialProcess:
         with ExitStack() as stack:
-            self._folder: str = stack.enter_context(_folder(self._state_dir))
-            self._process = subprocess.Popen(
+            self._folder = _folder(self._state_dir, stack)
+            self._process = _started(
                 [sys.executable, "-m", "pocketserve.quarantine.sandbox", json.dumps(self._rules(self._folder))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
@@ -93,7 +104,13 @@ class TrialProcess:
             fault = _watch(self._process, self._request, self._timeout, self._memory)
         finally:
             self.end()
-        verdict = _judge(fault, self._process.returncode, _answer(self._process))
+        try:
+            verdict = _judge(fault, self._process.returncode, _answer(self._process))
+        except ModelLoadError:
+            _refuse_starved()
+            raise
+        if not verdict.ok:
+            _refuse_starved()
         if not verdict.ok and self._process.returncode:
             _check_framework(self._kind, self._folder, self._timeout)
         return verdict
@@ -107,7 +124,41 @@ class TrialProcess:
         self._process.wait()
 
 
-def _folder(state_dir: Path) -> tempfile.TemporaryDirectory[str]:
+def _started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    """A new process.
+
+    Raises:
+        ApiError: MODEL_NOT_READY, the system gives none.
+    """
+    try:
+        return subprocess.Popen(command, **options)
+    except OSError as error:
+        raise _again(f"a process for the file's trial cannot be had ({error.strerror})") from None
+
+
+def _again(reason: str) -> ApiError:
+    return ApiError(ErrorCode.MODEL_NOT_READY, f"{reason}; try again", retry_after_s=5)
+
+
+def _refuse_starved() -> None:
+    """Blame no file while the device has no threads or memory to spare: frameworks die, hang or refuse without them.
+
+    Raises:
+        ApiError: MODEL_NOT_READY.
+    """
+    if available_memory() < SPARE_BYTES:
+        raise _again("there was no memory to try the file")
+    done = threading.Event()
+    try:
+        for _ in range(SPARE_THREADS + 2 * (os.cpu_count() or 1)):
+            threading.Thread(target=done.wait, daemon=True).start()
+    except RuntimeError:
+        raise _again("there were no threads to try the file") from None
+    finally:
+        done.set()
+
+
+def _folder(state_dir: Path, stack: ExitStack) -> str:
     """A folder of the trial's own: among the server's state, or where that cannot be written, with other such ones.
 
     Raises:
@@ -115,11 +166,11 @@ def _folder(state_dir: Path) -> tempfile.TemporaryDirectory[str]:
     """
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix="trial-", dir=state_dir)
+        return stack.enter_context(working_folder(state_dir))
     except OSError as error:
         reason = error.strerror
     try:
-        return tempfile.TemporaryDirectory(prefix="pocketserve-trial-")
+        return stack.enter_context(tempfile.TemporaryDirectory(prefix="pocketserve-trial-"))
     except OSError:
         text = f"there is no place to try the file in: {reason}; make room in {state_dir}, which the server writes to"
         raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1) from None
@@ -143,8 +194,8 @@ def _environment(folder: str) -> dict[str, str]:
     return {**PRIVATE, **kept, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
 
 
-def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, memory: int) -> str:
-    """Hand the request over and wait for the end; returns what limit was broken, or nothing."""
+def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, memory: int) -> Verdict | None:
+    """Hand the request over and wait for the end; returns what breaking a limit means, or nothing."""
     assert process.stdin is not None
     os.set_blocking(process.stdin.fileno(), False)  # a long one does not fit into the pipe before somebody reads
     ends = time.monotonic() + timeout
@@ -156,12 +207,12 @@ def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, mem
                 process.stdin.close()
         try:
             process.wait(WATCH_INTERVAL_S)
-            return ""
+            return None
         except subprocess.TimeoutExpired:
             if time.monotonic() > ends:
-                return f"it did not finish loading and running within {timeout:g} s"
+                return Verdict(False, f"it did not finish loading and running within {timeout:g} s")
             if _resident_bytes(process.pid) > memory:
-                return f"it took more than {memory // 2**20} MiB of memory"
+                return Verdict(False, f"it took more than {memory // 2**20} MiB of memory", memory=memory)
 
 
 def _written(pipe: int, data: memoryview) -> int:
@@ -174,20 +225,24 @@ def _written(pipe: int, data: memoryview) -> int:
         return len(data)
 
 
-def _judge(fault: str, exit_code: int | None, answer: bytes) -> Verdict:
-    if fault:
-        return Verdict(False, fault)
+def _judge(fault: Verdict | None, exit_code: int | None, answer: bytes) -> Verdict:
+    if fault is not None:
+        return fault
     if exit_code is not None and -exit_code in (signal.SIGKILL, signal.SIGTERM):
         # Android ends child processes when it likes: that says nothing of the file.
         raise ApiError(ErrorCode.MODEL_NOT_READY, "the system ended the file's trial; try again", retry_after_s=1)
     if exit_code == -signal.SIGSYS:
         return Verdict(False, "it made a system call that no model needs, and that ends its process (SIGSYS)")
+    if exit_code == -signal.SIGINT:  # from OpenBLAS, which has no threads: nobody else reaches the trial's session
+        raise _again("there were no threads to try the file")
     if exit_code is not None and exit_code < 0:
         return Verdict(False, f"it crashed its framework ({_signal_name(-exit_code)})")
     try:
         result = json.loads(answer)
     except ValueError:
         return Verdict(False, f"its framework ended the process (exit code {exit_code})")
+    if result["outcome"] == "starved":
+        raise _again(f"the file could not be tried ({result['reason']})")
     if result["outcome"] == "missing":
         raise RuntimeMissingError(result["reason"])
     if result["outcome"] == "refused":
@@ -202,7 +257,7 @@ def _check_framework(kind: Kind, folder: str, timeout: float) -> None:
         RuntimeMissingError: the framework's import ends its process, or does not end.
     """
     for package in kind.packages:
-        if importlib.util.find_spec(package) is None:
+        if package in sys.modules or package in _SOUND or importlib.util.find_spec(package) is None:
             continue
         command = [sys.executable, "-c", f"import {package}"]
         try:
@@ -223,6 +278,7 @@ def _check_framework(kind: Kind, folder: str, timeout: float) -> None:
             raise RuntimeMissingError(
                 f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
             )
+        _SOUND.add(package)
 
 
 def _resident_bytes(pid: int) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketserve.engine.cores import available_memory
+from pocketserve.quarantine.leftovers import sweep
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import Stamp, check_digest, digest, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from pocketserve.repository.snapshots import Snapshot
 
 log = logging.getLogger(__name__)
+
+MORE = 1.5
+"""How many times the memory of a trial that took too much of it makes another one worth it."""
 
 RELEASE_HINT = "`pocketserve inspect --release NAME` tries it again"
 
@@ -66,6 +70,7 @@ class Quarantine:
         # One trial at a time: each may take as much memory as a whole framework.
         self._trial = threading.Lock()
         self._process: TrialProcess | None = None
+        sweep(state_dir)
 
     def check(
         self,
@@ -91,7 +96,7 @@ class Quarantine:
         content = self.content(version) if snapshot is None else snapshot.digest
         check_digest(version, content)
         key = self.key(entry, version, content)
-        verdict = self._store.get(key) or self._try(key, entry, version, content, source, deadline)
+        verdict = self._verdict(key) or self._try(key, entry, version, content, source, deadline)
         if not verdict.ok:
             raise ModelLoadError(_in_quarantine(verdict))
 
@@ -104,7 +109,9 @@ class Quarantine:
             seen = _seen(entry, version)
         except (ModelLoadError, OSError):
             return None  # loading it says why
-        return next((_in_quarantine(verdict) for verdict in verdicts if verdict.seen == seen), None)
+        return next(
+            (_in_quarantine(verdict) for verdict in verdicts if verdict.seen == seen and self._stands(verdict)), None
+        )
 
     def release(self, entry: ModelEntry, version: VersionEntry) -> bool:
         """Forget the verdict on a version, so that it is tried again; whether there was one."""
@@ -147,6 +154,14 @@ class Quarantine:
         if process is not None:
             process.end()
 
+    def _verdict(self, key: str) -> Verdict | None:
+        """What is known of a content, unless its trial wanted memory of which there is much more by now."""
+        known = self._store.get(key)
+        return known if known is not None and self._stands(known) else None
+
+    def _stands(self, verdict: Verdict) -> bool:
+        return not verdict.memory or self._limits.memory_bytes() <= MORE * verdict.memory
+
     def _run(self, entry: ModelEntry, version: VersionEntry, source: ModelSource) -> Verdict:
         from pocketserve.quarantine.process import TrialProcess  # late: known files need no process
 
@@ -170,7 +185,7 @@ class Quarantine:
         if not self._trial.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
             raise ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while another file was tried")
         try:
-            known = self._store.get(key)
+            known = self._verdict(key)
             if known is not None:
                 return known
             started = time.monotonic()

@@ -40,6 +40,10 @@ from pocketserve.tensors import Array, to_tensor, zeros
 if TYPE_CHECKING:
     from pocketserve.quarantine.sandbox import Confinement
 
+_SCARCE = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
+_NO_THREADS = ("can't start new thread", "Resource temporarily unavailable", "pthread_create")
+"""How Python, C and frameworks say that the device has nothing to spare."""
+
 MAX_REASON = 1000
 """Characters; a file's own words may be in it, and nobody reads the pipe before the trial has ended."""
 
@@ -77,7 +81,11 @@ def describe(entry: ModelEntry, version: VersionEntry, source: ModelSource, **li
 
 
 def try_model(entry: ModelEntry, version: VersionEntry, source: ModelSource) -> dict[str, str]:
-    """Load, set up and run; returns ``outcome`` (good, missing, refused or hollow), ``reason`` and ``runtime``."""
+    """Load, set up and run.
+
+    Returns:
+        ``outcome`` (good, missing, refused, starved or hollow), ``reason`` and ``runtime``.
+    """
     try:
         session = runtime_for(version.kind).open(source)
     except Exception as error:
@@ -115,6 +123,9 @@ def _with_cause(reason: str) -> str:
 
 
 def _refused(error: Exception) -> dict[str, str]:
+    scarce = isinstance(error, OSError) and error.errno in _SCARCE
+    if scarce or any(text in str(error) for text in _NO_THREADS):
+        return {"outcome": "starved", "reason": str(error)[:300], "runtime": ""}
     if isinstance(error, RuntimeMissingError | ModelLoadError):
         outcome = "missing" if isinstance(error, RuntimeMissingError) else "refused"
         return {"outcome": outcome, "reason": str(error), "runtime": ""}

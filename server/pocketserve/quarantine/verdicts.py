@@ -24,6 +24,7 @@ class Verdict:
         reason: why not, in words; for a good file, what the trial could not do.
         runtime: the framework that was tried, with its version.
         path: where a file lay that was refused.
+        memory: bytes that its trial might take, where that was too little; with much more it is tried again.
         seen: what its files looked like then, see :meth:`~pocketserve.quarantine.quarantine.Quarantine.known_reason`.
     """
 
@@ -32,6 +33,7 @@ class Verdict:
     runtime: str = ""
     path: str = ""
     seen: str = ""
+    memory: int = 0
 
 
 class VerdictStore:
@@ -83,4 +85,6 @@ def _parse(entry: Any) -> Verdict | None:
     """One entry; a damaged one only costs another trial."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("ok"), bool):
         return None
-    return Verdict(entry["ok"], *(str(entry.get(name, "")) for name in ("reason", "runtime", "path", "seen")))
+    texts = {name: str(entry.get(name, "")) for name in ("reason", "runtime", "path", "seen")}
+    memory = entry.get("memory")
+    return Verdict(entry["ok"], **texts, memory=memory if type(memory) is int else 0)

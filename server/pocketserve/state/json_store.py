@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pocketserve.file_lock import locked
+from pocketserve.plain_files import read_plain
 from pocketserve.trust.ownership import other_writer
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class JsonStore(Generic[T]):
 
     def _read(self) -> dict[str, T]:
         try:
-            document = json.loads(self._path.read_text(encoding="utf-8"))
+            document = json.loads(read_plain(self._path, self._max_bytes).decode("utf-8"))
         except (OSError, ValueError, RecursionError):
             return {}
         found = document.items() if isinstance(document, Mapping) else ()
