@@ -258,9 +258,8 @@ def _json_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], 
         return [found], False
     if isinstance(found, list) and all(isinstance(text, str) for text in found):
         return found, True
-    if said or isinstance(
-        content, list | dict
-    ):  # numbers, or texts by other names, are not to be read letter by letter
+    # Numbers, or texts by other names, are not to be read letter by letter.
+    if said or isinstance(content, list | dict):
         way_out = "" if said else "; with Content-Type text/plain it is a text"
         raise invalid_input(f'JSON for this model is a text, a list of texts or {{"text": "..."}}{way_out}')
     return None
