@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pocketserve.api.messages import ApiRequest, ApiResponse, json_response
 from pocketserve.service import Service
-from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire import ApiError, ErrorCode, strict_json
 from pocketserve_wire.oip_fields import NO_SHARED_MEMORY
 
 
@@ -28,6 +28,8 @@ def register_region(service: Service, request: ApiRequest) -> ApiResponse:
 
 def unregister_region(service: Service, request: ApiRequest) -> ApiResponse:
     """Let go of regions of shared memory: there are none, which is no fault, as in Triton."""
+    if len(request.body):
+        strict_json.loads_object(request.body)
     return json_response({})
 
 
