@@ -130,7 +130,7 @@ def test_v1(server: Server, digit: Array) -> None:
         assert np.array(answer["predictions"]).shape == (1, 10)
         with pytest.raises(httpx.HTTPStatusError, match=r"'instances' or 'inputs'.*'400 "):
             await client.infer(server.url, {"rows": []}, "digits", headers=headers)
-        with pytest.raises(httpx.HTTPStatusError, match=r"Not Found.*'404 "):
+        with pytest.raises(httpx.HTTPStatusError, match=r"not explained here.*'501 "):
             await client.explain(server.url, "digits", {"instances": []}, headers=headers)
 
     run("v1", work)

@@ -99,9 +99,31 @@ def test_model_metadata(client: Any) -> None:
 
 def test_model_config(client: Any) -> None:
     config = client.get_model_config("digits", "tflite")
-    assert config["name"] == "digits" and config["max_batch_size"] == 0
-    assert config["input"][0]["data_type"] == "TYPE_FP32"
-    assert [int(dim) for dim in config["input"][0]["dims"]] == [-1, 8, 8, 1]
+    assert config["name"] == "digits" and config["max_batch_size"] >= 8 and "dynamic_batching" in config
+    [given] = config["input"]
+    assert (given["data_type"], given["dims"], given["format"]) == ("TYPE_FP32", [8, 8, 1], "FORMAT_NHWC")
+    [answered] = config["output"]
+    assert (answered["dims"], answered["label_filename"]) == ([10], "labels.txt")
+
+
+def test_what_is_not_offered_is_said(client: Any, http: ModuleType, digit: Array) -> None:
+    from tritonclient.utils import InferenceServerException
+
+    assert client.get_system_shared_memory_status() == []
+    assert client.get_cuda_shared_memory_status() == []
+    client.unregister_system_shared_memory()
+    client.unregister_cuda_shared_memory("nothing")
+    shared = http.InferRequestedOutput("scores")
+    shared.set_shared_memory("region", 40)
+    for call in (
+        lambda: client.register_system_shared_memory("region", "/region", 40),
+        lambda: client.infer("digits", image(digit), outputs=[shared]),
+        client.get_trace_settings,
+        client.get_log_settings,
+    ):
+        with pytest.raises(InferenceServerException) as caught:
+            call()
+        assert caught.value.status() == "501"
 
 
 # --- Inference: every mixture of JSON and binary
@@ -264,7 +286,7 @@ def test_errors(client: Any, http: ModuleType, digit: Array) -> None:
         (lambda: client.infer("digits", wrong_name), "400", "unexpected inference input 'picture'"),
         (lambda: client.infer("digits", image(digit), outputs=wanted), "400", "unexpected inference output"),
         (lambda: client.infer("digits", []), "400", "image"),
-        (lambda: client.get_trace_settings(), "404", "Not Found"),
+        (lambda: client.get_trace_settings(), "501", "not traced"),
     ]
     for call, status, text in calls:
         with pytest.raises(InferenceServerException) as caught:

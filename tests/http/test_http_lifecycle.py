@@ -262,7 +262,7 @@ def test_further_hosts_may_be_allowed(new_server, models_copy, refused):
 def test_models_may_be_loaded_at_the_start(new_server, models_copy):
     server = new_server(models_copy, "--load", "petals", "digits")
     listed = server.call("POST", "/v2/repository/index").json()
-    assert {one["name"] for one in listed if one["state"] == "READY" and "reason" not in one} == {"petals", "digits"}
+    assert {one["name"] for one in listed if one["state"] == "READY" and not one["reason"]} == {"petals", "digits"}
 
 
 def test_while_models_are_loaded_at_the_start_the_server_says_that_it_is_not_ready(slow, models_copy, tmp_path, pool):
