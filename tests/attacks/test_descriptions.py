@@ -69,6 +69,8 @@ UNITS = (
 BOUNDED = {
     "pocketserve.runtimes.onnx_errors": 6000,
     "pocketserve.runtimes.placeholders": 64,
+    "pocketserve.runtimes.torch_source._TOKEN": 3000,  # matched from token to token, never searched for: see below
+    "pocketserve.quarantine.rules._LOADER": 4096,
     "pocketserve.tasks.tables._COMMA": 20,  # asked for a whole cell alone
 }
 """Patterns that see at most so many characters."""
@@ -112,6 +114,19 @@ def test_no_pattern_takes_long() -> None:
     assert len(wanted) > 30
     patterns = [(*key, *value) for key, value in wanted.items()]
     run_limited(MATCH.format(patterns=patterns, units=UNITS), cpu_s=40, megabytes=500)
+
+
+TOKENS = """
+from pocketserve.runtimes.torch_source import _TOKEN
+for unit in (b"1", b"1.", b".1", b"1e", b"a", b"1_", b" ", b"\\"", b"\\\\"):
+    for end in (b"!", b"a", b"\\n", b"."):
+        _TOKEN.match(unit * 4_000_000 + end)
+"""
+
+
+def test_a_token_of_a_program_is_matched_in_one_pass() -> None:
+    """A number of millions of digits with a letter behind it was tried at each of its digits again."""
+    run_limited(TOKENS, cpu_s=40, megabytes=500)
 
 
 COMPILE = """
