@@ -192,6 +192,17 @@ def test_counters_are_exactly_what_was_done(new_server, models_copy):
     for phase in phases:
         seconds = found["pocketserve_phase_seconds_total", labels | {("phase", phase)}]
         assert seconds == pytest.approx(durations[phase]["ns"] / 1e9)
+    classes = [(dict(key).get("le"), value) for (name, key), value in found.items()
+               if name == "pocketserve_request_seconds_bucket" and labels <= key]  # fmt: skip
+    assert [value for _, value in classes] == sorted(value for _, value in classes)
+    assert dict(classes)["+Inf"] == found["pocketserve_request_seconds_count", labels] == 6
+    assert found["pocketserve_request_seconds_sum", labels] == pytest.approx(durations["success"]["ns"] / 1e9)
+    assert found["pocketserve_loads_total", labels | {("outcome", "success")}] == 1
+    assert found["pocketserve_loads_total", labels | {("outcome", "failure")}] == 0
+    assert found["pocketserve_load_seconds_total", labels] > 0
+    if Path("/proc/self/stat").exists():
+        assert found["process_resident_memory_bytes", frozenset()] > 10 * 2**20
+        assert found["process_cpu_seconds_total", frozenset()] > 0
     assert found["pocketserve_model_loaded", labels] == 1
     assert found["pocketserve_queue_length", labels] == 0
     held = sum(one["memory_usage"][0]["byte_size"] for one in everything.values() if one["memory_usage"])
@@ -203,6 +214,14 @@ def test_counters_are_exactly_what_was_done(new_server, models_copy):
     assert control(server, "petals", "unload").status_code == 200
     (after,) = statistics(server, "/v2/models/petals/stats").values()
     assert after == petals | {"memory_usage": []}
+
+
+def test_loads_that_fail_are_counted(new_server, models_copy):
+    (models_copy / "broken.tflite").write_bytes(b"\0\0\0\0TFL3" + bytes(64))
+    server = new_server(models_copy)
+    assert server.call("POST", "/predictions/broken", data=NUMBERS).status_code == 503
+    labels = frozenset({("model", "broken"), ("version", "tflite")})
+    assert metrics(server)["pocketserve_loads_total", labels | {("outcome", "failure")}] == 1
 
 
 # --- Load and unload

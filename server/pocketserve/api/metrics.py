@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 def metrics(service: Service, request: ApiRequest) -> ApiResponse:
     """Counters and gauges of every version that was ever used, and of the server."""
     # Imported here: a server that nobody scrapes need not hold the library.
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, ProcessCollector
     from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
     registry = CollectorRegistry()
     registry.register(_Collector(service))
+    ProcessCollector(registry=registry)  # memory, processor time, open files and the start, where /proc tells them
     return ApiResponse(content_type=CONTENT_TYPE_PLAIN_0_0_4, chunks=[generate_latest(registry)])
 
 
@@ -78,6 +79,7 @@ class _Collector:
         yield devices
         yield threads
         yield from _counters(used)
+        yield from _durations(used)
 
     def _used(self) -> Iterator[tuple[str, str, VersionStatistics]]:
         for status in self._service.statuses():
@@ -87,6 +89,7 @@ class _Collector:
             if (
                 found.last_inference_ms
                 or found.fail.count
+                or found.failed_loads
                 or self._service.engine.running(status.model, status.version)
             ):
                 yield status.model, status.version, found
@@ -130,3 +133,20 @@ def _counters(used: list[tuple[str, str, VersionStatistics]]) -> Iterator[Metric
         for phase, ns in found.phase_ns().items():
             seconds.add_metric([name, version, phase], ns / 1e9)
     yield from (requests, rows, runs, seconds)
+
+
+def _durations(used: list[tuple[str, str, VersionStatistics]]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    keys = ["model", "version"]
+    latency = HistogramMetricFamily(
+        "pocketserve_request_seconds", "Answered requests by time, from their arrival at the model", labels=keys
+    )
+    loads = CounterMetricFamily("pocketserve_loads", "Loads by outcome", labels=[*keys, "outcome"])
+    load_seconds = CounterMetricFamily("pocketserve_load_seconds", "Time spent loading", labels=keys)
+    for name, version, found in used:
+        latency.add_metric([name, version], found.latency_classes(), sum(found.phase_ns().values()) / 1e9)
+        loads.add_metric([name, version, "success"], found.loads.count)
+        loads.add_metric([name, version, "failure"], found.failed_loads)
+        load_seconds.add_metric([name, version], found.loads.ns / 1e9)
+    yield from (latency, loads, load_seconds)

@@ -100,7 +100,9 @@ class Opener:
             fault = ApiError(ErrorCode.MODEL_FAILED, f"failed to load {key[0]!r}: {type(error).__name__}: {error}")
             self._publish_failure(slot, before, fault, fallback)
             raise
-        log.info("loaded %s/%s in %.3f s (%s)", *key, self._clock() - started, model.runtime)
+        took = self._clock() - started
+        slot.statistics.record_load(int(took * 1e9))
+        log.info("loaded %s/%s in %.3f s (%s)", *key, took, model.runtime)
         with self._slots.changed:
             closing = [detach(slot)]
             slot.running, slot.reserved = fresh, 0
@@ -128,6 +130,7 @@ class Opener:
         self, slot: Slot, before: tuple[object, object], error: ApiError, fallback: tuple[State, Running | None]
     ) -> None:
         state, previous = fallback
+        slot.statistics.record_load(0, failed=True)
         with self._slots.changed:
             slot.reserved = 0
             if previous is not None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
+from itertools import accumulate
 from typing import Any
 
 from pocketserve_wire import ErrorCode
@@ -14,6 +16,9 @@ from pocketserve_wire.records import dataclass
 
 MAX_BATCH_SIZES = 64
 """Batch sizes that are itemised; a caller who tries out thousands must not make the table grow."""
+
+LATENCY_BOUNDS_NS = tuple(int(ms * 1e6) for ms in (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000))
+"""Upper ends of the classes by which answered requests are counted, from a fast model's time to a patient user's."""
 
 UNANSWERED = {
     ErrorCode.SUPERSEDED: "superseded",
@@ -97,6 +102,9 @@ class VersionStatistics:
         self.fail = _Duration()
         self.unanswered = {name: _Duration() for name in UNANSWERED.values()}
         self.batches: dict[int, _Runs] = {}
+        self.latencies = [0] * (len(LATENCY_BOUNDS_NS) + 1)
+        self.loads = _Duration()
+        self.failed_loads = 0
         self._others = _Runs()  # requests that another one led, and batches of sizes that are not itemised
 
     @property
@@ -138,6 +146,8 @@ class VersionStatistics:
             runs.input_ns += timing.input_ns
             runs.infer_ns += timing.infer_ns
             runs.output_ns += timing.output_ns
+            whole_ns = timing.queue_ns + timing.input_ns + timing.infer_ns + timing.output_ns
+            self.latencies[bisect_left(LATENCY_BOUNDS_NS, whole_ns)] += 1
             self._last_inference_s = time.time()  # an epoch time for people, never used to compute
 
     def _runs_of(self, size: int) -> _Runs:
@@ -146,6 +156,20 @@ class VersionStatistics:
             return self._others
         batch = self.batches[size] = _Runs()
         return batch
+
+    def latency_classes(self) -> list[tuple[str, int]]:
+        """Answered requests of at most so many seconds, as Prometheus wants them: each class holds those before it."""
+        with self._lock:
+            counts = list(accumulate(self.latencies))
+        return list(zip([*(f"{ns / 1e9:g}" for ns in LATENCY_BOUNDS_NS), "+Inf"], counts, strict=True))
+
+    def record_load(self, ns: int, *, failed: bool = False) -> None:
+        """Count a load, or one that failed."""
+        with self._lock:
+            if failed:
+                self.failed_loads += 1
+            else:
+                self.loads.add(ns)
 
     def record_failure(self, ns: int, code: ErrorCode | None = None) -> None:
         """Count a request that reached the model's name but was not answered with a result."""
