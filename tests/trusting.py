@@ -21,7 +21,13 @@ def trusted(*code: Path | str) -> frozenset[str]:
 
 def trust_all(models: Path, state_dir: Path = STATE) -> Path:
     """Trust the code of every model in a folder, as ``pocketserve trust --yes`` does; returns the folder."""
-    store = TrustStore(state_dir)
-    for entry in scan(models).values():
-        store.add(entry.name, [part for version in entry.versions.values() for part in code_of(entry, version)])
+    for name in scan(models):
+        trust_one(models, name, state_dir)
     return models
+
+
+def trust_one(models: Path, name: str, state_dir: Path = STATE) -> None:
+    """Trust the code of one model in a folder."""
+    entry = scan(models)[name]
+    parts = [part for version in entry.versions.values() for part in code_of(entry, version)]
+    TrustStore(state_dir).add(name, parts)
