@@ -15,6 +15,7 @@ import pytest
 
 from conftest import CALL_TIMEOUT_S, MODELS, Server, StartServer, start_server
 from pocketserve_client import Client
+from soaking import note, rounds
 from trusting import trust_one
 
 pytestmark = pytest.mark.live
@@ -287,7 +288,7 @@ def test_what_is_served_stays_as_it_was(
     assert (asking.failed, asking.wrong) == ([], 0)
 
 
-RUNS = 10
+RUNS = rounds(1, 10)
 """Of each way on each format."""
 
 
@@ -297,7 +298,7 @@ RUNS = 10
 @pytest.mark.tfjs
 @pytest.mark.onnx
 @pytest.mark.filterwarnings("ignore")
-def test_every_format_in_every_way_ten_times(
+def test_every_format_in_every_way_often(
     tmp_path: Path, new_server: StartServer, contents: Callable[[str], Files], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same many times over; the table goes to the terminal. A server that died is followed by a new one."""
@@ -323,4 +324,13 @@ def test_every_format_in_every_way_ten_times(
         )
         for name, ways in table.items():
             print(f"{name:18}" + "".join(f"{'/'.join(map(str, counts)):>12}" for counts in ways.values()))
+    runs, sums = RUNS * len(table) * len(WAYS), [sum(column) for column in zip(*_cells(table), strict=True)]
+    note(
+        "served files overwritten, cut short, replaced, deleted under load",
+        f"{len(table)} formats, {runs} runs: {sums[0]} deaths, {sums[1]} with other numbers, {sums[2]} refused",
+    )
     assert all(counts == [0, 0, 0] for ways in table.values() for counts in ways.values())
+
+
+def _cells(table: Mapping[str, Mapping[str, list[int]]]) -> list[list[int]]:
+    return [counts for ways in table.values() for counts in ways.values()]
