@@ -328,3 +328,21 @@ def test_a_system_that_traps_the_question_is_told(report: str, layer: str) -> No
 
 def test_an_unknown_machine_has_no_filter() -> None:
     assert architecture("riscv64", 64) is None and architecture("i686", 32) is None
+
+
+def test_packages_that_are_linked_in_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As installers that save room link them, and so may a delegate that its owner keeps elsewhere."""
+    packages, elsewhere = tmp_path / "packages", tmp_path / "elsewhere"
+    packages.mkdir()
+    (elsewhere / "linked").mkdir(parents=True)
+    (packages / "linked").symlink_to(elsewhere / "linked")
+    (elsewhere / "libours.so").write_bytes(b"\x7fELF")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages), str(packages / "missing.zip")])
+    (tmp_path / "models" / "m").mkdir(parents=True)
+    shutil.copy(TFLITE, tmp_path / "models" / "m" / "m.tflite")
+    [entry] = scan(tmp_path / "models").values()
+    [version] = entry.versions.values()
+    options = {"delegate": str(elsewhere / "libours.so")}
+    rules = rules_for(entry, version, ModelSource(version.path, options=options), str(tmp_path / "trial"))
+    assert str(elsewhere / "linked") in rules["execute"] and str(packages) in rules["execute"]
+    assert str(elsewhere / "libours.so") in rules["read"] and str(elsewhere) not in (*rules["read"], *rules["execute"])

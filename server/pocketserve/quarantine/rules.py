@@ -13,6 +13,7 @@ from typing import Any, Final
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.side_files import side_files
 from pocketserve.runtimes.base import ModelSource, RuntimeMissingError
+from pocketserve.runtimes.tflite_delegates import find_library
 
 _SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store", "/run/opengl-driver"),
@@ -41,7 +42,7 @@ def rules_for(entry: ModelEntry, version: VersionEntry, source: ModelSource, fol
     """
     node = version.kind.name == "tfjs"
     model = [source.path if source.path.is_dir() else source.path.parent, source.original, version.path]
-    model += side_files(entry, version)
+    model += [*side_files(entry, version), *_delegate(source)]
     model += [entry.folder] if entry.folder.name == entry.name else []  # for a bare file it holds other models too
     python, listed = _python(folder)
     programs = [*_SYSTEM, *python]
@@ -58,6 +59,17 @@ def rules_for(entry: ModelEntry, version: VersionEntry, source: ModelSource, fol
     }
 
 
+def _delegate(source: ModelSource) -> list[Path]:
+    """A delegate's library, which its owner may have anywhere.
+
+    Raises:
+        ModelLoadError: its name leads out of the model's folder.
+    """
+    name = source.options.get("delegate")
+    path = find_library(name, source.original.resolve().parent) if isinstance(name, str) and name else None
+    return [path] if path is not None else []
+
+
 def _python(folder: str) -> tuple[list[str], list[str]]:
     """The interpreter with its packages, and the folders of libraries that the environment names.
 
@@ -71,12 +83,22 @@ def _python(folder: str) -> tuple[list[str], list[str]]:
     wide = [entry for entry in entries if any(path.is_relative_to(os.path.realpath(entry)) for path in kept)]
     found = [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.realpath(sys.executable)]
     found += [entry for entry in entries if entry not in wide]
+    found += [target for entry in entries if entry not in wide for target in _links_in(entry)]
     below = tuple(f"{entry}/" for entry in wide)
     narrow = tuple(f"{entry}/" for entry in found)
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     used = {file for file in files if isinstance(file, str) and file.startswith(below) and not file.startswith(narrow)}
     tops = {_top(file, below) for file in used}
     return [*found, *sorted(tops)], [entry for entry in wide if any(top.startswith(f"{entry}/") for top in tops)]
+
+
+def _links_in(folder: str) -> Iterator[str]:
+    """Where links in a folder lead: some installers link packages instead of copying them."""
+    try:
+        with os.scandir(folder) as items:
+            yield from (os.path.realpath(item.path) for item in items if item.is_symlink())
+    except OSError:  # a zip on the path, or nothing
+        return
 
 
 def _top(file: str, folders: Sequence[str]) -> str:
