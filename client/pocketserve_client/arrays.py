@@ -61,5 +61,5 @@ def as_array(tensor: Tensor) -> Array:
         return array.reshape(tensor.shape)
     array = np.asarray(tensor)
     if tensor.datatype == "BF16":  # the upper half of a float32
-        return (array.astype(np.uint32) << 16).view(np.float32)
+        return np.asarray(np.left_shift(array, 16, dtype=np.uint32)).view(np.float32)
     return array
