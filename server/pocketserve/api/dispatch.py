@@ -31,7 +31,6 @@ SMALL_DOCUMENT = 64 * 1024
 SNIFFED = 64
 """Bytes that tell a text from a picture, a sound or an array: those have bytes in front that no text has."""
 
-_NO_ROOM: AbstractContextManager[None] = nullcontext()
 _METHOD = re.compile(r"[A-Z]{1,16}")
 
 Part = tuple[str, str]
@@ -188,7 +187,10 @@ def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
     try:
         if request.cancellation is not None and request.cancellation.cancelled:
             raise cancelled()
-        with _room_to_parse(service, request) if len(request.body) > SMALL_DOCUMENT else _NO_ROOM:
+        text_size = len(request.body) if request.json_length is None else request.json_length
+        if text_size <= SMALL_DOCUMENT:
+            return route.handler(service, request)
+        with _room_to_parse(service, request):
             return route.handler(service, request)
     except Exception as error:
         return failure(error, f"{route.method} {route.pattern}")
@@ -201,8 +203,8 @@ def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextMana
         ApiError: CANCELLED, DEADLINE_EXCEEDED.
     """
     text = bytes(request.body[: request.json_length])
-    if len(text) <= SMALL_DOCUMENT or not _is_text(text[:SNIFFED]):
-        return _NO_ROOM
+    if not _is_text(text[:SNIFFED]):
+        return nullcontext()
     terms = service.terms({}, request.deadline, request.cancellation, request.received)
     return holding_of(service.decode_budget, strict_json.parsed_bytes(text), terms.check)
 
