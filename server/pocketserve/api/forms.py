@@ -15,11 +15,6 @@ _ENCODED = re.compile(rb"content-transfer-encoding:\s*(?:base64|quoted-printable
 _TYPE = re.compile(rb"^content-type:[ \t]*([^\r\n]+)", re.IGNORECASE | re.MULTILINE)
 
 
-def is_form(content_type: str) -> bool:
-    """Whether a body is a form with parts."""
-    return content_type[:19].lower() == "multipart/form-data"
-
-
 def only_part(body: memoryview, content_type: str) -> tuple[memoryview, str]:
     """The content of a form's only part, without a copy, and the Content-Type that the form gives it.
 

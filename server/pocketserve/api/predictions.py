@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pocketserve.api.forms import is_form, only_part
 from pocketserve.api.messages import (
     WAITING_QUERY,
     ApiRequest,
@@ -20,6 +19,7 @@ from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode
 
 PNG = "image/png"
+FORM = "multipart/form-data"
 
 
 def predict(service: Service, request: ApiRequest) -> ApiResponse:
@@ -38,7 +38,9 @@ def ask(service: Service, request: ApiRequest) -> Prediction:
     """
     refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY)
     body, content_type = request.body, request.content_type
-    if is_form(content_type):
+    if content_type[: len(FORM)].lower() == FORM:
+        from pocketserve.api.forms import only_part  # late: few send forms
+
         body, content_type = only_part(body, content_type)
     hints, options = parameters.hints_and_options(request.query, content_type)
     terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation, request.received)

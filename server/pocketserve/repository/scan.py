@@ -18,13 +18,12 @@ from pocketserve.repository.manifest import (
 )
 from pocketserve.repository.not_models import advice, advice_for_content, advice_for_folder
 from pocketserve.repository.toml_table import ManifestError
-from pocketserve.repository.triton_config import FILE_NAME as CONFIG_NAME
-from pocketserve.repository.triton_config import TritonConfig, read_config
 from pocketserve.runtimes.placeholders import placeholder
 from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind, content_of, kind_at, kind_named, kind_of_name
 from pocketserve_wire.records import dataclass
 
 EMPTY_MANIFEST = Manifest()
+TRITON_CONFIG = "config.pbtxt"
 
 MAX_DIGITS = 19
 """Of a version that is a number: as many as TensorFlow Serving's have."""
@@ -178,12 +177,17 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     manifest_path = folder / FILE_NAME
     if manifest_path.is_file():
         return _from_manifest(folder, root, manifest_path)
-    config = read_config(folder / CONFIG_NAME) if (folder / CONFIG_NAME).exists() else TritonConfig()
-    if config.problem is not None:
-        return ModelEntry(folder.name, folder, {}, "", problem=config.problem)
+    labels = None
+    if (config_path := folder / TRITON_CONFIG).exists():
+        from pocketserve.repository.triton_config import read_config  # late: few folders have one
+
+        config = read_config(config_path)
+        if config.problem is not None:
+            return ModelEntry(folder.name, folder, {}, "", problem=config.problem)
+        labels = config.labels
     versions = _undeclared_versions(folder, root)
     if versions:
-        return _model(folder.name, folder, versions, dataclasses.replace(EMPTY_MANIFEST, labels=config.labels))
+        return _model(folder.name, folder, versions, dataclasses.replace(EMPTY_MANIFEST, labels=labels))
     problem = advice_for_folder(folder.name, frozenset(os.listdir(folder)))
     return None if problem is None else ModelEntry(folder.name, folder, {}, "", problem=problem)
 

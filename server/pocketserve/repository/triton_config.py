@@ -13,7 +13,6 @@ from typing import Any
 from pocketserve.repository.toml_table import is_contained_name
 from pocketserve_wire.records import dataclass
 
-FILE_NAME = "config.pbtxt"
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16
 
@@ -50,10 +49,10 @@ def read_config(path: Path) -> TritonConfig:
             raise ConfigError(f"is no file of at most {MAX_BYTES} bytes")
         config = parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        return TritonConfig(problem=f"{path.parent.name}/{FILE_NAME} cannot be read: {error}")
+        return TritonConfig(problem=f"{path.parent.name}/{path.name} cannot be read: {error}")
     problem = _problem(config)
     if problem is not None:
-        return TritonConfig(problem=f"{path.parent.name}/{FILE_NAME}: {problem}")
+        return TritonConfig(problem=f"{path.parent.name}/{path.name}: {problem}")
     outputs = (output for output in config.get("output", []) if isinstance(output, dict))
     named = (_last(output, "label_filename") for output in outputs)
     return TritonConfig(labels=next((name for name in named if is_contained_name(name)), None))
