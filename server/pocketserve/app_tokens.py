@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pocketserve.file_lock import locked
-from pocketserve_wire.plain_file import open_plain
+from pocketserve.plain_files import open_plain, replace_json
 from pocketserve_wire.records import dataclass
 from pocketserve_wire.run_file import LATEST
 
@@ -174,16 +174,8 @@ def _change(path: Path, now: float, change: Callable[[list[AppToken]], None]) ->
 def _write(path: Path, tokens: list[AppToken]) -> None:
     fields = ("name", "sha256", "created", "expires")
     document = {"tokens": [{name: getattr(token, name) for name in fields} for token in tokens]}
-    hidden = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
-        descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                json.dump(document, file)
-            os.replace(hidden, path)
-        except OSError:
-            hidden.unlink(missing_ok=True)
-            raise
+        replace_json(path, document)
     except OSError as error:
         raise AppTokenError(f"the tokens of apps in {path} cannot be changed: {error.strerror}") from None
 

@@ -1,14 +1,16 @@
-"""Reading small files that somebody else may have put there: only regular ones, only as much as is expected."""
+"""Small files beside which somebody else may put others: read only as they are expected, and replaced whole."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from pocketserve_wire.plain_file import open_plain
 
-__all__ = ["open_plain", "read_plain"]
+__all__ = ["open_plain", "read_plain", "replace_json"]
 
 
 def read_plain(path: Path, limit: int) -> bytes:
@@ -26,3 +28,22 @@ def read_plain(path: Path, limit: int) -> bytes:
     if max(size, len(content)) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit} bytes", str(path))
     return content
+
+
+def replace_json(path: Path, document: Any) -> None:
+    """Replace a file of mode 0600 whole, by JSON.
+
+    The folder may be one that others write to: nobody can have laid something where the name is not known before.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    hidden = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        os.replace(hidden, path)
+    except OSError:
+        hidden.unlink(missing_ok=True)
+        raise

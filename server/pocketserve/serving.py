@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ from types import FrameType
 
 from pocketserve.app_tokens import AppTokens, path_of
 from pocketserve.config import Config
+from pocketserve.plain_files import replace_json
 from pocketserve.preload import Preload
 from pocketserve.repository.manifest import name_fault
 from pocketserve.repository.scan import Models
@@ -175,16 +175,7 @@ def write_ready_file(path: Path, config: Config, addresses: Addresses) -> None:
         "token_file": str(config.token_file.absolute()) if config.auth else None,
         "models_dir": str(config.models_dir.absolute()),
     }
-    # The folder may be one that others write to: nobody can have laid something where the name is not known before.
-    hidden = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file)
-        os.replace(hidden, path)
-    except OSError:
-        hidden.unlink(missing_ok=True)
-        raise
+    replace_json(path, content)
 
 
 def _secure_state(folder: Path) -> None:
