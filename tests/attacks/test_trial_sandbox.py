@@ -167,6 +167,29 @@ def test_a_process_that_is_ended_for_a_call_gets_a_verdict(tmp_path: Path) -> No
     assert "in quarantine: it made a system call that no model needs, and that ends its process (SIGSYS)" in reason
 
 
+def test_what_a_trial_writes_is_never_run(tmp_path: Path) -> None:
+    """Whether the framework is sound is asked outside of the sandbox: not of modules that the trial left behind."""
+    witness = tmp_path / "witness"
+    planted = f"open({str(witness)!r}, 'w')"
+    code = (
+        "import os, sys\n"
+        "for name in ('ai_edge_litert', 'tflite_runtime', 'tensorflow', 'numpy', 'sitecustomize', 'usercustomize'):\n"
+        f"    with open(name + '.py', 'w') as file: file.write({planted!r})\n"
+        "os.kill(os.getpid(), 11)\n"
+    )
+    models = model_with(tmp_path, code)
+    ask = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from attacks.test_trial_sandbox import tried\n"
+        "print(tried(Path(sys.argv[2]), Path(sys.argv[3])))\n"
+    )  # a process of its own: in this one the framework may be imported, and so be known as sound
+    command = [sys.executable, "-c", ask, str(ROOT / "tests"), str(models), str(tmp_path / "state")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "it crashed its framework (SIGSEGV)" in done.stdout, done.stderr
+    assert not witness.exists()
+
+
 @pytest.mark.live
 def test_a_model_with_a_relative_folder_passes(new_server: StartServer, tmp_path: Path) -> None:
     """The trial has a working folder of its own; what the server calls by a relative path is found all the same."""

@@ -73,7 +73,7 @@ class TrialProcess:
         with ExitStack() as stack:
             self._folder = _folder(self._state_dir, stack)
             self._process = _started(
-                [sys.executable, "-m", "pocketserve.quarantine.sandbox", json.dumps(self._rules(self._folder))],
+                [sys.executable, "-P", "-m", "pocketserve.quarantine.sandbox", json.dumps(self._rules(self._folder))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
                 stderr=subprocess.DEVNULL,
@@ -259,14 +259,15 @@ def _check_framework(kind: Kind, folder: str, timeout: float) -> None:
     for package in kind.packages:
         if package in sys.modules or package in _SOUND or importlib.util.find_spec(package) is None:
             continue
-        command = [sys.executable, "-c", f"import {package}"]
+        # Not from the working folder: the trial wrote to it, and this process is not confined.
+        command = [sys.executable, "-P", "-c", f"import {package}"]
         try:
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                cwd=folder,
+                cwd=os.path.dirname(folder),
                 env=_environment(folder),
                 timeout=timeout,
                 check=False,
