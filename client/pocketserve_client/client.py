@@ -134,7 +134,7 @@ class Client:
         self._sender.send(_json_request("POST", path, b"{}", idempotent=False))
 
     def open_pairing(self) -> dict[str, Any]:
-        """Let one app have the token for a six-digit code: ``code``, ``remaining_s`` in seconds, ``tries``."""
+        """Let one app have the token for a code of ten digits: ``code``, ``remaining_s`` in seconds, ``tries``."""
         request = _json_request("POST", "/pairing/open", b"{}", idempotent=False)
         return _object(_document(self._sender.send(request)))
 

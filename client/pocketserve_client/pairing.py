@@ -1,4 +1,4 @@
-"""Getting the token with a six-digit code, for a program that cannot read the token file."""
+"""Getting the token with a code of ten digits, for a program that cannot read the token file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pair(code: str, url: str | None = None, *, timeout: float = 30.0) -> str:
     """Exchange the code that ``pocketserve pair`` shows for the access token.
 
     Args:
-        code: six digits; spaces and hyphens do not matter.
+        code: ten digits; spaces and hyphens do not matter.
         url: the server's HTTP address; by default ``POCKETSERVE_URL`` if that is one, else ``http://127.0.0.1:8470``.
         timeout: seconds for connecting, and for each wait for bytes.
 

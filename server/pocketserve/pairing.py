@@ -1,4 +1,4 @@
-"""Hands the token to an app that shows the right six-digit code: open for two minutes and three wrong tries.
+"""Hands the token to an app that knows the code: open for two minutes, and for more wrong tries than fit into them.
 
 Nothing here runs, listens or is remembered until the token's owner opens the desk, and everything is forgotten when it
 closes. The cryptography is in :mod:`pocketserve_wire.pairing`, the reasons in ``docs/adr/0009-pairing.md``.
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pocketserve_wire.pairing import ServerExchange, ServerSecret
 
 OPEN_S: Final = 120.0
-MAX_TRIES: Final = 3
+MAX_TRIES: Final = 30_000
+"""Of 10**10 codes: 3 in a million. Checking as many keeps a core busy for as long as an opening lasts."""
 MAX_EXCHANGES: Final = 1024
 """Exchanges side by side, of which the oldest gives way: another app cannot ask as often before ours is finished."""
 
@@ -43,8 +44,7 @@ class PairingState:
 class _Opening:
     secret: ServerSecret
     ends: float
-    tries: int = MAX_TRIES
-    checking: int = 0
+    tries: int
     exchanges: dict[bytes, ServerExchange] = field(default_factory=dict)
 
 
@@ -54,11 +54,14 @@ class PairingDesk:
     Args:
         token: what is handed over; None when the server asks for no token.
         clock: seconds that only go forward.
+        tries: wrong proofs that end an opening.
     """
 
-    def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic, tries: int = MAX_TRIES) -> None:
         self._token = token
         self._clock = clock
+        self._tries = tries
+        self._checking = threading.Lock()  # one proof at a time: guesses of others take one core and share no try
         self._changed = threading.Condition()
         self._opening: _Opening | None = None
         self._ended = "closed"
@@ -78,7 +81,7 @@ class PairingDesk:
         code, salt = new_code(), secrets.token_bytes(SALT_BYTES)
         secret = ServerSecret(code, salt)
         with self._changed:
-            self._opening = _Opening(secret, self._clock() + OPEN_S)
+            self._opening = _Opening(secret, self._clock() + OPEN_S, self._tries)
             self._changed.notify_all()
             return code
 
@@ -136,27 +139,25 @@ class PairingDesk:
             ApiError: PAIRING_CLOSED, or PAIRING_REFUSED for a wrong code.
         """
         token = self._token or ""  # without one nothing is ever open
-        with self._changed:
-            opening = self._require_open()
-            exchange = opening.exchanges.pop(identifier, None)  # one proof per exchange
+        with self._checking:
+            with self._changed:
+                opening = self._require_open()
+                exchange = opening.exchanges.pop(identifier, None)  # one proof per exchange
             if exchange is None:
                 text = "another app has interfered: it began pairing in between; try again"
                 raise ApiError(ErrorCode.PAIRING_REFUSED, text)
-            if not opening.tries:  # the last one is being checked
-                raise ApiError(ErrorCode.PAIRING_REFUSED, "another app has interfered: it is trying codes; try again")
-            opening.tries -= 1  # before the check: proofs that come together must not share a try
-            opening.checking += 1
-        answer = exchange.finish(proof, token)
-        with self._changed:
-            opening.checking -= 1
-            self._require_open(opening)
-            if answer is not None:
-                self._end("paired")
-                return answer
-            left = f"{opening.tries} tries left" if opening.tries else "run `pocketserve pair` for a new one"
-            if not opening.tries and not opening.checking:
-                self._end("refused")
-            raise ApiError(ErrorCode.PAIRING_REFUSED, f"the code is wrong; {left}")
+            answer = exchange.finish(proof, token)
+            with self._changed:
+                self._require_open(opening)
+                if answer is not None:
+                    self._end("paired")
+                    return answer
+                opening.tries -= 1
+                if not opening.tries:
+                    self._end("refused")
+                raise ApiError(
+                    ErrorCode.PAIRING_REFUSED, "the code is wrong; type the one that `pocketserve pair` shows"
+                )
 
     def _require_open(self, opening: _Opening | None = None) -> _Opening:
         if self._state().state != "open" or (opening is not None and opening is not self._opening):

@@ -1,4 +1,4 @@
-"""How a six-digit code becomes the access token: both halves of the exchange, without sockets.
+"""How a code of ten digits becomes the access token: both halves of the exchange, without sockets.
 
 ``docs/pairing.md`` has the messages. The code itself never travels, neither does the token in clear, and whoever took
 the server's port without knowing the code gets one guess per try.
@@ -14,7 +14,8 @@ from typing import Final
 
 from pocketserve_wire.srp import Srp, SrpError, private_number
 
-CODE_DIGITS: Final = 6
+CODE_DIGITS: Final = 10
+"""30,000 guesses are worth 3 in a million; older servers show 6 digits, which clients still take."""
 SALT_BYTES: Final = 16
 EXCHANGE_BYTES: Final = 16
 PROOF_BYTES: Final = 32
@@ -30,7 +31,7 @@ class PairingError(Exception):
 
 
 def new_code() -> str:
-    """A random code of six digits."""
+    """Return a random code of ten digits."""
     return f"{secrets.randbelow(10**CODE_DIGITS):0{CODE_DIGITS}d}"
 
 
@@ -38,19 +39,18 @@ def clean_code(text: str) -> str:
     """A code as a person typed it, perhaps in groups.
 
     Raises:
-        PairingError: it has not exactly six digits.
+        PairingError: it has neither ten digits nor six.
     """
     code = re.sub(r"[\s-]", "", text)
-    if not re.fullmatch(rf"[0-9]{{{CODE_DIGITS}}}", code):
-        raise PairingError(f"a pairing code has {CODE_DIGITS} digits")
+    if not re.fullmatch(r"[0-9]{10}|[0-9]{6}", code):
+        raise PairingError("a pairing code has 10 digits, that of an older server 6 digits")
     return code
 
 
 class ServerSecret:
     """What the server computes once for a code: all but microseconds of what beginning an exchange costs.
 
-    The secret exponent is shared by the exchanges of one code. Of these no more are finished than there are guesses,
-    and a client learns of each only whether its proof was right.
+    The secret exponent is shared by the exchanges of one code: ``docs/pairing.md`` says why that gives nothing away.
 
     Args:
         code: what was shown.
@@ -93,7 +93,7 @@ class ServerExchange:
             Our proof of 32 bytes and the sealed token; None for a wrong code.
         """
         ours = self._secret
-        shared = SRP.server_secret(ours.exponent, ours.verifier, self._client_public)
+        shared = SRP.server_secret(ours.exponent, ours.verifier, self._client_public, ours.public)
         keys = _Keys(shared, ours.salt, self._client_public, ours.public)
         if not hmac.compare_digest(proof, keys.client_proof()):
             return None

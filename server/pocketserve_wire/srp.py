@@ -4,8 +4,8 @@ Who listens learns nothing, and who takes one side's part can test one guess of 
 the 2048-bit group and the padding are those of RFC 5054; the hash is a parameter, SHA-256 where nothing else is said.
 Numbers are unsigned and big-endian when they are hashed; :meth:`Group.pad` makes them as long as the modulus.
 
-Python's ``pow`` does not take the same time for all numbers. Each secret here is used for as many exchanges as one
-code allows guesses, three, so there is nothing to average over.
+Python's ``pow`` does not take the same time for all numbers. Each secret here is used for one code only, and each
+use costs its guesser a proof.
 """
 
 from __future__ import annotations
@@ -120,11 +120,11 @@ class Srp:
         base = (server_public - self.multiplier() * self.verifier(x)) % self.group.modulus
         return pow(base, a + u * x, self.group.modulus)
 
-    def server_secret(self, b: int, v: int, client_public: int) -> int:
-        """``S`` as the server computes it.
+    def server_secret(self, b: int, v: int, client_public: int, server_public: int) -> int:
+        """Return ``S`` as the server computes it; ``server_public`` is what :meth:`server_public` gave for b and v.
 
         Raises:
             SrpError: see :meth:`scrambler`.
         """
-        u = self.scrambler(client_public, self.server_public(b, v))
+        u = self.scrambler(client_public, server_public)
         return pow(client_public * pow(v, u, self.group.modulus), b, self.group.modulus)

@@ -1,7 +1,8 @@
-"""Another app begins exchanges while ours pairs: ours gets the token each time."""
+"""Other apps begin exchanges and guess codes while ours pairs: ours gets the token each time."""
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,29 +15,41 @@ from http_running import WAIT_S
 from pocketserve_client import Client, pair
 from pocketserve_wire.pairing import ClientExchange
 
-OPENINGS = 5
+OPENINGS = 10
 AHEAD = 20
+"""More beginnings, and more guesses, than an opening allowed once."""
+
+
+def post(server: Server, step: str, **values: str) -> dict[str, str]:
+    """One request without the token; an answer that is no JSON object is empty."""
+    body = json.dumps(values).encode()
+    head = b"POST /pairing/%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (step.encode(), len(body))
+    with suppress(OSError), socket.create_connection(("127.0.0.1", server.port), WAIT_S) as connection:
+        connection.sendall(head + body)
+        with connection.makefile("rb") as answer:
+            return json.loads(answer.read().partition(b"\r\n\r\n")[2] or b"{}")
+    return {}
 
 
 @contextmanager
-def flooding(server: Server) -> Iterator[threading.Semaphore]:
-    """Begin exchanges without end; counts those that were begun."""
-    ends, begun = threading.Event(), threading.Semaphore(0)
-    body = b'{"public": "%b"}' % ClientExchange("000000").begin().hex().encode()
-    request = b"POST /pairing/begin HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+def flooding(server: Server, guesses: bool) -> Iterator[threading.Semaphore]:
+    """Begin exchanges without end, and guess; counts what the server looked at."""
+    ends, counted = threading.Event(), threading.Semaphore(0)
+    public = ClientExchange("0000000000").begin().hex()
 
     def flood() -> None:
         while not ends.is_set():
-            with suppress(OSError), socket.create_connection(("127.0.0.1", server.port), WAIT_S) as connection:
-                connection.sendall(request)
-                if connection.recv(4096).startswith(b"HTTP/1.1 200 "):
-                    begun.release()
+            answer = post(server, "begin", public=public)
+            if guesses and "exchange" in answer:
+                answer = post(server, "finish", exchange=answer["exchange"], proof="00" * 32)
+            if "exchange" in answer or answer.get("code") == "PAIRING_REFUSED":
+                counted.release()
 
     flooders = [threading.Thread(target=flood) for _ in range(4)]
     for flooder in flooders:
         flooder.start()
     try:
-        yield begun
+        yield counted
     finally:
         ends.set()
         for flooder in flooders:
@@ -44,11 +57,12 @@ def flooding(server: Server) -> Iterator[threading.Semaphore]:
 
 
 @pytest.mark.live
-def test_beginning_without_end_keeps_nobody_from_pairing(new_server: StartServer) -> None:
+@pytest.mark.parametrize("guesses", [False, True])
+def test_others_keep_nobody_from_pairing(new_server: StartServer, guesses: bool) -> None:
     server = new_server(MODELS)
-    with Client(server.url, server.token) as client, flooding(server) as begun:
+    with Client(server.url, server.token) as client, flooding(server, guesses) as counted:
         for _ in range(OPENINGS):
             code = client.open_pairing()["code"]
-            for _ in range(AHEAD):  # more than an opening allowed once
-                assert begun.acquire(timeout=WAIT_S)
+            for _ in range(AHEAD):
+                assert counted.acquire(timeout=WAIT_S)
             assert pair(code, server.url) == server.token

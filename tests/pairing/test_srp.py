@@ -17,7 +17,7 @@ from pocketserve_wire.srp import RFC5054_2048, Group, Srp, SrpError
 
 VECTORS = ROOT / "android_bridge" / "vectors" / "pairing" / "exchanges.json"
 EXPONENTS = st.integers(2**255, 2**256 - 1)
-CODES = st.from_regex(r"[0-9]{6}", fullmatch=True)
+CODES = st.from_regex(r"[0-9]{10}|[0-9]{6}", fullmatch=True)
 
 
 def sha1(data: bytes) -> bytes:
@@ -43,7 +43,7 @@ def test_the_example_of_rfc_5054() -> None:
         "0876E2D0 13800D6C 41BB59B6 D5979B5C 00A172B4 A2A5903A 0BDCAF8A 709585EB 2AFAFA8F 3499B200 210DCC1F 10EB3394"
         "3CD67FC8 8A2F39A4 BE5BEC4E C0A3212D C346D7E4 74B29EDE 8A469FFE CA686E5A"
     )
-    assert srp.client_secret(a, x, server_public) == srp.server_secret(b, v, client_public) == shared
+    assert srp.client_secret(a, x, server_public) == srp.server_secret(b, v, client_public, server_public) == shared
 
 
 @settings(max_examples=15, deadline=None)
@@ -70,7 +70,7 @@ def test_another_implementation_computes_the_same(a: int, b: int, code: str, sal
     theirs = other.get_server_premaster_secret(
         password_verifier=v, server_private=b, client_public=client_public, common_secret=u
     )
-    assert srp.client_secret(a, x, server_public) == srp.server_secret(b, v, client_public) == theirs
+    assert srp.client_secret(a, x, server_public) == srp.server_secret(b, v, client_public, server_public) == theirs
 
 
 @pytest.mark.parametrize("bad", [0, RFC5054_2048.modulus, RFC5054_2048.modulus + 1, 2**2048 - 1])
@@ -79,7 +79,7 @@ def test_numbers_that_would_give_the_secret_away(bad: int) -> None:
     with pytest.raises(SrpError):
         srp.client_secret(2**255, 5, bad)
     with pytest.raises(SrpError):
-        srp.server_secret(2**255, srp.verifier(5), bad)
+        srp.server_secret(2**255, srp.verifier(5), bad, 2)
     data = bad.to_bytes(256, "big")
     with pytest.raises(PairingError):
         ServerExchange(ServerSecret("123456", b"s" * 16)).begin(data)
@@ -160,6 +160,7 @@ def test_codes() -> None:
     codes = {new_code() for _ in range(200)}
     assert len(codes) > 100 and all(clean_code(code) == code for code in codes)
     assert clean_code(" 012 - 345\n") == "012345"
-    for wrong in ("", "12345", "1234567", "12345a", "٠١٢٣٤٥", "1.2345"):
+    assert clean_code("012 345-6789") == "0123456789"
+    for wrong in ("", "12345", "1234567", "123456789", "12345678901", "12345a", "٠١٢٣٤٥", "1.2345"):
         with pytest.raises(PairingError, match="6 digits"):
             clean_code(wrong)

@@ -209,7 +209,7 @@ ANSWERS: dict[str, tuple[str, Schema]] = {
     "pairing_closed": ("application/json", _object(tuple(_PAIRING), **_PAIRING)),
     "pairing_code": (
         "application/json",
-        _object(("code", *_PAIRING), code={"type": "string", "pattern": "^[0-9]{6}$"}, **_PAIRING),
+        _object(("code", *_PAIRING), code={"type": "string", "pattern": "^[0-9]{10}$"}, **_PAIRING),
     ),
     "pairing_begun": (
         "application/json",

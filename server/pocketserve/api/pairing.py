@@ -1,4 +1,4 @@
-"""Pairing: an app gets the token for a six-digit code (``docs/pairing.md``)."""
+"""Pairing: an app gets the token for a code of ten digits (``docs/pairing.md``)."""
 
 from __future__ import annotations
 

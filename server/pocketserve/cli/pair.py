@@ -1,4 +1,4 @@
-"""``pocketserve pair``: show a six-digit code, for which an app gets the token."""
+"""``pocketserve pair``: show a code of ten digits, for which an app gets the token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDS = {
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """The command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "pair", help="show a six-digit code with which an app gets the token"
+        "pair", help="show a code of ten digits with which an app gets the token"
     )
     add_connection_options(parser)
     return parser
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         opened = client.open_pairing()
         try:
             code = printable(str(opened["code"]))
-            print(f"Type this code in the app:  {code[:3]} {code[3:]}", flush=True)
+            print(f"Type this code in the app:  {code[:3]} {code[3:6]} {code[6:]}", flush=True)
             print(
                 f"It is good for {counted(round(opened['remaining_s']), 'second')} and one app. Ctrl-C closes it.",
                 flush=True,

@@ -4,7 +4,7 @@ import org.json.JSONException;
 import org.json.JSONObject;
 
 /**
- * Gets the server's token for the six-digit code that {@code pocketserve pair} shows.
+ * Gets the server's token for the code of ten digits that {@code pocketserve pair} shows.
  *
  * <p>Neither the code nor the token travels in clear, and something else that listens on the server's port learns
  * nothing and is recognised: {@link PocketServeException#NOT_OUR_SERVER}. Do not repeat the call by yourself then, or
@@ -18,11 +18,11 @@ public final class Pairing {
      * Exchanges the code for the token, over HTTP. Blocks; not for Android's main thread.
      *
      * @param where the server's address and HTTP port; its token is not used
-     * @param code six digits as the person typed them; spaces and hyphens do not matter
+     * @param code ten digits as the person typed them; spaces and hyphens do not matter
      * @return the token, to be kept where other apps cannot read it
      * @throws PocketServeException {@code PAIRING_CLOSED} when no pairing is open, {@code PAIRING_REFUSED} for a wrong
      *     code, {@link PocketServeException#NOT_OUR_SERVER}, or no answer
-     * @throws IllegalArgumentException when the code has not six digits
+     * @throws IllegalArgumentException when the code has neither ten digits nor six
      */
     public static String pair(PocketServe.Builder where, String code) throws PocketServeException {
         MainThread.find().refuse();

@@ -12,7 +12,7 @@ import javax.crypto.spec.SecretKeySpec;
 
 /**
  * The client's half of pairing, without a connection: SRP-6a of RFC 5054 with its 2048-bit group and SHA-256, so that
- * a six-digit code is enough to get the token, and whoever took the server's port learns neither.
+ * a code of ten digits is enough to get the token, and whoever took the server's port learns neither.
  *
  * <p>Call {@link #begin}, {@link #prove} and {@link #open} in this order, once. The same vectors as in Python hold it.
  */
@@ -22,7 +22,6 @@ final class PairingExchange {
     static final int PROOF_BYTES = 32;
     static final int MAX_TOKEN_BYTES = 256;
     private static final int SECRET_BITS = 256;
-    private static final int CODE_DIGITS = 6;
     private static final Charset ASCII = Charset.forName("US-ASCII");
     private static final BigInteger MODULUS = new BigInteger(
             "AC6BDB41324A9A9BF166DE5E1389582FAF72B6651987EE07FC3192943DB56050A37329CBB4A099ED8193E0757767A13D"
@@ -44,7 +43,7 @@ final class PairingExchange {
      * Begins with a fresh secret.
      *
      * @param code what the person typed; spaces and hyphens do not matter
-     * @throws IllegalArgumentException when it has not exactly six digits
+     * @throws IllegalArgumentException when it has neither ten digits nor six, which older servers show
      */
     PairingExchange(String code) {
         this(code, new BigInteger(SECRET_BITS, new SecureRandom()).setBit(SECRET_BITS - 1));
@@ -58,7 +57,7 @@ final class PairingExchange {
     }
 
     private static String clean(String typed) {
-        StringBuilder digits = new StringBuilder(CODE_DIGITS);
+        StringBuilder digits = new StringBuilder(10);
         for (int i = 0; i < typed.length(); i++) {
             char each = typed.charAt(i);
             if (each >= '0' && each <= '9') {
@@ -68,8 +67,8 @@ final class PairingExchange {
                 break;
             }
         }
-        if (digits.length() != CODE_DIGITS) {
-            throw new IllegalArgumentException("a pairing code has " + CODE_DIGITS + " digits");
+        if (digits.length() != 10 && digits.length() != 6) {
+            throw new IllegalArgumentException("a pairing code has 10 digits, that of an older server 6 digits");
         }
         return digits.toString();
     }

@@ -227,7 +227,7 @@ public final class SettingsActivity extends Activity implements View.OnClickList
     private void pair() {
         final String code = typed(R.id.pair_code);
         final int port = TokenText.port(typed(R.id.http_port));
-        if (code.replaceAll("[^0-9]", "").length() != 6) {
+        if (!code.replaceAll("[^0-9]", "").matches("[0-9]{10}|[0-9]{6}")) { // an older server shows six
             field(R.id.pair_code).setError(getString(R.string.pair_digits));
             return;
         }
