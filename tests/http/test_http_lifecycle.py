@@ -176,6 +176,14 @@ def test_a_start_says_what_it_serves(new_server, models_copy, tmp_path):
     assert f"petals is itself a model; serve the folder that it lies in: {models_copy}" in said
 
 
+def test_a_folder_may_be_named_from_where_one_is(new_server, tmp_path):
+    """`pocketserve serve models`: files beside a model are found in its trial, too."""
+    fresh = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    server = new_server(Path(os.path.relpath(MODELS)), environment=fresh)
+    answer = server.call("GET", "/v2/models/digits")
+    assert (answer.status_code, answer.json().get("parameters", {}).get("labels")) == (200, 10), answer.text
+
+
 def test_the_token_file_is_private_and_is_kept(new_server, models_copy):
     server = new_server(models_copy)
     token_file = server.log.with_name("token")

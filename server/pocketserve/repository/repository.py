@@ -40,8 +40,8 @@ class Repository:
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._models = Models(root)
+        self._root = root.absolute()  # a trial works in a folder of its own, where a path from here leads nowhere
+        self._models = Models(self._root)
         self._scanning = threading.Lock()
         self._scans_begun = 0
 
