@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,14 +75,21 @@ class Server:
         return self.process.wait(20)
 
 
-def start_server(folder: Path, models: Path, *options: str, environment: dict[str, str] | None = None) -> Server:
+def start_server(
+    folder: Path,
+    models: Path,
+    *options: str,
+    environment: dict[str, str] | None = None,
+    program: Sequence[str] = ("-m", "pocketserve"),
+) -> Server:
     """Start a real server on a free port and wait until it is ready.
 
     Args:
         folder: an empty folder for its token, ready file and log.
+        program: what Python runs.
     """
     ready, token, log = folder / "ready.json", folder / "token", folder / "server.log"
-    command = [sys.executable, "-m", "pocketserve", "serve", str(models), "--http-port", "0", "--socket-port", "0"]
+    command = [sys.executable, *program, "serve", str(models), "--http-port", "0", "--socket-port", "0"]
     command += ["--ready-file", str(ready), "--token-file", str(token), *options]
     surroundings = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), **(environment or {})}
     with log.open("wb") as output:
@@ -110,10 +117,10 @@ def new_server(tmp_path: Path) -> Iterator[StartServer]:
     """Starts servers that live until the test ends: ``new_server(models, *options)``."""
     started: list[Server] = []
 
-    def start(models: Path, *options: str, environment: dict[str, str] | None = None) -> Server:
+    def start(models: Path, *options: str, **how: Any) -> Server:
         folder = tmp_path / f"server-{len(started)}"
         folder.mkdir()
-        started.append(start_server(folder, models, *options, environment=environment))
+        started.append(start_server(folder, models, *options, **how))
         return started[-1]
 
     yield start

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import MODELS, Server, StartServer
+from conftest import MODELS, ROOT, Server, StartServer
 from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve_client import Client, ServerError
-from soaking import note, rounds
+from soaking import FULL, note, rounds
 
 pytestmark = [
     pytest.mark.live,
@@ -40,8 +40,13 @@ COUNTS = {
 SHARES = (("tflite", "onnx", "tfjs", "keras"), ("torchscript", "ptl", "torch", "pt2", "executorch", "savedmodel"))
 """Two servers, which take about as long: a trial is a process of its own, and machines have two cores at least."""
 
+IMPORTED = ("ai_edge_litert.interpreter,onnxruntime,tensorflow,keras,h5py", "torch,executorch.runtime,tensorflow")
+"""What the trials of these servers need."""
+
 TIMES = rounds(1, 10)
 """How many rounds of these mutations are made."""
+
+FORKED = ROOT / "tests" / "forked_trials.py"
 
 SEED = 20260101
 
@@ -140,10 +145,11 @@ def test_damaged_files_do_no_harm(new_server: StartServer, damaged: tuple[Path, 
     models, versions = damaged
     assert sum(COUNTS.values()) == 500 == sum(COUNTS[kind] for kinds in SHARES for kind in kinds)
     before = {path for path in models.rglob("*") if "__pycache__" not in path.parts}
-    servers = [
-        new_server(models, "--state-dir", str(models.parent / f"state-{number}"), "--trial-timeout", "60")
-        for number in range(len(SHARES))
-    ]
+    servers = []
+    for number, packages in enumerate(IMPORTED):
+        options = ("--state-dir", str(models.parent / f"state-{number}"), "--trial-timeout", "60")
+        program = (str(FORKED), packages) if FULL else ("-m", "pocketserve")
+        servers.append(new_server(models, *options, program=program))
     with ThreadPoolExecutor(len(SHARES)) as pool:
         results = list(pool.map(ask_all, servers, SHARES, [versions] * len(SHARES)))
     assert [server.process.poll() for server in servers] == [None] * len(SHARES)
