@@ -12,8 +12,9 @@ import pytest
 
 from pocketserve.runtimes import savedmodel_ops
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.savedmodel import RUNTIME
-from pocketserve.runtimes.savedmodel_check import ForbiddenError, check_graphs
+from pocketserve.runtimes.savedmodel_check import ForbiddenError, check_files, check_graphs
 from pocketserve.runtimes.savedmodel_graph import read_meta_graphs
 from pocketserve.runtimes.savedmodel_ops import ALLOWED, FROM_FILE, RESTORES
 
@@ -278,6 +279,15 @@ def test_a_signature_may_not_read_what_the_loader_gives_to_the_start(table: Path
     refused(edited(table, tmp_path, change), "not one of its assets")
 
 
+def test_an_asset_of_a_name_that_no_file_can_have_is_missing(table: Path, tmp_path: Path) -> None:
+    def change(graph: Any) -> None:
+        graph.asset_file_def[0].filename = "n" * 300
+
+    folder = edited(table, tmp_path, change)
+    with pytest.raises(DamagedFileError, match=f"assets/{'n' * 80} is missing"):
+        check_files(folder, read_meta_graphs(folder))
+
+
 def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(table: Path, tmp_path: Path) -> None:
     def change(graph: Any) -> None:
         asset = next(node for node in graph.object_graph_def.nodes if node.HasField("asset"))
@@ -336,7 +346,6 @@ def test_the_variable_of_a_path_that_another_name_may_write_to_is_no_asset(table
 
 
 def test_field_numbers_that_readers_cut_differently_are_refused(table: Path, tmp_path: Path) -> None:
-    from pocketserve.runtimes.flatbuffer import DamagedFileError
 
     folder = edited(table, tmp_path, lambda graph: b"\x92\x80\x80\x80\x10\x00")  # 2 + 2 ** 29, a length, nothing
     with pytest.raises(DamagedFileError, match="impossible number"):

@@ -294,6 +294,17 @@ def test_a_broken_model_says_why_and_the_others_serve_on(new_server, models_copy
     assert server.call("GET", "/v2/models").json()["models"] == ["broken", "diabetes", "digits", "empty", "petals"]
 
 
+def test_a_name_that_no_file_can_have_hides_no_model(new_server, models_copy):
+    for kind, text in (("labels", 'labels = "{}"\n'), ("file", '[versions.a]\nfile = "{}.tflite"\n')):
+        (models_copy / kind).mkdir()
+        shutil.copy(models_copy / "petals" / "petals.tflite", models_copy / kind)
+        (models_copy / kind / "model.toml").write_text(text.format("n" * 300))
+    server = new_server(models_copy)
+    told = index(server)
+    assert all("must be a path inside the model's folder" in told[name, ""][1] for name in ("labels", "file"))
+    assert told["petals", "tflite"][0] == "READY"
+
+
 def test_a_model_of_operators_that_nobody_has_is_refused_and_the_server_lives(kit_server, refused):
     assert "custom operator" in refused(kit_server.call("GET", "/v2/models/custom_op"), 503, "MODEL_FAILED")
     assert index(kit_server)["custom_op", "tflite"][0] == "UNAVAILABLE"

@@ -421,6 +421,12 @@ def test_contained_paths(path: str) -> None:
     assert is_contained_name(path)
 
 
+@pytest.mark.parametrize("path", ["n" * 256, "ö" * 128, "a/" * 600 + "a", "n" * 250 + "/../a"])
+def test_paths_that_no_file_can_have(path: str) -> None:
+    """Looking for one is an error of the system, not an answer."""
+    assert not is_contained_name(path)
+
+
 FILES = {
     "not TOML": (b"task = ", "model.toml: not valid TOML: "),
     "duplicate key": (b"threads = 1\nthreads = 2\n", "model.toml: not valid TOML: "),

@@ -344,7 +344,9 @@ def test_no_tensors_are_left_behind(runtime: TfjsRuntime, session: TfjsSession, 
 # --- Files that are not loaded
 
 
-@pytest.mark.parametrize("name", ["../x.bin", "a/../../x.bin", "/etc/hostname", "http://host/x.bin", "..\\x", "", 7])
+@pytest.mark.parametrize(
+    "name", ["../x.bin", "a/../../x.bin", "/etc/hostname", "http://host/x.bin", "..\\x", "", 7, "\ud800"]
+)
 def test_weights_outside_the_folder_are_refused(runtime: TfjsRuntime, tmp_path: Path, name: Any) -> None:
     (tmp_path / "x.bin").write_bytes(RAW)
     assert "not inside the model's folder" in refusal(runtime, write_model(tmp_path / "m", layers_model([name])))
@@ -361,6 +363,12 @@ def test_a_link_out_of_the_folder_is_refused(runtime: TfjsRuntime, tmp_path: Pat
 def test_a_missing_shard_is_named(runtime: TfjsRuntime, folder: Path) -> None:
     (folder / "w.bin").unlink()
     assert refusal(runtime, folder) == "dense/model.json: the weights file w.bin is missing"
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "/".join(["d" * 200] * 30)], ids=["name", "path"])
+def test_weights_of_a_name_that_no_file_can_have(runtime: TfjsRuntime, tmp_path: Path, name: str) -> None:
+    told = refusal(runtime, write_model(tmp_path / "m", layers_model([name])))
+    assert told == f"m/model.json: the weights file {name[:100]} is missing"
 
 
 @pytest.mark.parametrize("content", [b"", RAW[:-1], RAW + b"x"])

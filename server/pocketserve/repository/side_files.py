@@ -49,7 +49,8 @@ def side_files(entry: ModelEntry, version: VersionEntry) -> list[Path]:
     """The side files that are there, in a fixed order; no link leads out of the model's folder."""
     names, root = names_for(entry.manifest), os.path.realpath(entry.folder)
     paths = (folder / name for folder in folders_of(entry, version) for name in names)
-    return [path for path in paths if path.is_file() and Path(os.path.realpath(path)).is_relative_to(root)]
+    # Unlike Path's, this isfile is false, not an error, where a folder may not be entered: a listing asks, too.
+    return [path for path in paths if os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(root)]
 
 
 def side_digest(files: Sequence[Path], base: Path) -> str:

@@ -7,6 +7,9 @@ from typing import Any
 
 from pocketserve.wording import did_you_mean
 
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024
+"""Of a file's name, as Linux has it, and of the whole path below the model's folder."""
+
 
 class ManifestError(Exception):
     """A manifest that cannot be used; the text names the file, the key and the fix."""
@@ -148,10 +151,18 @@ class Table:
 
 
 def is_contained_name(value: object) -> bool:
-    """Whether a manifest's path is relative and stays below its folder as written (links are checked later)."""
+    """Whether a manifest's path is relative and stays below its folder as written (links are checked later).
+
+    Longer ones than systems have are none: whoever looks for such a file gets an error, not "it is not there".
+    """
     if not isinstance(value, str) or not value or "\0" in value or "\\" in value or value.startswith("/"):
         return False
-    return ".." not in value.split("/")
+    parts = value.split("/")
+    return ".." not in parts and max(map(_bytes, parts)) <= MAX_NAME_BYTES and _bytes(value) <= MAX_PATH_BYTES
+
+
+def _bytes(name: str) -> int:
+    return len(name.encode(errors="surrogatepass"))
 
 
 def _is_number(value: Any) -> bool:

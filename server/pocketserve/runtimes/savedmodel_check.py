@@ -59,8 +59,8 @@ def check_files(folder: Path, graphs: Iterable[MetaGraph]) -> None:
     for name in {name for graph in graphs for name in graph.asset_files}:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
             raise ForbiddenError(f"its asset {name!r:.80} lies outside the model's folder")
-        if not (folder / "assets" / name).is_file():
-            raise DamagedFileError(f"assets/{name} is missing")
+        if not os.path.isfile(folder / "assets" / name):  # false, too, for a name that no file can have
+            raise DamagedFileError(f"assets/{name:.80} is missing")
     root = os.path.realpath(folder)
     for path in folder.rglob("*"):
         if not Path(os.path.realpath(path)).is_relative_to(root):

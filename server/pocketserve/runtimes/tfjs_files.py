@@ -118,6 +118,11 @@ def _checked_shards(folder: Path, group: _Group, title: str) -> list[Path]:
     return shards
 
 
+def _is_text(name: str) -> bool:
+    """Whether a name can be written at all: JSON may hold halves of letters."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 def _checked_shard(folder: Path, name: Any, title: str) -> Path:
     """The file that a weights manifest names.
 
@@ -125,13 +130,13 @@ def _checked_shard(folder: Path, name: Any, title: str) -> Path:
         ModelLoadError: it leads out of the folder, or does not exist.
     """
     inside = isinstance(name, str) and name != "" and not any(mark in name for mark in ("\0", "\\", "://"))
-    if not inside or name.startswith("/") or ".." in name.split("/"):
+    if not inside or name.startswith("/") or ".." in name.split("/") or not _is_text(name):
         raise ModelLoadError(f"{title} names the weights file {name!r:.100}, which is not inside the model's folder")
     path = Path(os.path.realpath(folder / name))
     if not path.is_relative_to(os.path.realpath(folder)):
         raise ModelLoadError(
-            f"{title}: the weights file {name} is a link that leaves the model's folder; copy it there"
+            f"{title}: the weights file {name:.100} is a link that leaves the model's folder; copy it there"
         )
-    if not path.is_file():
-        raise ModelLoadError(f"{title}: the weights file {name} is missing")
+    if not os.path.isfile(path):  # false, too, for a longer name than files have
+        raise ModelLoadError(f"{title}: the weights file {name:.100} is missing")
     return path

@@ -134,7 +134,8 @@ def find_library(delegate: str, folder: Path) -> Path | None:
         path = (folder / delegate).resolve()
         path.exists()
     except (OSError, RuntimeError) as error:  # a folder that may not be entered, links in a circle
-        raise ModelLoadError(f"the delegate {delegate[:100]} cannot be looked at ({one_line(error)})") from error
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise ModelLoadError(f"the delegate {delegate[:100]} cannot be looked at ({reason})") from error
     if not Path(delegate).is_absolute() and not path.is_relative_to(folder):
         raise ModelLoadError(
             f"the delegate {delegate[:100]} leaves the model's folder; copy the file into it or give an absolute path"
