@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
 from conftest import ROOT, Server, StartServer
 from places import MODELS
+from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+from pocketserve.repository.changes import made_from
 from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.trust import ownership
@@ -297,6 +301,112 @@ def test_a_package_beside_is_covered(tmp_path: Path) -> None:
     with modules_beside(own / "model.py", allowed):
         assert run_file(own / "model.py", allowed).build() == "built"
     assert not {"parts", "parts.inner"} & set(sys.modules)
+
+
+LATE = """
+import sys
+sys.path.insert(0, __file__.rpartition('/')[0])
+def prepare(body, hints):
+    from {module} import x
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "planted"),
+    [
+        ("later", "later.py"),
+        ("later", "later.pyc"),
+        ("later", f"later{EXTENSION_SUFFIXES[0]}"),
+        ("later", "later/__init__.py"),
+        ("spaces.later", "spaces/later.py"),
+        ("spaces.later", "spaces/later.pyc"),
+    ],
+)
+def test_what_is_imported_late_is_trusted_or_not_found(tmp_path: Path, module: str, planted: str) -> None:
+    """By code that put its folder on the path, when it is called: nothing that was laid there meanwhile runs."""
+    main, late = tmp_path / "main.py", tmp_path / planted
+    main.write_text(LATE.format(module=module))
+    paths = list(sys.path)
+    try:
+        with modules_beside(main, trusted(main)):
+            prepare = run_file(main, trusted(main)).prepare
+        late.parent.mkdir(exist_ok=True)
+        source = tmp_path / "planted.txt"
+        source.write_text("x = 'planted'\n")
+        if late.suffix == ".pyc":
+            py_compile.compile(str(source), str(late))
+        else:
+            shutil.copy(source, late)
+        importlib.invalidate_caches()
+        with pytest.raises(ImportError, match=r"not trusted|No module named"):
+            prepare(b"", None)
+        if late.suffix == ".py":
+            source.write_text("x = 'trusted'\n")
+            shutil.copy(source, late)
+            with modules_beside(main, trusted(main, late)):
+                assert run_file(main, trusted(main, late)).prepare(b"", None) == "trusted"
+    finally:
+        sys.path[:] = paths
+        for name in ("later", "spaces", "spaces.later"):
+            sys.modules.pop(name, None)
+
+
+def test_each_model_gets_its_own_module_of_a_name(tmp_path: Path) -> None:
+    """Also where the first one imported it late, when nobody frees the name any more."""
+    paths = list(sys.path)
+    try:
+        for name in ("one", "two"):
+            own = tmp_path / name
+            own.mkdir()
+            (own / "later.py").write_text(f"x = '{name}'\n")
+            (own / "main.py").write_text(LATE.format(module="later") + "y = prepare(b'', None)\n" * (name == "two"))
+            allowed = trusted(own / "main.py", own / "later.py")
+            with modules_beside(own / "main.py", allowed):
+                module = run_file(own / "main.py", allowed)
+            assert module.prepare(b"", None) == name
+        assert module.y == "two"
+    finally:
+        sys.path[:] = paths
+        sys.modules.pop("later", None)
+
+
+def test_a_native_module_is_asked_about_and_loaded_from_a_copy(models: Path, tmp_path: Path) -> None:
+    """One of Python's own stands for it: what is loaded is not the file that lies there."""
+    native = Path(_struct_file())
+    laid = models / "mine" / f"_later{EXTENSION_SUFFIXES[0]}"
+    shutil.copy(native, laid)
+    entry = scan(models)["mine"]
+    assert laid.name in [part.name for part in code_of(entry, version_of(models))]
+    trust_all(models, tmp_path / "state")
+    check(models, tmp_path / "state")
+    main = models / "mine" / "task.py"
+    with modules_beside(main, trusted(main, laid)):
+        spec = importlib.util.find_spec("_later")
+        assert spec is not None and spec.loader is not None
+        assert Path(spec.loader.get_filename("_later")).read_bytes() == native.read_bytes()  # type: ignore[attr-defined]
+    with laid.open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(ModelLoadError, match="changed since it was trusted"):
+        check(models, tmp_path / "state")
+    with modules_beside(main, trusted(main)), pytest.raises(ImportError, match="not trusted"):
+        importlib.util.find_spec("_later")
+
+
+def _struct_file() -> str:
+    """Any native library that is there everywhere."""
+    import numpy
+
+    return next(str(path) for path in Path(numpy.__file__).parent.rglob(f"*{EXTENSION_SUFFIXES[-1]}"))
+
+
+def test_a_verdict_counts_for_the_modules_beside(models: Path, tmp_path: Path) -> None:
+    entry, version = scan(models)["mine"], version_of(models)
+    quarantine = Quarantine(tmp_path / "state", TrialLimits())
+    before, stamp = quarantine.key(entry, version), made_from(entry, version)
+    (models / "mine" / "helper.py").write_text("WORD = 'other'\n")
+    assert quarantine.key(entry, version) != before
+    assert made_from(entry, version) != stamp
 
 
 def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ import pytest
 
 from conftest import MODELS, ROOT, StartServer, find_hostile
 from places import copy_folder
+from pocketserve.engine.loading import load_model
+from pocketserve.engine.tuned import Threads
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import content_digest, version_files
@@ -90,6 +93,8 @@ def test_a_state_folder_that_cannot_be_made(folder: Path, tmp_path: Path, monkey
 FULL = """
 import resource, sys
 from pathlib import Path
+from pocketserve.engine.loading import load_model
+from pocketserve.engine.tuned import Threads
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource
@@ -279,6 +284,37 @@ def test_all_that_decides_counts_for_the_verdict(quarantine: Quarantine, folder:
     assert quarantine.key(*entry(folder, "n")) == seen[-1]
 
 
+@pytest.mark.parametrize("when", ["sides", "check"])
+@pytest.mark.parametrize("name", ["labels.txt", "config.json", "names.txt"])
+def test_a_side_file_that_changes_meanwhile_is_not_used(folder: Path, tmp_path: Path, when: str, name: str) -> None:
+    """Neither by a trial of what was hashed before, nor by the server after the trial of another content."""
+    model = folder / "n"
+    model.mkdir()
+    shutil.move(folder / "m.tflite", model / "m.tflite")
+    manifest = 'labels = "names.txt"\n' if name == "names.txt" else ""
+    (model / "model.toml").write_text(f'task = "tabular-classification"\n{manifest}')
+    laid = model / name
+    good, other = ('{"id2label": {"0": "%s"}}' if name == "config.json" else "%s\n" for _ in range(2))
+    laid.write_text(good % "one")
+
+    class Swaps(Quarantine):
+        """Has the file replaced once it is hashed, or once it is tried."""
+
+    def swapping(self: Quarantine, *given: Any) -> Any:
+        found = getattr(Quarantine, when)(self, *given)
+        laid.write_text(other % "two")
+        return found
+
+    setattr(Swaps, when, swapping)
+    with pytest.raises(ApiError, match=rf"{name} changed while the model was loaded; load the model again"):
+        load_model(*entry(folder, "n"), Threads(1, 1), 10**6, Swaps(tmp_path / "state", TrialLimits()), math.inf)
+    loaded = load_model(
+        *entry(folder, "n"), Threads(1, 1), 10**6, Quarantine(tmp_path / "state", TrialLimits()), math.inf
+    )
+    assert loaded.task.labels[0] == "two"  # type: ignore[attr-defined]
+    loaded.close()
+
+
 def test_a_task_is_set_up_in_the_trial(quarantine: Quarantine, folder: Path) -> None:
     """What ends the process that sets a model's task up ends the trial's, and the verdict holds for that file."""
     model = folder / "n"
@@ -316,6 +352,8 @@ STARVED = """
 import os, resource, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 from pathlib import Path
+from pocketserve.engine.loading import load_model
+from pocketserve.engine.tuned import Threads
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource

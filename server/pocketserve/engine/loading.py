@@ -219,6 +219,7 @@ def _load(
         inputs=manifest.inputs,
         outputs=manifest.outputs,
         trusted=trust.check(entry, version) if trust is not None else frozenset(),
+        sides=quarantine.sides(entry, version) if quarantine is not None else None,
     )
     if quarantine is not None:
         quarantine.check(entry, version, source, deadline, snapshot)
@@ -232,7 +233,7 @@ def _load(
         tuned, source = NOT_TUNED, plain
         sessions = [runtime.open(source) for _ in range(manifest.instances)]
     snapshot.check()
-    made = set_up(entry, version, sessions[0], max_image_pixels, snapshot.path, source.trusted)
+    made = set_up(entry, version, sessions[0], max_image_pixels, source)
     return LoadedModel(
         entry=entry,
         version=version,

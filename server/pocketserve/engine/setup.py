@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 
 from pocketserve.engine.bindings import Bindings, bind
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.runtimes.base import ModelLoadError, Session
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, Session
 from pocketserve.tasks.base import Task
 from pocketserve.tasks.facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
@@ -38,22 +37,30 @@ def set_up(
     version: VersionEntry,
     session: Session,
     max_image_pixels: int,
-    opened: Path | None = None,
-    trusted: frozenset[str] = frozenset(),
+    source: ModelSource,
 ) -> Setup:
     """Read metadata, labels and tokenizers, and choose the task.
 
     Args:
-        opened: the copy of the version's file that the session was opened from; None where it is no copy.
-        trusted: SHA-256 of the code that may run.
+        source: what the session was opened from.
 
     Raises:
         ModelLoadError: the manifest, or a file beside the model, does not fit the model.
     """
     points = _entry_points(session, entry.manifest)
     inputs, outputs = points[None]
-    properties = properties_of(dataclasses.replace(version, path=opened or version.path), session)
-    facts = ModelFacts(entry, version, inputs.specs, outputs.specs, properties, max_image_pixels, opened, trusted)
+    properties = properties_of(dataclasses.replace(version, path=source.path), session)
+    facts = ModelFacts(
+        entry,
+        version,
+        inputs.specs,
+        outputs.specs,
+        properties,
+        max_image_pixels,
+        source.path,
+        source.trusted,
+        source.sides,
+    )
     task = select_task(facts)
     return Setup(points, task, _feedback(entry, inputs, outputs), _first_state(entry, inputs), facts.memory_bytes)
 

@@ -10,18 +10,19 @@ import hashlib
 import json
 import logging
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pocketserve.engine.cores import available_memory
 from pocketserve.quarantine.leftovers import sweep
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import Stamp, check_digest, digest, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.side_files import side_digest, side_files
+from pocketserve.repository.side_files import side_files, side_hashes
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pocketserve.repository.snapshots import Snapshot
 
 log = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
 
 MORE = 1.5
 """How many times the memory of a trial that took too much of it makes another one worth it."""
@@ -66,7 +69,7 @@ class Quarantine:
         self._state_dir = state_dir
         self._limits = limits
         self._store = VerdictStore(state_dir / "verdicts.json")
-        self._digests: dict[object, tuple[Stamp, str]] = {}
+        self._digests: dict[object, tuple[Stamp, Any]] = {}
         # One trial at a time: each may take as much memory as a whole framework.
         self._trial = threading.Lock()
         self._process: TrialProcess | None = None
@@ -95,7 +98,7 @@ class Quarantine:
             self._digests[version.path] = snapshot.originals, snapshot.digest
         content = self.content(version) if snapshot is None else snapshot.digest
         check_digest(version, content)
-        key = self.key(entry, version, content)
+        key = self.key(entry, version, content, source.sides)
         verdict = self._verdict(key) or self._try(key, entry, version, content, source, deadline)
         if not verdict.ok:
             raise ModelLoadError(_in_quarantine(verdict))
@@ -117,18 +120,29 @@ class Quarantine:
         """Forget the verdict on a version, so that it is tried again; whether there was one."""
         return self._store.remove(self.key(entry, version))
 
-    def key(self, entry: ModelEntry, version: VersionEntry, content: str | None = None) -> str:
+    def key(
+        self,
+        entry: ModelEntry,
+        version: VersionEntry,
+        content: str | None = None,
+        sides: Mapping[Path, str] | None = None,
+    ) -> str:
         """What a verdict is about: the kind, the content, and all else that decides how it is loaded and asked.
 
         Args:
-            content: its SHA-256, where it is known already.
+            content, sides: its SHA-256, and those of the files beside it, where they are known already.
 
         Raises:
             ModelLoadError: a file cannot be read.
         """
-        sides = self._known((entry.folder, version.path), side_files(entry, version), side_digest, entry.folder)
-        decided = hashlib.sha256(f"{_options(version)}\n{_manifest(entry)}\n{sides}".encode(errors="surrogateescape"))
+        hashes = self.sides(entry, version) if sides is None else sides
+        beside = "".join(f"{value}  {os.path.relpath(path, entry.folder)}\n" for path, value in hashes.items())
+        decided = hashlib.sha256(f"{_options(version)}\n{_manifest(entry)}\n{beside}".encode(errors="surrogateescape"))
         return f"{version.kind.name}:{content or self.content(version)}:{decided.hexdigest()}"
+
+    def sides(self, entry: ModelEntry, version: VersionEntry) -> Mapping[Path, str]:
+        """The SHA-256 of each file beside a version that a task may read, or the code of one import."""
+        return self._known((entry.folder, version.path), side_files(entry, version), side_hashes)
 
     def content(self, version: VersionEntry) -> str:
         """The SHA-256 of the content. A file that has not changed is not hashed again.
@@ -138,14 +152,14 @@ class Quarantine:
         """
         files = version_files(version)
         base = version.path if version.path.is_dir() else version.path.parent
-        return self._known(version.path, files, digest, base)
+        return self._known(version.path, files, lambda files: digest(files, base))
 
-    def _known(self, name: object, files: list[Path], of: Callable[[Sequence[Path], Path], str], base: Path) -> str:
-        """A digest of files, taken again only where their stamp has changed."""
+    def _known(self, name: object, files: list[Path], of: Callable[[Sequence[Path]], Found]) -> Found:
+        """Hashes of files, taken again only where their stamp has changed."""
         now = stamp(files)
-        known = self._digests.get(name)
+        known: tuple[Stamp, Found] | None = self._digests.get(name)
         if known is None or known[0] != now:
-            known = self._digests[name] = (now, of(files, base))
+            known = self._digests[name] = (now, of(files))
         return known[1]
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ def try_model(entry: ModelEntry, version: VersionEntry, source: ModelSource) -> 
     except Exception as error:
         return _refused(error)
     try:
-        outcome, reason = _run(session, set_up(entry, version, session, MAX_PIXELS, source.path, source.trusted))
+        outcome, reason = _run(session, set_up(entry, version, session, MAX_PIXELS, source))
     except Exception as error:
         return _refused(error)
     finally:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +17,14 @@ from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sections.words import TextOptions
 
+TASK_FILE: Final = "task.py"
 NAMES: Final = (
-    *("labels.txt", "config.json", "preprocessor_config.json", "task.py"),
+    *("labels.txt", "config.json", "preprocessor_config.json", TASK_FILE),
     *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model", "1_Pooling/config.json"),
 )
 """Read where they are there. What a manifest names comes on top."""
+
+_CODE: Final = re.compile(r"\.(py|so(\.[0-9]+)*|dylib|dll|pyd)$")
 
 MAX_BYTES: Final = 64 << 20
 """The largest that any task reads. Of a larger one, which is refused, no byte counts."""
@@ -50,19 +54,20 @@ def side_files(entry: ModelEntry, version: VersionEntry) -> list[Path]:
     names, root = names_for(entry.manifest), os.path.realpath(entry.folder)
     paths = (folder / name for folder in folders_of(entry, version) for name in names)
     # Unlike Path's, this isfile is false, not an error, where a folder may not be entered: a listing asks, too.
-    return [path for path in paths if os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(root)]
+    found = [path for path in paths if os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(root)]
+    code = [path.parent for path in found if path.name == TASK_FILE]
+    code += [version.path.parent] if version.kind.name == "torch" else []
+    return list(dict.fromkeys((*found, *(module for folder in code for module in code_files(folder)))))
 
 
-def side_digest(files: Sequence[Path], base: Path) -> str:
-    """SHA-256 of what the files hold, and of where they lie.
+def code_files(folder: Path) -> list[Path]:
+    """List the Python files and native libraries below a folder, which code in it may use, in a fixed order."""
+    return sorted(path for path in folder.rglob("*") if _CODE.search(path.name) and os.path.isfile(path))
 
-    Args:
-        base: the folder to which names are relative.
-    """
-    total = hashlib.sha256()
-    for path in files:
-        total.update(f"{_content(path)}  {os.path.relpath(path, base)}\n".encode())
-    return total.hexdigest()
+
+def side_hashes(files: Sequence[Path]) -> Mapping[Path, str]:
+    """Return the SHA-256 of what each file holds, or a word on why it has none."""
+    return {path: _content(path) for path in files}
 
 
 def _content(path: Path) -> str:

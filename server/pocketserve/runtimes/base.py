@@ -33,6 +33,7 @@ class ModelSource:
         inputs, outputs: specs from the manifest, for frameworks whose files do not say.
         origin: the owner's file that ``path`` is a copy of; None where it is no copy.
         trusted: SHA-256 of the code of this version that its owner trusts. Nothing else of it is run.
+        sides: SHA-256 of the files beside it that a task may read; None where they were not hashed.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class ModelSource:
     outputs: Sequence[TensorSpec] = ()
     trusted: frozenset[str] = frozenset()
     origin: Path | None = None
+    sides: Mapping[Path, str] | None = None
 
     @property
     def original(self) -> Path:

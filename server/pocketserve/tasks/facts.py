@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import field
@@ -37,6 +38,7 @@ class ModelFacts:
         max_image_pixels: a setting: decoded size above which pictures are refused.
         opened: the copy of the version's file that was opened; None where it is no copy.
         trusted: SHA-256 of the code that may run; see :class:`~pocketserve.runtimes.base.ModelSource`.
+        sides: SHA-256 of the files beside the model, as they were tried; None where they were not.
         weights: bytes of memory that what was read takes, by what it is; see :attr:`memory_bytes`.
         kept: what several parts of a task ask for and one has read.
     """
@@ -49,6 +51,7 @@ class ModelFacts:
     max_image_pixels: int = 64_000_000
     opened: Path | None = None
     trusted: frozenset[str] = frozenset()
+    sides: Mapping[Path, str] | None = None
     weights: dict[str, int] = field(default_factory=dict)
     kept: dict[object, Any] = field(default_factory=dict)
 
@@ -81,7 +84,7 @@ class ModelFacts:
 
     @functools.cached_property
     def _side_files(self) -> list[Path]:
-        return side_files(self.entry, self.version)
+        return side_files(self.entry, self.version) if self.sides is None else list(self.sides)
 
     def beside(self, name: str) -> Path | None:
         """A file of :mod:`~pocketserve.repository.side_files`, next to the model in a folder of its own or where its
@@ -98,12 +101,24 @@ class ModelFacts:
             limit: bytes that it may have.
 
         Raises:
-            ModelLoadError: it cannot be read, or is larger.
+            ModelLoadError: it cannot be read, is larger, or is no longer what was tried.
         """
         try:
-            return read_plain(path, limit)
+            return self.read_tried(path, limit)
         except OSError as error:
             raise ModelLoadError(f"{path.name} beside the model cannot be read: {error.strerror}") from None
+
+    def read_tried(self, path: Path, limit: int) -> bytes:
+        """The same.
+
+        Raises:
+            OSError: it cannot be read, or is larger.
+            ModelLoadError: it is no longer what was tried.
+        """
+        content = read_plain(path, limit)
+        if self.sides is not None and hashlib.sha256(content).hexdigest() != self.sides.get(path):
+            raise ModelLoadError(f"{path.name} changed while the model was loaded; load the model again")
+        return content
 
     def json_beside(self, name: str) -> dict[str, Any]:
         """A JSON object next to the model, such as ``config.json``; empty where there is none.

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
-from pocketserve.plain_files import read_plain
 from pocketserve.repository.manifest import MAX_LANGUAGES
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.flatbuffer import DamagedFileError
@@ -75,7 +74,7 @@ def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
 def _find(facts: ModelFacts, output: int | None) -> Labels:
     manifest = facts.manifest
     if manifest.labels is not None:
-        files = _read_labels(facts.entry.folder, [manifest.labels, *manifest.translations.values()])
+        files = _read_labels(facts, facts.entry.folder, [manifest.labels, *manifest.translations.values()])
         return Labels(files[manifest.labels], {tag: files[name] for tag, name in manifest.translations.items()})
     found = _of_tflite(facts, output)
     if found.names:
@@ -83,15 +82,15 @@ def _find(facts: ModelFacts, output: int | None) -> Labels:
     names = _of_onnx(facts) or _of_config(facts)
     beside = facts.beside(FILE_NAME)
     if not names and beside is not None:
-        names = _read_labels(beside.parent, [FILE_NAME])[FILE_NAME]
+        names = _read_labels(facts, beside.parent, [FILE_NAME])[FILE_NAME]
     return Labels(names)
 
 
-def _read_labels(folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
+def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
     """The lines of files by name, one label a line, in the order of the classes. Each file is read once.
 
     Raises:
-        ModelLoadError: a file cannot be read, or they are too large together.
+        ModelLoadError: a file cannot be read, is no longer what was tried, or they are too large together.
     """
     contents: dict[str, bytes] = {}
     for name in dict.fromkeys(names):
@@ -99,7 +98,7 @@ def _read_labels(folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
             raise ModelLoadError(f"model.toml: labels names {name}, a link that leaves the model's folder")
         try:
-            contents[name] = read_plain(path, MAX_LABELS_BYTES - sum(map(len, contents.values())))
+            contents[name] = facts.read_tried(path, MAX_LABELS_BYTES - sum(map(len, contents.values())))
         except OSError as error:
             large = f"has, with the others, more than {MAX_LABELS_BYTES} bytes"
             reason = large if error.errno == errno.EFBIG else f"cannot be read: {error.strerror}"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from pocketserve.repository.files import content_digest, key_of
 from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.repository.side_files import TASK_FILE, code_files
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.tflite_delegates import find_library, library_digest
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.trust.reading import read_regular
 from pocketserve_wire.records import dataclass
 
-TASK_FILE = "task.py"
 MAX_MODULES = 256
 _OPTIONS = {"torch": ("function", "arguments", "weights"), "tflite": ("delegate", "delegate_options")}
 """Keys of a version's table that decide what its code does."""
@@ -95,11 +95,11 @@ def task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
 
 
 def _modules(main: Path, effect: str) -> Iterator[CodePart]:
-    """A Python file, and those in its folder, which it may import."""
-    files = sorted(path for path in main.parent.rglob("*.py") if path != main and path.is_file())
+    """A Python file, and the code in its folder, which it may import."""
+    files = [path for path in code_files(main.parent) if path != main]
     if len(files) > MAX_MODULES:
         raise ModelLoadError(
-            f"the folder of {main.name} holds {len(files)} Python files, more than {MAX_MODULES}; move the model into "
+            f"the folder of {main.name} holds {len(files)} files of code, more than {MAX_MODULES}; move the model into "
             "a folder of its own"
         )
     yield _file(main, effect)

@@ -1,4 +1,8 @@
-"""Python files of a model as modules: from the bytes that are trusted, with the modules beside them."""
+"""Python files of a model as modules: from the bytes that are trusted, with the modules beside them.
+
+What lies in the folder of such a file is imported in no other way, even by code that adds the folder to ``sys.path``,
+or that imports only when it is called. What Python compiled before is never looked at.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,28 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from functools import partial
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+)
 from pathlib import Path
 from types import CodeType, ModuleType
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.trust.reading import read_code
+from pocketserve.trust.reading import private_copy, read_code
 
 _one_at_a_time = threading.RLock()
 """Two models may both have a ``helper.py``."""
+
+_folders: dict[str, Set[str]] = {}
+"""Folders of models with code, without links; and what of each may run."""
+
+_MAIN = "pocketserve_code_"
 
 
 def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> ModuleType:
@@ -34,8 +51,8 @@ def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> Mod
     original = original or path
     read_code(path, trusted, original)  # what it says of a file that is not trusted is no fault of the file's own
     # A name of its own per file: two models may both have a model.py.
-    name = f"pocketserve_code_{hashlib.sha256(os.fsencode(original)).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, original, loader=_Loader(name, path, trusted, original))
+    name = f"{_MAIN}{hashlib.sha256(os.fsencode(original)).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, original, loader=_Loader(trusted, name, path, original))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look their module up there
@@ -52,55 +69,86 @@ def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> Mod
 
 @contextmanager
 def modules_beside(path: Path, trusted: Set[str]) -> Iterator[None]:
-    """Let the code of this thread import the trusted Python files in a file's folder, and nothing else of it.
+    """Let the code of this thread import the trusted modules in a file's folder, and nothing else of it.
 
     What they define stays; their names are free again afterwards, for the next model's.
     """
     with _one_at_a_time:
-        finder = _Finder(path.parent, trusted)
+        _guard(path.parent, trusted)
+        finder = _Finder(path.parent)
+        _free_names()
         sys.meta_path.insert(0, finder)
         try:
             yield
         finally:
             sys.meta_path.remove(finder)
-            for name in finder.found:
-                sys.modules.pop(name, None)
+            _free_names()
+
+
+def _guard(folder: Path, trusted: Set[str]) -> None:
+    """Have whatever is imported from a folder be trusted, from now on."""
+    root = os.path.realpath(folder)
+    _folders[root] = trusted
+    if _guarded not in sys.path_hooks:
+        sys.path_hooks.insert(0, _guarded)
+    for known in list(sys.path_importer_cache):
+        if _lies_in(known, root):
+            del sys.path_importer_cache[known]
+
+
+def _guarded(folder: str) -> FileFinder:
+    """Find modules in a model's folder; see :data:`sys.path_hooks`.
+
+    Raises:
+        ImportError: it is none of a model with code.
+    """
+    # The innermost counts: a models folder may itself be that of a model.
+    root = max((known for known in _folders if _lies_in(folder, known)), key=len, default=None)
+    if root is None:
+        raise ImportError("no folder of a model", path=folder)
+    loaders = (
+        (partial(_Library, _folders[root]), EXTENSION_SUFFIXES),
+        (partial(_Loader, _folders[root]), SOURCE_SUFFIXES),
+    )
+    return FileFinder(folder, *loaders)  # type: ignore[arg-type]  # typeshed wants classes; it calls what it gets
+
+
+def _lies_in(folder: str, root: str) -> bool:
+    real = os.path.realpath(folder)
+    return real == root or real.startswith(f"{root}{os.sep}")
+
+
+def _free_names() -> None:
+    """Forget by which names models' modules go, so that no model gets those of another."""
+    for name, module in list(sys.modules.items()):
+        is_main = name.startswith(_MAIN)
+        if isinstance(getattr(module, "__loader__", None), _Loader | _Library) and not is_main:
+            sys.modules.pop(name, None)
 
 
 class _Finder:
     """Finds modules in a folder. It comes first, so that code which adds its folder to ``sys.path`` gets the same."""
 
-    def __init__(self, folder: Path, trusted: Set[str]) -> None:
-        self._folder = folder
-        self._trusted = trusted
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
         self._thread = threading.get_ident()
-        self.found: list[str] = []
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See :class:`importlib.abc.MetaPathFinder`."""
-        package = name.rpartition(".")[0]
-        if threading.get_ident() != self._thread or (package and package not in self.found):
+        """See :class:`importlib.abc.MetaPathFinder`. What lies in a package is found by the package's own path."""
+        if threading.get_ident() != self._thread or path is not None:
             return None
-        base = self._folder.joinpath(*name.split("."))
-        for file, is_package in ((base / "__init__.py", True), (base.with_name(f"{base.name}.py"), False)):
-            if file.is_file():
-                self.found.append(name)
-                loader = _Loader(name, file, self._trusted, file)
-                places = [str(base)] if is_package else None
-                return importlib.util.spec_from_file_location(
-                    name, file, loader=loader, submodule_search_locations=places
-                )
-        return None
+        spec = _guarded(self._folder).find_spec(name)
+        return None if spec is None or spec.loader is None else spec
 
 
 class _Loader(SourceFileLoader):
     """Runs one trusted file as a module; nothing compiled beside it is looked at."""
 
-    def __init__(self, name: str, path: Path, trusted: Set[str], original: Path) -> None:
-        super().__init__(name, str(original))
-        self._read = path
+    def __init__(self, trusted: Set[str], name: str, path: Path | str, original: Path | None = None) -> None:
+        super().__init__(name, str(original or path))
+        self._read = Path(path)
         self._trusted = trusted
 
     def get_code(self, fullname: str) -> CodeType:
@@ -111,5 +159,19 @@ class _Loader(SourceFileLoader):
         """
         try:
             return compile(read_code(self._read, self._trusted), self.path, "exec")
+        except ModelLoadError as error:
+            raise ImportError(str(error)) from None
+
+
+class _Library(ExtensionFileLoader):
+    """Loads one trusted native module, from a copy of what was hashed.
+
+    Raises:
+        ImportError: it is not trusted.
+    """
+
+    def __init__(self, trusted: Set[str], name: str, path: str) -> None:
+        try:
+            super().__init__(name, str(private_copy(Path(path), trusted)))
         except ModelLoadError as error:
             raise ImportError(str(error)) from None
