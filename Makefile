@@ -9,7 +9,7 @@ test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64
 test-newest: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/newest_python.py -- $(PARALLEL)
 soak: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tools/soak.py
 cases: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tests/asset_cases.py
-check: ; $(PYTHON) tools/environment.py dev && .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy
+check: ; $(PYTHON) tools/environment.py dev && .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy && .venv/bin/python tools/code_measures.py
 serve: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve serve $(MODELS)
 bench: ; $(PYTHON) tools/environment.py bench && .bench/own/bin/python -m benchmarks
 plots: ; .bench/own/bin/python -m benchmarks.plot build/benchmarks.json docs/images && .bench/own/bin/python -m benchmarks.results build/benchmarks.json docs/benchmark-results.md

@@ -22,6 +22,7 @@ from pocketserve_wire import ErrorCode
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "android_bridge" / "PROTOCOL.md",

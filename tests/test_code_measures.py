@@ -1,0 +1,69 @@
+"""The counts of ``tools/code_measures.py`` see what they name, in a small tree."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def measures() -> ModuleType:
+    """Return the tool as a module."""
+    spec = importlib.util.spec_from_file_location("code_measures", ROOT / "tools/code_measures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write(root: Path, sources: dict[str, str]) -> None:
+    """Write the sources below the server's package, with the packages that they lie in."""
+    for name, source in sources.items():
+        file = root / "server/pocketserve" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source)
+
+
+def test_every_kind_of_binding_is_counted(measures: ModuleType, tmp_path: Path) -> None:
+    source = "def f(wanted):\n    found, x = 1, 2\n    for it in []:\n        self._told = it\n    return found\n"
+    write(tmp_path, {"a.py": source})
+    assert measures.measure(tmp_path)["vague names"] == 4
+
+
+def test_docstrings_that_begin_with_a_question_are_counted(measures: ModuleType, tmp_path: Path) -> None:
+    source = '"""What this is."""\nclass A:\n    """Whether: no."""\ndef f():\n    """Return what is there."""\n'
+    write(tmp_path, {"a.py": source})
+    assert measures.measure(tmp_path)["docstrings that begin with a question word"] == 2
+
+
+def test_a_name_defined_twice_is_counted_unless_a_registry_asks_for_it(measures: ModuleType, tmp_path: Path) -> None:
+    source = "def create(): ...\ndef probe(): ...\ndef _own(): ...\n"
+    write(tmp_path, {"a.py": source, "tasks/b.py": source})
+    assert measures.measure(tmp_path)["public names with several definitions"] == 1
+
+
+def test_folders_are_counted_without_their_package_files(measures: ModuleType, tmp_path: Path) -> None:
+    write(tmp_path, {"__init__.py": "", "a.py": "x = 1\n", "tasks/__init__.py": "", "tasks/b.py": "", "tasks/c.py": ""})
+    counts = measures.measure(tmp_path)
+    assert (counts["loose modules"], counts["modules in the largest folder"], counts["lines"]) == (1, 2, 1)
+
+
+def test_a_count_that_rose_fails(
+    measures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = tmp_path / "limits.json"
+    limits.write_text('{"vague names": 0}')
+    monkeypatch.setattr(measures, "ROOT", tmp_path)
+    monkeypatch.setattr(measures, "LIMITS", limits)
+    monkeypatch.setattr("sys.argv", ["code_measures.py"])
+    write(tmp_path, {"a.py": "x = 1\n"})
+    assert measures.main() == 0
+    write(tmp_path, {"a.py": "found = 1\n"})
+    assert measures.main() == 1
+    assert "vague names: the count rose" in capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""Count what makes the code hard to read at first sight, and fail when a count rises.
+
+``make check`` runs it. ``--lower`` writes counts that fell into ``code_measures.json``.
+Lines are printed and have no limit.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("server/pocketserve_wire", "server/pocketserve", "server/pocketserve_simulate", "client/pocketserve_client")
+LIMITS = Path(__file__).with_suffix(".json")
+
+# Names that say that something happened, not what the value is.
+_VAGUE = """
+    asked begun broken built called caught chosen counted done forgotten found given gone got grown heard held hidden
+    kept known lent looked lost made meant mine named needed noted offered ours owed passed put reached refused said
+    seen shown spent taken theirs told touched tried turned waited wanted watched wished woken worn
+    both either everyone everything here how it its neither nobody nothing one ones others same that them then there
+    these they this those us we what when where which who whom whose why
+"""
+VAGUE_NAMES = frozenset(_VAGUE.split())
+QUESTION_WORDS = frozenset({"How", "Let", "One", "What", "When", "Where", "Whether", "Which", "Who", "Why"})
+# Names that a registry asks every one of its modules for: one meaning, many definitions.
+INTERFACES = frozenset({"FORMAT", "TASK", "add_parser", "create", "fits", "main", "run"})
+
+
+def measure(root: Path) -> dict[str, int]:
+    """Return the counts over the packages below ``root``, by name; lower is better for each."""
+    counts: Counter[str] = Counter()
+    places: Counter[str] = Counter()
+    largest = 0
+    for package in PACKAGES:
+        files = sorted((root / package).rglob("*.py"))
+        for file in files:
+            source = file.read_text(encoding="utf-8")
+            counts["lines"] += source.count("\n")
+            counts.update(_of_source(ast.parse(source), places))
+        folders = Counter(file.parent for file in files if file.name != "__init__.py")
+        largest = max([largest, *folders.values()])
+    top = (root / "server/pocketserve").glob("*.py")
+    counts["loose modules"] = sum(file.name not in ("__init__.py", "__main__.py") for file in top)
+    counts["modules in the largest folder"] = largest
+    counts["public names with several definitions"] = sum(n > 1 for n in places.values())
+    return dict(sorted(counts.items()))
+
+
+def _of_source(tree: ast.Module, places: Counter[str]) -> Counter[str]:
+    """Return the counts of one module, and add its public names to ``places``."""
+    definitions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    places.update({d.name for d in definitions if d.name[0] != "_"} - INTERFACES)
+    vague = sum(name.strip("_") in VAGUE_NAMES for name in _bound_names(tree))
+    questions = sum(_first_word(text) in QUESTION_WORDS for text in _docstrings(tree))
+    return Counter({"vague names": vague, "docstrings that begin with a question word": questions})
+
+
+def _bound_names(tree: ast.AST) -> Iterator[str]:
+    """Yield every name that the source binds: variables, parameters, attributes, functions, classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+
+
+def _docstrings(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and (text := ast.get_docstring(node)):
+            yield text
+
+
+def _first_word(text: str) -> str:
+    return text.split()[0].strip(",:.")
+
+
+def main() -> int:
+    """Print the counts beside their limits; return 1 if one rose. ``--lower`` writes down those that fell."""
+    counts, limits = measure(ROOT), json.loads(LIMITS.read_text(encoding="utf-8"))
+    for name, count in counts.items():
+        print(f"{count:7} {name}" + (f" (at most {limits[name]})" if name in limits else ""))
+    if "--lower" in sys.argv[1:]:
+        lower = {name: min(counts[name], limit) for name, limit in limits.items()}
+        LIMITS.write_text(json.dumps(lower, indent=2) + "\n", encoding="utf-8")
+    risen = [name for name, limit in limits.items() if counts[name] > limit]
+    for name in risen:
+        print(f"{name}: the count rose; see Names in CONTRIBUTING.md", file=sys.stderr)
+    return bool(risen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
