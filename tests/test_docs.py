@@ -25,6 +25,7 @@ DOCUMENTS = [
     ROOT / "SECURITY.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
     ROOT / "android_bridge" / "PROTOCOL.md",
     ROOT / "android_bridge" / "vectors" / "README.md",
 ]
