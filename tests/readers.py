@@ -14,7 +14,6 @@ import numpy as np
 
 from conftest import MODELS, ROOT
 from pocketserve.repository.manifest import read_manifest
-from pocketserve.repository.sections import ImageOptions
 from pocketserve.repository.toml_table import ManifestError
 from pocketserve.runtimes import onnx_check, savedmodel_graph, tfjs_files, tflite_check, tflite_description
 from pocketserve.runtimes.base import ModelLoadError
@@ -26,6 +25,7 @@ from pocketserve.tasks import arrays
 from pocketserve.tasks.pictures import PictureShape, read_picture
 from pocketserve.tasks.sentencepiece_model import SentencePieceError, read_model
 from pocketserve.tasks.tables import Rows
+from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.wav import read_wav
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, oip, strict_json

@@ -19,11 +19,11 @@ from pocketserve.engine.byte_budget import ByteBudget
 from pocketserve.repository import repository as repositories
 from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import Models, scan
-from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks.picture_headers import MAX_SCANS, scans_of
 from pocketserve.tasks.pictures import PictureShape, read_picture
 from pocketserve.tasks.resampling import BLOCK, resample
 from pocketserve.tasks.tables import MAX_ROWS
+from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.wanted import while_wanted
 from pocketserve_wire import ApiError, ErrorCode
 

@@ -26,7 +26,6 @@ import pocketserve_client
 import pocketserve_wire
 from pocketserve.repository.manifest import MAX_MANIFEST_BYTES, ManifestError, read_manifest
 from pocketserve.repository.scan import scan
-from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.tflite_metadata import AssociatedFile, FileType, TensorMetadata
 from pocketserve.tasks import labels
@@ -34,6 +33,7 @@ from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.regex_words import MAX_PATTERN_CHARS, RegexWords, compile_delimiter
 from pocketserve.tasks.sentencepiece import SentencePiece
 from pocketserve.tasks.sentencepiece_model import ModelKind, PieceType, SentencePieceModel
+from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.tokenizers import tokenizer_of
 from pocketserve.tasks.tokens import Special, Tokenizer
 from pocketserve.tasks.wanted import EVERY, while_wanted

@@ -18,9 +18,8 @@ from pocketserve.repository.manifest import (
     parse_manifest,
     read_manifest,
 )
-from pocketserve.repository.sections import ImageOptions
-from pocketserve.repository.sections.vision import AnchorOptions, DetectionOptions, PoseOptions
 from pocketserve.repository.toml_table import ManifestError, is_contained_name
+from pocketserve.tasks.vision.options import AnchorOptions, DetectionOptions, ImageOptions, PoseOptions
 from pocketserve.tensors import TensorSpec
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)

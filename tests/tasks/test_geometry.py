@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks.base import Hints
 from pocketserve.tasks.geometry import Area, place, whole
 from pocketserve.tasks.pictures import PictureShape, read_picture
+from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, StartServer
-from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import KINDS
 from pocketserve.runtimes.tflite_metadata import (
@@ -34,6 +33,7 @@ from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.sentencepiece import SentencePiece
 from pocketserve.tasks.sentencepiece_model import SentencePieceError, read_model
 from pocketserve.tasks.sentencepiece_setup import sentencepiece_of
+from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.tokens import Special
 from pocketserve.tasks.wanted import EVERY, while_wanted
 from pocketserve.tensors import TensorSpec

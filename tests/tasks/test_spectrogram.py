@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.repository.manifest import ManifestError, parse_manifest
-from pocketserve.repository.sections.spectrogram import SpectrogramOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import sounds as module
+from pocketserve.tasks.audio.spectrogram_options import SpectrogramOptions
 from pocketserve.tasks.base import Hints
 from pocketserve.tasks.feature_layout import feature_layout
 from pocketserve.tasks.spectrogram import Spectrogram, cosines, mel_filters

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import texts as module
 from pocketserve.tasks.base import AnswerOptions, Hints
 from pocketserve.tasks.regex_words import RegexWords, compile_delimiter
+from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.texts import read_texts
 from pocketserve.tasks.tokenizers import tokenizer_of
 from pocketserve.tensors import TensorSpec

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketserve.repository.sections.words import TextOptions
+from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.tokenizers import tokenizer_of
 from words_models import VOCABULARY, bert_inputs, model
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.engine.running import Running
+from pocketserve.registry import task_named
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.tasks.picture_input import picture_shape
 from pocketserve.tensors import TensorSpec
@@ -20,7 +21,6 @@ BACKENDS = {"onnx": "onnxruntime", "savedmodel": "tensorflow", "torchscript": "p
 """Triton's names of what runs a kind of model; the others have none there."""
 
 NO_FORMAT = "FORMAT_NONE"
-PICTURE_TASKS = frozenset({"image-classification", "image-segmentation", "object-detection", "pose-estimation"})
 
 
 def model_config(entry: ModelEntry, running: Running) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def model_config(entry: ModelEntry, running: Running) -> dict[str, Any]:
     model, kind = running.model, running.model.version.kind.name
     inputs, outputs = model.inputs.specs, model.outputs.specs
     batched = all(not spec.open and spec.shape[:1] == (-1,) for spec in (*inputs, *outputs))
-    named = model.task.name in PICTURE_TASKS
+    pictures = task_named(model.task.name).takes_pictures
     labels = entry.manifest.labels
     config: dict[str, Any] = {
         "name": entry.name,
@@ -36,7 +36,7 @@ def model_config(entry: ModelEntry, running: Running) -> dict[str, Any]:
         "backend": BACKENDS.get(kind, kind),
         "version_policy": {"all": {}},
         "max_batch_size": MAX_BATCH_SIZE if batched else 0,
-        "input": [_tensor(spec, batched) | {"format": _format(spec) if named else NO_FORMAT} for spec in inputs],
+        "input": [_tensor(spec, batched) | {"format": _format(spec) if pictures else NO_FORMAT} for spec in inputs],
         "output": [_tensor(spec, batched) | {"label_filename": labels or ""} for spec in outputs],
         "instance_group": [{"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}],
         "default_model_filename": model.version.path.name,

@@ -5,6 +5,7 @@ Every fault names the file, the key and the fix. The format is documented in ``d
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import tomllib
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pocketserve.plain_files import read_plain
-from pocketserve.repository.sections import SECTIONS, TASKS
+from pocketserve.registry import TASK_NAMES, task_named
+from pocketserve.repository.section import Section
 from pocketserve.repository.toml_table import ManifestError, Table
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
@@ -32,7 +34,7 @@ MAX_START_ELEMENTS = 2**26
 MAX_LANGUAGES = 256
 """Of labels. A request that names one is compared with all of them."""
 
-Section = TypeVar("Section")
+Options = TypeVar("Options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,12 @@ class VersionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A parsed manifest. Every key is optional; an empty manifest is valid."""
+    """A parsed manifest. Every key is optional; an empty manifest is valid.
+
+    Attributes:
+        sections: the tables of tasks, by the class of their options.
+        files: names of files that these tables speak of, such as a vocabulary.
+    """
 
     description: str = ""
     license: str = ""
@@ -95,15 +102,16 @@ class Manifest:
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     versions: Mapping[str, VersionOptions] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
 
-    def section(self, kind: type[Section]) -> Section:
+    def section(self, kind: type[Options]) -> Options:
         """What a task's own table says, such as ``manifest.section(ImageOptions)``; its defaults where there is none.
 
         Args:
-            kind: the options class of an entry in :data:`~pocketserve.repository.sections.SECTIONS`.
+            kind: the options' class, of a :class:`~pocketserve.repository.section.Section`.
         """
-        found: Section = self.sections.get(kind) or kind()
-        return found
+        options: Options = self.sections.get(kind) or kind()
+        return options
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -143,10 +151,11 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
     features = table.table("features")
     target = table.table("target")
     state = table.table("state")
+    task = table.choice("task", TASK_NAMES)
     manifest = Manifest(
         description=table.text("description"),
         license=table.text("license"),
-        task=table.choice("task", TASKS),
+        task=task,
         default_version=table.text("default_version") or None,
         labels=table.relative_path("labels"),
         translations=_translations(table),
@@ -156,7 +165,6 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         batching=table.take("batching", lambda value: isinstance(value, bool), "true or false"),
         max_batch=table.integer("max_batch", 1, 1024),
         keep_alive=table.number("keep_alive", 0, 1e9),
-        sections=_sections(table),
         state=_state(state),
         feature_names=features.texts("names"),
         feature_units=features.texts("units"),
@@ -165,6 +173,11 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         inputs=_specs(table, "inputs"),
         outputs=_specs(table, "outputs"),
         versions=_versions(table),
+    )
+    pairs = _sections(table, task)  # last: all tasks are asked where a key is left
+    files = (name for section, options in pairs for name in section.files(options) if name is not None)
+    manifest = dataclasses.replace(
+        manifest, sections={section.options: options for section, options in pairs}, files=tuple(files)
     )
     for part in (features, target, state, table):
         part.refuse_rest()
@@ -196,15 +209,20 @@ def _translations(table: Table) -> dict[str, str]:
     return {tag: path for tag, path in found.items() if path is not None}
 
 
-def _sections(table: Table) -> dict[type, Any]:
-    """Every task's table that is there, by the class of its options."""
-    found: dict[type, Any] = {}
-    for key, section in SECTIONS.items():
-        inner = table.optional_table(key)
-        if inner is not None:
-            found[section.kind] = section.parse(inner)
-            inner.refuse_rest()
-    return found
+def _sections(table: Table, task: str | None) -> list[tuple[Section, Any]]:
+    """Read the tables of tasks that are there, with their options.
+
+    Those of the manifest's own task come first: no other task is imported where nothing else is left.
+    """
+    pairs = []
+    for name in (task, *TASK_NAMES):
+        if name is not None and table.left():
+            for section in task_named(name).sections:
+                inner = table.optional_table(section.name)
+                if inner is not None:
+                    pairs.append((section, section.parse(inner)))
+                    inner.refuse_rest()
+    return pairs
 
 
 def _state(table: Table) -> StateOptions:

@@ -15,7 +15,6 @@ from typing import Final
 from pocketserve.plain_files import open_plain
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.sections.words import TextOptions
 
 TASK_FILE: Final = "task.py"
 NAMES: Final = (
@@ -32,7 +31,7 @@ MAX_BYTES: Final = 64 << 20
 
 def names_for(manifest: Manifest) -> tuple[str, ...]:
     """Names of the files that a task may read, relative to one of :func:`folders_of`."""
-    named = (manifest.labels, *manifest.translations.values(), manifest.section(TextOptions).vocabulary)
+    named = (manifest.labels, *manifest.translations.values(), *manifest.files)
     return tuple(dict.fromkeys((*NAMES, *(name for name in named if name is not None))))
 
 

@@ -29,7 +29,7 @@ class Table:
 
     def __init__(self, values: Mapping[str, Any], file_name: str, prefix: str) -> None:
         self._left = dict(values)
-        self._known: list[str] = []
+        self._known: dict[str, None] = {}
         self._file = file_name
         self._prefix = prefix
 
@@ -45,7 +45,7 @@ class Table:
             expected: what would, in words.
             hint: what else may help, for the error's end.
         """
-        self._known.append(key)
+        self._known[key] = None
         value = self._left.pop(key, None)
         if value is not None and not check(value):
             raise self.fault(key, f"must be {expected}, not {_show(value)}{hint}")

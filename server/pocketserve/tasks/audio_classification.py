@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.words import AudioOptions
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared
+from pocketserve.tasks.audio.options import AUDIO, AudioOptions
+from pocketserve.tasks.audio.spectrogram_options import SPECTROGRAM
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
+from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
 from pocketserve.tasks.sounds import SoundInput, hears_sound, rate_input, sound_input
@@ -106,3 +108,6 @@ def _pooled(rows: Array, seconds: Sequence[float], pool: str) -> Array:
     if pool == "max":
         return np.asarray(rows.max(axis=0))
     return np.average(rows, axis=0, weights=np.maximum(seconds, 1e-9))
+
+
+TASK = TaskDefinition(NAME, fits, create, (AUDIO, SPECTROGRAM, CLASSIFICATION))

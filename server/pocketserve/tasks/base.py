@@ -1,14 +1,18 @@
-"""What a task is."""
+"""What a task is: what its module offers as ``TASK``, and what that makes for a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from pocketserve.repository.section import Section
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from pocketserve.tasks.facts import ModelFacts
 
 Answer = list[dict[str, Any]]
 Arrays = Mapping[str, Array]
@@ -131,6 +135,26 @@ class Described(Protocol):
     def describe(self) -> Mapping[str, str]:
         """Facts by name: ``input``, ``preprocessing``, ``answer``, each one sentence."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDefinition:
+    """All about a task that others need to know.
+
+    Attributes:
+        name: as in a manifest's ``task``: the module's name, with dashes.
+        fits: tells whether a model without ``task`` in its manifest certainly has this task.
+        create: sets the task up for a model. It raises ``ModelLoadError`` where the model's tensors, or the manifest's
+            keys, do not fit the task.
+        sections: tables of the manifest that the task reads. Others may read them as well.
+        takes_pictures: the raw input is a picture.
+    """
+
+    name: str
+    fits: Callable[[ModelFacts], bool]
+    create: Callable[[ModelFacts], Task]
+    sections: tuple[Section, ...] = ()
+    takes_pictures: bool = False
 
 
 def single_run(arrays: Arrays, context: Any = None) -> Prepared:

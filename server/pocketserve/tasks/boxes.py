@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.vision import AnchorOptions
+from pocketserve.tasks.vision.options import AnchorOptions
 from pocketserve.tensors import Array
 
 MAX_CANDIDATES = 1000

@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Arrays,
+    Hints,
+    Prepared,
+    TaskDefinition,
+    invalid_input,
+)
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.tensors import Tensors
 from pocketserve.tensors import Array, datatype_of
@@ -159,3 +168,6 @@ def _plain_value(value: Any) -> Any:
         return value
     what = "an integer that is too large" if isinstance(value, int) else f"a {type(value).__name__}"
     raise _fault("answer", f"returned {what}, which JSON cannot hold")
+
+
+TASK = TaskDefinition("custom", fits, create)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pocketserve.repository.sections.vision import DetectionOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.tflite_metadata import BoundingBoxProperties, ModelMetadata
 from pocketserve.tasks.boxes import MAX_CANDIDATES, decode_anchors, to_corners
 from pocketserve.tasks.scores import activate, real_values
+from pocketserve.tasks.vision.options import DetectionOptions
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire.records import dataclass
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pocketserve.repository.sections.spectrogram import SpectrogramOptions
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.audio.spectrogram_options import SpectrogramOptions
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire.records import dataclass
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pocketserve.repository.sections.spectrogram import SpectrogramOptions
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.audio.spectrogram_options import SpectrogramOptions
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.feature_layout import FeatureLayout, feature_layout
 from pocketserve.tasks.spectrogram import Spectrogram, mel_bands_are_apart

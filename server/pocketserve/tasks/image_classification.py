@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.vision import ClassificationOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import drawing
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, single_run
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
+from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
 from pocketserve.tasks.picture_input import PictureInput, picture_input, takes_picture
 from pocketserve.tasks.preprocessing import CONFIG
 from pocketserve.tasks.scores import Calibration, activate, calibration_of, real_values, threshold_of
+from pocketserve.tasks.vision.options import IMAGE
 from pocketserve.tensors import TensorSpec
 
 NAME = "image-classification"
@@ -135,3 +136,6 @@ class ImageClassification:
             "answer": "label, index and score of the likeliest classes, best first",
             "example": "photo.jpg",
         }
+
+
+TASK = TaskDefinition(NAME, fits, create, (IMAGE, CLASSIFICATION), takes_pictures=True)

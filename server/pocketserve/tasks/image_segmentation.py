@@ -9,15 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.vision import SegmentationOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import drawing
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Detailed, Hints, Prepared, single_run
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Arrays,
+    Detailed,
+    Hints,
+    Prepared,
+    TaskDefinition,
+    single_run,
+)
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.geometry import Area, Placement
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.picture_input import PictureInput, picture_input, takes_picture
 from pocketserve.tasks.scores import activate, real_values
+from pocketserve.tasks.vision.options import IMAGE, SEGMENTATION, SegmentationOptions
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -185,3 +195,6 @@ def _png(classes: Array) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
+
+
+TASK = TaskDefinition(NAME, fits, create, (IMAGE, SEGMENTATION), takes_pictures=True)

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.vision import DetectionOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.tflite_metadata import BoundingBoxProperties
 from pocketserve.tasks import drawing
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, single_run
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
 from pocketserve.tasks.boxes import generate_anchors, suppress
 from pocketserve.tasks.detection_outputs import Layout, find_layout, is_postprocessed, read_candidates
 from pocketserve.tasks.facts import ModelFacts
@@ -22,6 +21,7 @@ from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.picture_input import PictureInput, picture_input, takes_picture
 from pocketserve.tasks.preprocessing import CONFIG, is_ultralytics
 from pocketserve.tasks.scores import threshold_of
+from pocketserve.tasks.vision.options import DETECTION, IMAGE, DetectionOptions
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -174,3 +174,6 @@ class ObjectDetection:
             "answer": "label, index, score and box of each object, best first; boxes in pixels of the picture",
             "example": "photo.jpg",
         }
+
+
+TASK = TaskDefinition(NAME, fits, create, (IMAGE, DETECTION), takes_pictures=True)

@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 
-from pocketserve.repository.sections import ImageOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input
@@ -15,6 +14,7 @@ from pocketserve.tasks.frames import is_frame
 from pocketserve.tasks.geometry import Placement, whole
 from pocketserve.tasks.pictures import PictureShape, read_picture
 from pocketserve.tasks.preprocessing import complete, image_options
+from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tensors import Array, TensorSpec, quantize
 from pocketserve_wire import DATATYPES
 

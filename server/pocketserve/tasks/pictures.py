@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pocketserve.repository.sections import ImageOptions
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.frames import frame_size, is_frame, read_frame
 from pocketserve.tasks.geometry import Area, Placement, place
 from pocketserve.tasks.picture_headers import MAX_SCANS, scans_of, size_to_hold
+from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.wanted import check_wanted, hold, wanted
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.vision import ImageOptions, PoseOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import drawing
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, single_run
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.geometry import Placement, box_entry
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.picture_input import PictureInput, picture_input, takes_picture
 from pocketserve.tasks.scores import real_values, sigmoid
+from pocketserve.tasks.vision.options import IMAGE, POSE, ImageOptions, PoseOptions
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
@@ -225,3 +225,6 @@ def _posenet(heat: Array, offsets: Array, size: tuple[int, int]) -> Body:
     right = x * (width - 1) / max(1, columns - 1) + moves[numbers, numbers + count]
     points = np.stack([right / width, down / height], axis=1)
     return Body(points, scores, float(scores.mean()))
+
+
+TASK = TaskDefinition(NAME, fits, create, (IMAGE, POSE), takes_pictures=True)

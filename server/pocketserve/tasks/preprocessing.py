@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pocketserve.repository.sections import ImageOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.tflite_metadata import ImageProperties
 from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.vision.options import ImageOptions
 
 PREPROCESSOR = "preprocessor_config.json"
 CONFIG = "config.json"

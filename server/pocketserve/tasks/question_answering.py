@@ -7,10 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Arrays,
+    Hints,
+    Prepared,
+    TaskDefinition,
+    invalid_input,
+)
 from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.texts import TokenInputs, read_object, token_inputs
 from pocketserve.tasks.tokenizers import has_tokenizer, tokenizer_of
 from pocketserve.tasks.tokens import Token, Tokenizer
@@ -176,3 +185,6 @@ def _named(facts: ModelFacts, part: str) -> str | None:
         if part in (said or " ".join((spec.name, *spec.aliases))).casefold():
             found.append(spec.name)
     return found[0] if len(found) == 1 else None
+
+
+TASK = TaskDefinition(NAME, fits, create, (TEXT,))

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.vision import ClassificationOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import AnswerOptions, Arrays
+from pocketserve.tasks.classification_options import ClassificationOptions
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
 from pocketserve.tasks.preprocessing import CONFIG

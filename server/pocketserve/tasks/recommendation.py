@@ -7,20 +7,64 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.vision import ClassificationOptions
-from pocketserve.repository.sections.words import ItemsOptions
+from pocketserve.repository.section import Section, with_defaults
+from pocketserve.repository.toml_table import Table
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input, single_run
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Arrays,
+    Hints,
+    Prepared,
+    TaskDefinition,
+    invalid_input,
+    single_run,
+)
+from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
+from pocketserve_wire.records import dataclass
 
 NAME = "recommendation"
 TOP_K = 10
 MAX_ITEMS = 10_000
 NO_ITEM = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsOptions:
+    """Recommendation: how lists of items become input tensors.
+
+    Attributes:
+        input, user_input: names where the model has several inputs.
+        output: scores by item; ``ids_output`` where the model ranks by itself and gives items and scores.
+        padding: fills up lists that are shorter than the model's input; it is never recommended.
+        pad: the side that is filled: ``right`` or ``left``.
+        exclude_seen: leave out what is in the request.
+    """
+
+    input: str = ""
+    user_input: str = ""
+    output: str = ""
+    ids_output: str = ""
+    padding: int | None = None
+    pad: str = "right"
+    exclude_seen: bool = True
+
+
+def _items(table: Table) -> ItemsOptions:
+    names = ("input", "user_input", "output", "ids_output")
+    return with_defaults(
+        ItemsOptions,
+        padding=table.integer("padding", -(2**31), 2**31 - 1),
+        pad=table.choice("pad", ("right", "left")),
+        exclude_seen=table.flag("exclude_seen"),
+        **{name: table.text(name) for name in names},
+    )
 
 
 def fits(facts: ModelFacts) -> bool:
@@ -162,3 +206,7 @@ def _outputs(facts: ModelFacts, options: ItemsOptions) -> tuple[TensorSpec, Tens
     if len(scores) != 1 or len(ids) > 1 or not {*scores, *ids} <= by_name.keys():
         raise ModelLoadError(f"model.toml: task {NAME}: name items.output and items.ids_output of {', '.join(by_name)}")
     return by_name[scores[0]], by_name[ids[0]] if ids else None
+
+
+ITEMS = Section("items", ItemsOptions, _items)
+TASK = TaskDefinition(NAME, fits, create, (ITEMS, CLASSIFICATION))

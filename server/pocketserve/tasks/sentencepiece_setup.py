@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.sentencepiece import SentencePiece
 from pocketserve.tasks.sentencepiece_model import PieceType, SentencePieceError, SentencePieceModel, read_model
+from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.tokens import Special, keeps_case
 
 

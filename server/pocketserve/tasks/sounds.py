@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pocketserve.repository.sections.words import AudioOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.tflite_metadata import AudioProperties
 from pocketserve.tasks import arrays
+from pocketserve.tasks.audio.options import AudioOptions
 from pocketserve.tasks.base import Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.features import Features, features_of

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from pocketserve.repository.sections.spectrogram import SpectrogramOptions
+from pocketserve.tasks.audio.spectrogram_options import SpectrogramOptions
 from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, single_run
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
+from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
 from pocketserve.tasks.tables import Rows, rows_of
@@ -61,3 +62,6 @@ class TabularClassification:
             "content_type": "application/json",
             "example": "row.json",
         }
+
+
+TASK = TaskDefinition(NAME, fits, create, (CLASSIFICATION,))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, single_run
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.tables import Rows, rows_of
 
@@ -64,3 +64,6 @@ class TabularRegression:
             "content_type": "application/json",
             "example": "row.json",
         }
+
+
+TASK = TaskDefinition(NAME, fits, create)

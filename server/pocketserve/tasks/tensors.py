@@ -5,11 +5,47 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
+from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, invalid_input, single_run
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Arrays,
+    Hints,
+    Prepared,
+    TaskDefinition,
+    invalid_input,
+    single_run,
+)
+from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.labels import find_labels
 from pocketserve.tensors import Array, TensorSpec, to_tensor
 from pocketserve_wire import strict_json
 from pocketserve_wire.tensor import to_json_values
+
+
+def fits(facts: ModelFacts) -> bool:
+    """Return True: any model takes numbers."""
+    return True
+
+
+def create(facts: ModelFacts, problem: str = "") -> Tensors:
+    """Set up with the labels that there are.
+
+    Args:
+        problem: see :class:`Tensors`.
+
+    Raises:
+        ModelLoadError: the manifest's labels cannot be read.
+    """
+    try:
+        labels = find_labels(facts).names
+    except ModelLoadError:
+        if facts.manifest.labels is not None:
+            raise
+        labels = ()  # what lies beside the model may be meant for something else
+    return Tensors(facts.inputs, facts.manifest.state.feedback, labels, problem)
 
 
 class Tensors:
@@ -72,3 +108,6 @@ class Tensors:
             names = ", ".join(repr(spec.name) for spec in self._needed)
             raise invalid_input(f"this model takes {len(self._needed)} inputs; send a JSON object with {names}")
         return self._needed[0]
+
+
+TASK = TaskDefinition("tensors", fits, create)

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.words import TextOptions
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
+from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
+from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.texts import TokenInputs, is_text_input, read_texts, token_inputs
 from pocketserve.tasks.tokenizers import has_tokenizer, tokenizer_of
 from pocketserve.tasks.tokens import Tokenizer
@@ -110,3 +111,6 @@ class TextClassification:
             "content_type": "text/plain; charset=utf-8",
             "example": "text.txt",
         }
+
+
+TASK = TaskDefinition(NAME, fits, create, (TEXT, CLASSIFICATION))

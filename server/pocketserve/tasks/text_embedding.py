@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.scores import real_values
+from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text_classification import TextEncoder, text_encoder
 from pocketserve.tasks.texts import checked_text, read_texts
 from pocketserve.tasks.wanted import wanted
@@ -154,3 +154,6 @@ def _split_query(body: memoryview) -> tuple[str | None, memoryview]:
     if content.keys() != {"query", "texts"} or not isinstance(content["query"], str):
         return None, body
     return content["query"], memoryview(strict_json.dumps(content["texts"]))
+
+
+TASK = TaskDefinition(NAME, fits, create, (TEXT,))

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Hints, invalid_input
 from pocketserve.tasks.charsmap import LONE_SURROGATES
 from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.tokens import Special, Tokenizer
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, ApiError, strict_json

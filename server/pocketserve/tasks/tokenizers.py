@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pocketserve.repository.sections.words import TextOptions
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_archive import MAX_FILE_BYTES, read_associated_file
@@ -20,6 +19,7 @@ from pocketserve.tasks.facts import MAX_JSON_BYTES, MetadataError, ModelFacts
 from pocketserve.tasks.regex_words import RegexWords
 from pocketserve.tasks.sentencepiece_model import MAX_MODEL_BYTES
 from pocketserve.tasks.sentencepiece_setup import sentencepiece_of
+from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.tokens import Special, Token, Tokenizer, keeps_case
 from pocketserve.tasks.wordpiece import MAX_WORD_CHARS, WordPiece
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.sections.vision import ClassificationOptions
-from pocketserve.repository.sections.words import AudioOptions
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.audio.options import AUDIO, AudioOptions
+from pocketserve.tasks.audio.spectrogram_options import SPECTROGRAM
 from pocketserve.tasks.audio_classification import rate_array
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
+from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.sounds import SoundInput, rate_input, sound_input
@@ -159,3 +160,6 @@ def speech_windows(scores: Array, threshold: float, silence: int) -> list[tuple[
     if first is not None:
         pieces.append((first, len(scores) - quiet))
     return pieces
+
+
+TASK = TaskDefinition(NAME, fits, create, (AUDIO, SPECTROGRAM, CLASSIFICATION))

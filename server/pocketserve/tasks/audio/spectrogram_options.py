@@ -1,11 +1,10 @@
-"""The section of models that take a spectrogram instead of samples."""
+"""What a manifest may say of a spectrogram, for models that take one instead of samples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from pocketserve.repository.sections.base import Section
+from pocketserve.repository.section import Section
 from pocketserve.repository.toml_table import Table
 from pocketserve_wire.records import dataclass
 
@@ -140,4 +139,4 @@ def _check(table: Table, options: SpectrogramOptions) -> None:
             raise table.fault(key, f"has {len(values)} numbers; give one, or one for each of {options.bins} bins")
 
 
-SECTIONS: Mapping[str, Section] = {"spectrogram": Section(SpectrogramOptions, _spectrogram)}
+SPECTROGRAM = Section("spectrogram", SpectrogramOptions, _spectrogram)

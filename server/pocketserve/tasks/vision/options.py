@@ -1,14 +1,11 @@
-"""Sections and names of the tasks on pictures."""
+"""What a manifest may say of the tasks on pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pocketserve.repository.sections.base import Section
+from pocketserve.repository.section import Section
 from pocketserve.repository.toml_table import Table
+from pocketserve.tasks.classification_options import ACTIVATIONS
 from pocketserve_wire.records import dataclass
-
-TASKS = ("image-classification", "object-detection", "image-segmentation", "pose-estimation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +48,6 @@ def _image(table: Table) -> ImageOptions:
         crop_fraction=table.number("crop_fraction", 0.01, 1.0),
         fill=table.numbers("fill"),
         size=None if width is None or height is None else (width, height),
-    )
-
-
-ACTIVATIONS = ("none", "sigmoid", "softmax")
-
-
-@dataclass(frozen=True, slots=True)
-class ClassificationOptions:
-    """How a row of scores is read.
-
-    Attributes:
-        activation: what makes probabilities of the model's numbers: ``softmax``, ``sigmoid``; ``none`` takes them as
-            they are.
-        label_offset: added to a class's number to find its label.
-        threshold: lowest score that is answered; None leaves it to the file.
-    """
-
-    activation: str = "none"
-    label_offset: int = 0
-    threshold: float | None = None
-
-
-def _classification(table: Table) -> ClassificationOptions:
-    return ClassificationOptions(
-        activation=table.choice("activation", ACTIVATIONS) or "none",
-        label_offset=table.integer("label_offset", -1000, 1000) or 0,
-        threshold=table.number("threshold", -1e30, 1e30),
     )
 
 
@@ -262,10 +232,7 @@ def _are_pairs(value: object) -> bool:
     )
 
 
-SECTIONS: Mapping[str, Section] = {
-    "image": Section(ImageOptions, _image),
-    "classification": Section(ClassificationOptions, _classification),
-    "detection": Section(DetectionOptions, _detection),
-    "segmentation": Section(SegmentationOptions, _segmentation),
-    "pose": Section(PoseOptions, _pose),
-}
+IMAGE = Section("image", ImageOptions, _image)
+DETECTION = Section("detection", DetectionOptions, _detection, lambda options: (options.anchors_file,))
+SEGMENTATION = Section("segmentation", SegmentationOptions, _segmentation)
+POSE = Section("pose", PoseOptions, _pose)

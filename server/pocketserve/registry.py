@@ -1,0 +1,41 @@
+"""The tasks that come with the server, each by the module that defines it.
+
+A task's module has a ``TASK``, and the task is named like its module, with dashes. Importing this module imports none.
+To add a task: write its module and add its line.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pocketserve.tasks.base import TaskDefinition
+
+TASK_MODULES = (
+    "pocketserve.tasks.custom",
+    "pocketserve.tasks.object_detection",
+    "pocketserve.tasks.pose_estimation",
+    "pocketserve.tasks.image_segmentation",
+    "pocketserve.tasks.image_classification",
+    "pocketserve.tasks.tabular_regression",
+    "pocketserve.tasks.audio_classification",
+    "pocketserve.tasks.voice_activity",
+    "pocketserve.tasks.question_answering",
+    "pocketserve.tasks.text_classification",
+    "pocketserve.tasks.text_embedding",
+    "pocketserve.tasks.tabular_classification",
+    "pocketserve.tasks.recommendation",
+    "pocketserve.tasks.tensors",
+)
+"""In the order in which they are asked whether a model without ``task`` in its manifest fits."""
+
+_MODULES = {module.rpartition(".")[2].replace("_", "-"): module for module in TASK_MODULES}
+TASK_NAMES = tuple(_MODULES)
+"""What a manifest's ``task`` may be."""
+
+
+def task_named(name: str) -> TaskDefinition:
+    """Import and return a task of ``TASK_NAMES``; each is imported on first use."""
+    task: TaskDefinition = import_module(_MODULES[name]).TASK
+    return task
