@@ -23,7 +23,7 @@ from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.lane import Lane
 from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
-from pocketserve.engine.statistics import Timing, VersionStatistics
+from pocketserve.engine.statistics import Timing, Traffic, VersionStatistics
 from pocketserve.engine.terms import DEFAULT_RANK, Terms, asks_for_a_place, read_terms, stream_of
 from pocketserve.engine.tuning_store import TuningStore
 from pocketserve.errands import PlannedErrand, Sender
@@ -88,6 +88,7 @@ class Service:
 
     def __init__(self, config: Config, token: str | None = None) -> None:
         self.config = config
+        self.traffic = Traffic()
         self.pairing = PairingDesk(token)
         self.repository = Repository(config.models_dir)
         self.quarantine = _open_quarantine(config)

@@ -86,7 +86,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
     apps = AppTokens(path_of(config.token_file)) if config.auth else None
     guard = Guard(token, config.allowed_hosts, apps)
     try:
-        server = HttpServer(create_server_app(service, guard), config, guard)
+        server = HttpServer(create_server_app(service, guard), config, guard, traffic=service.traffic)
         sockets = SocketServer(service, token, apps=apps) if config.socket else None
     except PortTakenError as error:
         raise _by_another_server(error, config.state_dir) from None

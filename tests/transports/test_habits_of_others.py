@@ -120,6 +120,13 @@ def test_cloud_events(ask: Ask) -> None:
     assert (status, document["code"]) == (501, "NOT_IMPLEMENTED") and "plain JSON" in document["error"]
 
 
+def test_cloud_events_in_binary_mode(served: Server) -> None:
+    """The event is in headers, and the body is its data."""
+    event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "a", "ce-type": "b"}
+    answer = served.call("POST", "/v1/models/half_plus_two:predict", json={"instances": [1.0]}, headers=event)
+    assert (answer.status_code, answer.json()["code"]) == (501, "NOT_IMPLEMENTED")
+
+
 # Triton and MLServer
 
 

@@ -9,7 +9,7 @@ from pocketserve import __version__
 from pocketserve.api.describe import device_of
 from pocketserve.api.messages import ApiRequest, ApiResponse
 from pocketserve.engine.power import REASONS, PowerWatch
-from pocketserve.engine.statistics import VersionStatistics
+from pocketserve.engine.statistics import Traffic, VersionStatistics
 from pocketserve.service import Service
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class _Collector:
             "pocketserve_memory_budget_bytes", "Memory that they may hold together", value=engine.memory_budget
         )
         yield from _power(self._service.power)
+        yield from _traffic(self._service.traffic)
         yield GaugeMetricFamily("pocketserve_usable_cores", "Cores that it may use now", value=engine.usable_cores)
         threads = GaugeMetricFamily(
             "pocketserve_model_threads", "Threads that one run of a version may use", labels=["model", "version"]
@@ -93,6 +94,22 @@ class _Collector:
                 or self._service.engine.running(status.model, status.version)
             ):
                 yield status.model, status.version, found
+
+
+def _traffic(traffic: Traffic) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    connections = GaugeMetricFamily("pocketserve_open_connections", "Connections that are open", labels=["transport"])
+    for transport, opened in traffic.connections.items():
+        connections.add_metric([transport], opened())
+    yield connections
+    labels = ["transport", "method", "route", "status"]
+    answers = CounterMetricFamily(
+        "pocketserve_responses", "Answers; route is empty where none was reached or let in", labels=labels
+    )
+    for (transport, method, route, status), number in traffic.answers():
+        answers.add_metric([transport, method, route, str(status)], number)
+    yield answers
 
 
 def _power(power: PowerWatch) -> Iterator[Metric]:

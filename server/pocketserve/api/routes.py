@@ -108,6 +108,8 @@ def _own() -> list[Route]:
         Route("POST", "/pairing/begin", pairing.begin, "pairing", "pairing_begun", body="pairing_begin", open=True),
         Route("POST", "/pairing/finish", pairing.finish, "pairing", "pairing_done", body="pairing_finish", open=True),
         Route("GET", "/metrics", metrics.metrics, "metrics", "metrics"),
+        # Where TensorFlow Serving has them.
+        Route("GET", "/monitoring/prometheus/metrics", metrics.metrics, "metrics", "metrics", label="_monitoring"),
         Route("GET", "/openapi.json", _openapi, "metrics", "openapi"),
     ]
 

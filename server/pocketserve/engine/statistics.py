@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
@@ -91,6 +92,32 @@ class _Runs:
     def to_json(self) -> dict[str, dict[str, int]]:
         phases = {"compute_input": self.input_ns, "compute_infer": self.infer_ns, "compute_output": self.output_ns}
         return {phase: {"count": self.count, "ns": ns} for phase, ns in phases.items()}
+
+
+class Traffic:
+    """Count answers by transport, route and status, whatever the model; and tell how many connections are open.
+
+    Nothing that a caller sends is kept: a request that reached no route, or was not let in, counts for the route "".
+
+    Attributes:
+        connections: how many are open, by transport; each transport that serves puts its own here.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[str, str, str, int], int] = {}
+        self.connections: dict[str, Callable[[], int]] = {}
+
+    def count(self, transport: str, method: str, route: str, status: int) -> None:
+        """Count one answer; a route is the dispatch table's pattern, never the path that was asked for."""
+        key = (transport, method, route, status)
+        with self._lock:
+            self._answers[key] = self._answers.get(key, 0) + 1
+
+    def answers(self) -> list[tuple[tuple[str, str, str, int], int]]:
+        """Transport, method, route and status, and how often, in a fixed order."""
+        with self._lock:
+            return sorted(self._answers.items())
 
 
 class VersionStatistics:

@@ -36,15 +36,21 @@ def create_app(service: Service, guard: Guard) -> Flask:
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False  # a redirect would lose the body of a POST
     app.url_map.redirect_defaults = False
-    open_endpoints = {f"{route.group}.{route.name}_{route.method}" for route in ROUTES if route.open}
+    routes = {f"{route.group}.{route.name}_{route.method}": route for route in ROUTES}
 
     @app.before_request
     def check() -> None:
-        headers = request.headers
-        needs_token = request.endpoint not in open_endpoints
+        headers, route = request.headers, routes.get(request.endpoint or "")
+        needs_token = route is None or not route.open
         g.trusted = translation.check_access(
             guard, needs_token, headers.get("Host"), headers.get("Origin"), headers.get("Authorization")
         )
+
+    @app.after_request
+    def count(response: Response) -> Response:
+        let_in = "trusted" in g
+        translation.count(service.traffic, routes.get(request.endpoint or "") if let_in else None, response.status_code)
+        return response
 
     _register_routes(app, service)
     _register_errors(app)
@@ -87,7 +93,8 @@ def _read_request(route: Route, path: Mapping[str, str], max_inflated: int) -> A
         request.query_string,
         headers.get("Content-Encoding", ""),
         headers.get("Inference-Header-Content-Length"),
-        headers.get("Content-Type", ""),
+        # Of what is sent as CloudEvents in binary mode, the type is the data's.
+        "application/cloudevents" if "ce-specversion" in headers else headers.get("Content-Type", ""),
         max_inflated,
     )
 

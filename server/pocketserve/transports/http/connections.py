@@ -20,6 +20,7 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 from waitress.task import WSGITask
 
+from pocketserve.engine.statistics import Traffic
 from pocketserve.transports.http.body import MAX_JOINED, Body, Part, Placed
 from pocketserve.transports.http.parser import Parser
 from pocketserve_wire.records import dataclass
@@ -286,11 +287,13 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
     Attributes:
         patience: set for each server by a subclass.
         most: connections at a time.
+        traffic: where answers are counted.
         lingering: those that were refused and are still sending, the oldest first.
     """
 
     patience: Patience
     most: int
+    traffic: Traffic
     _scanned = -math.inf
     _scan_at = -math.inf
     _accept_at = -math.inf

@@ -62,6 +62,7 @@ def create_front(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
             return fallback(environ, start_response)
         if target.route.answer not in FAST or target.head:
             return fallback(environ, start_response)
+        route = None
         try:
             trusted = translation.check_access(
                 guard,
@@ -70,11 +71,13 @@ def create_front(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
                 environ.get("HTTP_ORIGIN"),
                 environ.get("HTTP_AUTHORIZATION"),
             )
+            route = target.route
             request = _read_request(environ, target, service.config.max_body_bytes if trusted else 0)
         except Exception as error:
             answer = dispatch.failure(error, f"{method} {path}")
         else:
             answer = dispatch.answer(service, target.route, request)
+        translation.count(service.traffic, route, answer.status)
         return _send(answer, environ.get("HTTP_ACCEPT_ENCODING"), start_response)
 
     return front

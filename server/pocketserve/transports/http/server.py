@@ -14,11 +14,12 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher
 
 from pocketserve.api.messages import error_response
 from pocketserve.config import Config
+from pocketserve.engine.statistics import Traffic
 from pocketserve.security import Guard
+from pocketserve.transports.http import translation
 from pocketserve.transports.http.connections import DEFAULT_PATIENCE, Channel, Patience, Server
 from pocketserve.transports.http.front import WsgiApp
 from pocketserve.transports.http.parser import Parser
-from pocketserve.transports.http.translation import status_line
 from pocketserve.transports.listener import affordable, bind
 from pocketserve_wire import ApiError, ErrorCode, limits
 
@@ -41,7 +42,7 @@ class _JsonErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
         fault = self.request.error
         if self.request.refusal is not None:
             refusal = self.request.refusal
-            self._answer(refusal, status_line(refusal.status).partition(" ")[2])
+            self._answer(refusal, translation.status_line(refusal.status).partition(" ")[2])
             return
         code = _WAITRESS_CODES.get(fault.code, ErrorCode.INVALID_REQUEST if fault.code < 500 else ErrorCode.INTERNAL)
         detail = str(fault.body).strip()
@@ -52,7 +53,9 @@ class _JsonErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
     def _answer(self, error: ApiError, reason: str, status: int | None = None) -> None:
         answer = error_response(error)
         body = error.body()
-        self.status = f"{status or error.status} {reason}"
+        status = status or error.status
+        translation.count(self.channel.server.traffic, None, status)
+        self.status = f"{status} {reason}"
         headers = {"Content-Type": answer.content_type, "Connection": "close", **answer.headers}
         self.response_headers = list(headers.items())
         self.content_length = len(body)
@@ -66,12 +69,13 @@ class _Adjustments(Adjustments):  # type: ignore[misc]
     host = "*"
 
 
-def _server_class(guard: Guard, patience: Patience, most: int) -> type[Server]:
+def _server_class(guard: Guard, patience: Patience, most: int, traffic: Traffic) -> type[Server]:
     """waitress takes its parts from classes, so each server needs classes of its own."""
     parser = type("GuardedParser", (Parser,), {"guard": guard})
     parts = {"error_task_class": _JsonErrorTask, "parser_class": parser}
     channel = type("GuardedChannel", (Channel,), parts)
-    return type("PatientServer", (Server,), {"channel_class": channel, "patience": patience, "most": most})
+    own = {"channel_class": channel, "patience": patience, "most": most, "traffic": traffic}
+    return type("PatientServer", (Server,), own)
 
 
 class _GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
@@ -107,12 +111,20 @@ class HttpServer:
         config: address, threads and limits.
         guard: who may send large bodies, and stay for long.
         patience: when connections are closed.
+        traffic: where what waitress refuses is counted, and open connections are told.
 
     Raises:
         PortTakenError: the address cannot be bound.
     """
 
-    def __init__(self, app: WsgiApp, config: Config, guard: Guard, patience: Patience = DEFAULT_PATIENCE) -> None:
+    def __init__(
+        self,
+        app: WsgiApp,
+        config: Config,
+        guard: Guard,
+        patience: Patience = DEFAULT_PATIENCE,
+        traffic: Traffic | None = None,
+    ) -> None:
         listener = bind(config.host, config.http_port, "--http-port", config.port_wait)
         self.port: int = listener.getsockname()[1]
         self.host = config.host
@@ -132,7 +144,8 @@ class HttpServer:
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting is our queue's normal state
         self._map: dict[int, Any] = {}
         most = affordable(config.max_connections, SHARE, "max_connections")
-        self._server = _server_class(guard, patience, most)(
+        traffic = traffic or Traffic()
+        self._server = _server_class(guard, patience, most, traffic)(
             app,
             map=self._map,
             _sock=listener,
@@ -141,6 +154,7 @@ class HttpServer:
             bind_socket=False,
             sockinfo=(listener.family, listener.type, listener.proto, listener.getsockname()),
         )
+        traffic.connections["http"] = lambda: len(self._server.active_channels)
 
     def run(self) -> None:
         """Serve on this thread until stopped."""

@@ -7,6 +7,7 @@ from functools import cache
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route
+from pocketserve.engine.statistics import Traffic
 from pocketserve.security import Guard
 from pocketserve.transports.http import compression
 from pocketserve_wire import ApiError
@@ -29,6 +30,14 @@ def check_access(
             raise
         return False
     return True
+
+
+def count(traffic: Traffic, route: Route | None, status: int) -> None:
+    """Count an answer; ``route`` is None for a request that reached none, or was not let in."""
+    if route is None:
+        traffic.count("http", "", "", status)
+    else:
+        traffic.count("http", route.method, route.pattern, status)
 
 
 def read_request(

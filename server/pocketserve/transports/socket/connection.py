@@ -223,7 +223,7 @@ class Connection(StreamReader):
             if self._service.engine.crowded:
                 early = self._refuse_early(frame)
                 if early is not None:
-                    self._post(requests.encode(frame.request_id, early, self._client_max_frame)[0])
+                    self._post(requests.respond(self._service, frame, early, self._client_max_frame)[0])
                     return True
                 # A large body wakes the thread that reads it several times: it had better be the one that waits, too.
                 waits = len(frame.body) <= SMALL_BODY and self._service.engine.longest_line >= LONG_LINE
@@ -237,7 +237,7 @@ class Connection(StreamReader):
             if refusal is None and not ahead and not waits:
                 self._watch()
         if refusal is not None:
-            self._post(requests.encode(frame.request_id, error_response(refusal), self._client_max_frame)[0])
+            self._post(requests.respond(self._service, frame, error_response(refusal), self._client_max_frame)[0])
             return True
         if waits:
             if self._wait(frame, received, cancellation):
@@ -275,7 +275,7 @@ class Connection(StreamReader):
             self._admission.count -= 1
             self._admission.bytes -= len(frame.body)
         self._runners.give()
-        self._post(requests.encode(frame.request_id, answer, self._client_max_frame)[0])
+        self._post(requests.respond(self._service, frame, answer, self._client_max_frame)[0])
         self._answered(frame.request_id)
         if not self._unanswered:
             with self._lock:
@@ -312,7 +312,7 @@ class Connection(StreamReader):
             self._admission.count -= 1
             self._admission.bytes -= len(frame.body)
         self._runners.give()
-        chunks, size = requests.encode(frame.request_id, answer, self._client_max_frame)
+        chunks, size = requests.respond(self._service, frame, answer, self._client_max_frame)
         if not self._outbox.post(chunks, size):
             # The peer is slow: others must be able to read while this thread waits for it.
             if holds:

@@ -168,6 +168,17 @@ def _read_ext(ext: object) -> str:
     return bytes(content_type).decode("ascii")
 
 
+def respond(service: Service, frame: Frame, answer: ApiResponse, most: int) -> tuple[list[Chunk], int]:
+    """Count the answer to a REQUEST, and encode it; as :func:`encode`."""
+    try:
+        route = _read_target(frame.target)[0].route
+    except ApiError:
+        service.traffic.count("socket", "", "", answer.status)
+    else:
+        service.traffic.count("socket", route.method, route.pattern, answer.status)
+    return encode(frame.request_id, answer, most)
+
+
 def encode(request_id: int, answer: ApiResponse, most: int) -> tuple[list[Chunk], int]:
     """A RESPONSE's pieces, to be sent from where they lie, and their length together.
 

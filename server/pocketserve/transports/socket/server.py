@@ -94,6 +94,7 @@ class SocketServer:
         self.lingering: dict[Lingering, None] = {}
         self._most = affordable(config.socket_connections, SHARE, "socket_connections")
         self._connections: set[Connection] = set()
+        service.traffic.connections["socket"] = lambda: len(self._connections) + len(self.strangers)
         self._changed = threading.Condition()
         self._draining = self.stopped = self._starved = False
         self._thread = threading.Thread(target=self.watcher.run, name="pocketserve-socket-watcher", daemon=True)

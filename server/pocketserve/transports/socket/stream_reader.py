@@ -152,7 +152,7 @@ class StreamReader:
             if refusal is None:
                 self._in_hand = Known(frame)
                 return True
-            chunks += requests.encode(frame.request_id, refusal, self._client_max_frame)[0]
+            chunks += requests.respond(self._service, frame, refusal, self._client_max_frame)[0]
 
     def _hold_back(self, frame: Frame, chunks: list[Chunk]) -> bool:
         """Keep a request of a stream until the one before has its answer, if that runs; whether it is kept.
@@ -178,7 +178,7 @@ class StreamReader:
             self._unanswered[frame.request_id] = Cancellation()  # before the other goes: never is nothing unanswered
             del self._unanswered[older.frame.request_id]
             gone = requests.turn_away(self._service, older.frame, superseded())
-            chunks += requests.encode(older.frame.request_id, gone, self._client_max_frame)[0]
+            chunks += requests.respond(self._service, older.frame, gone, self._client_max_frame)[0]
         self._streams = True
         self._held = Known(frame, self._admission.received, held=True)
         return True
@@ -202,9 +202,10 @@ class StreamReader:
     def _cancel_held(self, request_id: int) -> bool:
         if self._held is None or self._held.frame.request_id != request_id:
             return False
-        gone = requests.turn_away(self._service, self._held.frame, cancelled())
+        frame = self._held.frame
+        gone = requests.turn_away(self._service, frame, cancelled())
         self._held = None
-        self._post(requests.encode(request_id, gone, self._client_max_frame)[0])
+        self._post(requests.respond(self._service, frame, gone, self._client_max_frame)[0])
         self._answered(request_id)
         return True
 
