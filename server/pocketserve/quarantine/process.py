@@ -272,10 +272,12 @@ def _check_framework(kind: Kind, folder: str, timeout: float) -> None:
                 timeout=timeout,
                 check=False,
             )
-            harmed = done.returncode not in (0, 1)  # 1: it raised, which harms nobody
         except subprocess.TimeoutExpired:
-            harmed = True
-        if harmed:
+            raise RuntimeMissingError(
+                f"the import of {package} alone takes more than {timeout:g} s; try again when the device has less to "
+                "do, or give --trial-timeout more seconds"
+            ) from None
+        if done.returncode not in (0, 1):  # 1: it raised, which harms nobody
             raise RuntimeMissingError(
                 f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
             )
