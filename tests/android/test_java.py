@@ -129,12 +129,12 @@ def test_the_desktop_stand_in_says_what_the_toast_would(desktop: Callable[..., A
 
 @pytest.mark.live
 def test_the_desktop_stand_in_tells_bad_pictures(desktop: Callable[..., Any], tmp_path: Path) -> None:
-    """Exit code 1: each picture that failed is named, the others are answered."""
+    """Exit code 1: each picture that failed is named, without commands to the terminal; the others are answered."""
     shutil.copy(SAMPLES / "3.png", tmp_path / "good.png")
-    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    (tmp_path / "bad\x1b]0;x\x07\n.jpg").write_bytes(b"no picture")
     done = desktop("Main", "http", "--model", "digits", str(tmp_path))
-    assert done.returncode == 1
-    assert done.stdout.startswith("good.png: 3 (") and done.stderr.startswith("bad.jpg: INVALID_INPUT: ")
+    assert done.returncode == 1 and done.stdout.startswith("good.png: 3 (")
+    assert done.stderr.startswith(r"bad\u001b]0;x\u0007\u000a.jpg: INVALID_INPUT: ")
 
 
 @pytest.mark.live

@@ -10,9 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from conftest import MODELS, STATE
+from conftest import MODELS, STATE, Server
 from pocketserve.cli.output import LogFormatter, plain_output, printable
 from pocketserve_wire.strict_json import dumps
 
@@ -94,6 +95,59 @@ def test_a_server_and_its_clients_on_a_hostile_folder(hostile_models, new_server
     log = server.log.read_text(encoding="utf-8")
     assert is_plain(log) and not any(line.startswith(FORGED) for line in log.splitlines())
     assert r"\x1b]0;pwned\x07" in log
+
+
+def check_log(server: Server, *models: str) -> None:
+    """Ask for what the models cannot take, and look at what the server wrote, C++ included."""
+    tensor = {"name": "x", "shape": [2], "datatype": "INT64", "data": [5, 5]}
+    for model in models:
+        answer = server.call("POST", f"/v2/models/{model}/infer", json={"inputs": [tensor]})
+        assert answer.json()["code"] == "INVALID_TENSOR"
+    server.stop()
+    log = server.log.read_bytes().decode()
+    assert is_plain(log) and not any(line.startswith(FORGED) for line in log.splitlines())
+
+
+@pytest.mark.live
+@pytest.mark.onnx
+def test_what_onnx_runtime_writes_itself(new_server, tmp_path):
+    """It prints each error of a run with the names of the graph."""
+    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Gather", [ESC, "x"], ["y"], name=ESC)],
+        ESC,
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT64, [2])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])],
+        [onnx.numpy_helper.from_array(np.arange(3, dtype=np.float32), ESC)],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=opset), tmp_path / "m.onnx")
+    check_log(new_server(tmp_path), "m")
+
+
+@pytest.mark.live
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_a_script_warns(new_server, tmp_path):
+    torch = pytest.importorskip("torch")
+    text = "".join(f"\\{byte:03o}" for byte in ESC.encode())  # as TorchScript spells it
+    module = torch.jit.ScriptModule()
+    module.define(f"""
+def forward(self, x: Tensor) -> Tensor:
+    warnings.warn("{text}")
+    if int(x.sum()) == 10:
+        raise Exception("{text}")
+    return x
+""")
+    module.save(str(tmp_path / "script.ts"))
+    module._save_for_lite_interpreter(str(tmp_path / "lite.ptl"))
+    for name in ("script.ts", "lite.ptl"):
+        path = tmp_path / "models" / Path(name).stem / name
+        path.parent.mkdir(parents=True)
+        (tmp_path / name).rename(path)
+        inputs = '[[inputs]]\nname = "x"\ndatatype = "INT64"\nshape = [2]\n'
+        path.with_name("model.toml").write_text(f'[versions.a]\nfile = "{name}"\n{inputs}')
+    check_log(new_server(tmp_path / "models"), "script", "lite")
 
 
 ENTRY = {"name": ESC, "version": ESC, "state": ESC, "reason": ESC}

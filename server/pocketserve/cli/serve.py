@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
+    logging.captureWarnings(True)  # models can warn, in any words
     for name, meant in unknown_variables().items():
         hint = f"did you mean {' or '.join(meant)}?" if meant else "docs/configuration.md lists them"
         logging.warning("%s is no setting and changes nothing; %s", name, hint)

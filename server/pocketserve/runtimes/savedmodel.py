@@ -27,7 +27,7 @@ from pocketserve.trust.reading import not_trusted
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from .flatbuffer import DamagedFileError
-from .privacy import keep_private
+from .privacy import PRIVATE, keep_private
 from .savedmodel_check import ForbiddenError, check_files, check_graphs
 from .savedmodel_graph import MetaGraph, read_meta_graphs
 from .tf_state import restorer
@@ -57,8 +57,6 @@ def import_tensorflow(threads: int) -> Any:
         RuntimeMissingError: it is not installed, or does not load.
     """
     keep_private()
-    quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
     os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "true")
     try:
@@ -69,7 +67,7 @@ def import_tensorflow(threads: int) -> Any:
         raise RuntimeMissingError(f"TensorFlow is installed but does not load: {one_line(error)}") from error
     except Exception as error:  # a native library that does not fit raises OSError, among others
         raise RuntimeMissingError(f"TensorFlow is installed but does not load: {one_line(error)}") from error
-    if quiet:
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == PRIVATE["TF_CPP_MIN_LOG_LEVEL"]:
         tf.get_logger().setLevel("ERROR")
     with _configured, contextlib.suppress(RuntimeError):  # it has run already, here or in the embedding program
         tf.config.set_visible_devices([], "GPU")

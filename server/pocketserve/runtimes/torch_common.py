@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
+from pocketserve.runtimes.privacy import keep_private
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.wording import counted
 from pocketserve_wire import DATATYPES
@@ -42,6 +43,7 @@ def import_torch() -> Any:
     Raises:
         RuntimeMissingError: it is missing, broken or too old; with the commands that help.
     """
+    keep_private()
     try:
         import torch
     except Exception as error:  # a broken native library raises OSError, not ImportError

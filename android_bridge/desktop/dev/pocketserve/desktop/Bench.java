@@ -30,11 +30,11 @@ public final class Bench {
             System.out.println(run(Arguments.parse(
                     arguments, "model", "input", "shape", "port", "token-file", "transport", "warmup", "requests")));
         } catch (Arguments.UsageException error) {
-            System.err.println(error.getMessage());
+            System.err.println(Printable.of(error.getMessage()));
             System.err.println(USAGE);
             code = 2;
         } catch (PocketServeException | JSONException error) {
-            System.err.println(error);
+            System.err.println(Printable.of(error));
             code = 1;
         }
         System.exit(code);

@@ -40,7 +40,7 @@ public final class Main {
         try {
             code = run(Arguments.parse(arguments, "model", "port", "token-file", "transport", "version"), out, err);
         } catch (Arguments.UsageException error) {
-            err.println(error.getMessage());
+            err.println(Printable.of(error.getMessage()));
             err.println(USAGE);
             code = 2;
         }
@@ -62,21 +62,21 @@ public final class Main {
             for (File picture : pictures) {
                 try {
                     Prediction answer = server.classify(model, read(picture), options);
-                    out.println(picture.getName() + ": " + answer.summary());
+                    out.println(Printable.of(picture.getName() + ": " + answer.summary()));
                 } catch (PocketServeException error) {
                     if (error.getStatus() == 0) {
                         // No answer at all: the next picture would fare no better.
                         throw error;
                     }
-                    err.println(picture.getName() + ": " + error);
+                    err.println(Printable.of(picture.getName() + ": " + error));
                     failed++;
                 } catch (IOException error) {
-                    err.println(picture.getName() + ": cannot be read (" + error.getMessage() + ")");
+                    err.println(Printable.of(picture.getName() + ": cannot be read (" + error.getMessage() + ")"));
                     failed++;
                 }
             }
         } catch (PocketServeException error) {
-            err.println(error);
+            err.println(Printable.of(error));
             return 1;
         }
         return failed == 0 ? 0 : 1;

@@ -1,0 +1,32 @@
+package dev.pocketserve.desktop;
+
+/** Text that cannot command a terminal: names, labels and reasons come from files and servers of anybody's making. */
+final class Printable {
+    private Printable() {
+    }
+
+    /**
+     * Returns the text in one line, with escapes for controls and for what turns or hides text.
+     *
+     * @param said anything with a text, such as an error
+     */
+    static String of(Object said) {
+        StringBuilder plain = new StringBuilder();
+        String text = String.valueOf(said);
+        for (int i = 0; i < text.length(); i += Character.charCount(text.codePointAt(i))) {
+            int letter = text.codePointAt(i);
+            switch (Character.getType(letter)) {
+                case Character.CONTROL:
+                case Character.FORMAT:
+                case Character.SURROGATE:
+                case Character.LINE_SEPARATOR:
+                case Character.PARAGRAPH_SEPARATOR:
+                    plain.append(String.format("\\u%04x", letter));
+                    break;
+                default:
+                    plain.appendCodePoint(letter);
+            }
+        }
+        return plain.toString();
+    }
+}
