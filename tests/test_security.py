@@ -38,13 +38,15 @@ def test_a_new_token(tmp_path: Path) -> None:
 
 
 def test_a_new_token_under_a_careless_umask(tmp_path: Path) -> None:
-    """The mode does not depend on the process's umask."""
-    before = os.umask(0)
+    """The modes do not depend on the process's umask, those of the folders above neither: who may write to one of them
+    could put another in the place of ours."""
+    path, before = tmp_path / ".local" / "state" / "pocketserve" / "token", os.umask(0)
     try:
-        ensure_token(tmp_path / "token")
+        ensure_token(path)
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert {stat.S_IMODE(above.stat().st_mode) for above in list(path.parents)[:3]} == {0o700}
 
 
 def test_the_token_stays(tmp_path: Path) -> None:

@@ -200,8 +200,8 @@ class AppTokens:
         self._tokens: tuple[AppToken, ...] = ()
         self._by_digest: dict[str, AppToken] = {}
         self._seen: tuple[int, ...] | None = None
-        self._look_at = self._began = clock()
-        self._latest = wall()
+        self._look_at = clock()
+        self._latest = wall(), clock()
 
     def all(self) -> tuple[AppToken, ...]:
         """Return those that are good now."""
@@ -231,10 +231,11 @@ class AppTokens:
 
     def _now(self) -> float:
         """Return the time of day, or what it would be by what has passed, whichever is later."""
+        latest, at = self._latest  # one pair: what has passed must not be added twice by two threads
         clock = self._clock()
-        self._latest = max(self._wall(), self._latest + clock - self._began)
-        self._began = clock
-        return self._latest
+        now = max(self._wall(), latest + clock - at)
+        self._latest = now, clock
+        return now
 
     def _look(self) -> None:
         now = self._clock()

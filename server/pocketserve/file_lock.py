@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pocketserve.plain_files import make_private_folder
+
 WAIT_S: Final = 2.0
 """The work under the lock takes milliseconds; a holder that takes longer is frozen."""
 
@@ -32,7 +34,7 @@ def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[bool]:
         its file system has no locks: then a change may be lost, as without any lock.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         yield False

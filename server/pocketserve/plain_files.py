@@ -10,7 +10,22 @@ from typing import Any
 
 from pocketserve_wire.plain_file import open_plain
 
-__all__ = ["open_plain", "read_plain", "replace_json"]
+__all__ = ["make_private_folder", "open_plain", "read_plain", "replace_json"]
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that is not there yet, and those above it that are not, all of mode 0700 whatever the umask.
+
+    ``Path.mkdir(parents=True)`` gives its mode to the last one only.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        make_private_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def read_plain(path: Path, limit: int) -> bytes:

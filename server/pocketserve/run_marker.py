@@ -16,6 +16,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from pocketserve.plain_files import make_private_folder
 from pocketserve_wire.run_file import FOLDER, Run, read_run, runs
 
 KILLED_FILE = "last-killed.json"
@@ -56,7 +57,7 @@ class RunMarker:
             self._write(Run(os.getpid(), time.time(), suspended_seconds(), boot_id(), ports, http))
 
     def _write(self, run: Run) -> None:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._path.parent)
         hidden = self._path.with_name(f".{self._path.name}")
         # Locked before it is there under its name, or another start might take it for a dead one.
         self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)

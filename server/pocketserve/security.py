@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pocketserve.plain_files import make_private_folder, open_plain
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.plain_file import open_plain
 
 if TYPE_CHECKING:
     from pocketserve.app_tokens import AppTokens
@@ -59,7 +59,7 @@ def ensure_token(path: Path) -> str:
         TokenFileError: the file exists but must not be used, or cannot be made.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         # O_EXCL: of two servers that start together one makes the file and the other reads it.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from pocketserve_wire.plain_file import open_plain
+from pocketserve.plain_files import make_private_folder, open_plain
 
 FOLDER: Final = "unloaded"
 MAX_FILE_BYTES: Final = 1 << 20
@@ -68,7 +68,7 @@ class Unloads:
             return
         hidden = self._path.with_name(f".{self._path.name}")
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._path.parent)
             hidden.write_text(json.dumps({"models_dir": self._models, "names": sorted(names)}), encoding="utf-8")
             os.replace(hidden, self._path)
         except OSError as error:

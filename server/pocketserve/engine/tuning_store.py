@@ -20,6 +20,7 @@ from typing import Any
 from pocketserve.engine.cores import top_speed_khz
 from pocketserve.engine.tuned import NOT_TUNED, Tuned
 from pocketserve.file_lock import locked
+from pocketserve.plain_files import make_private_folder
 from pocketserve.repository.scan import VersionEntry
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class TuningStore:
 
     def _write(self) -> None:
         """Replace the file whole."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self.path.parent)
         name = None
         try:
             import tempfile  # late: a server reads

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.engine.cores import available_memory
+from pocketserve.plain_files import make_private_folder
 from pocketserve.quarantine.leftovers import working_folder
 from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.trial import describe
@@ -165,7 +166,7 @@ def _folder(state_dir: Path, stack: ExitStack) -> str:
         ApiError: MODEL_NOT_READY, there is no place for it.
     """
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(state_dir)
         return stack.enter_context(working_folder(state_dir))
     except OSError as error:
         reason = error.strerror

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pocketserve.file_lock import locked
-from pocketserve.plain_files import open_plain
+from pocketserve.plain_files import make_private_folder, open_plain
 from pocketserve.repository.files import Stamp, base_of, digest_of, stamp, unreadable, version_files
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
@@ -220,7 +220,7 @@ def _copy(original: Path, target: Path) -> str:
     except OSError as error:
         raise unreadable(error) from None
     with source:
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(target.parent)
         with open(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "r+b", 0) as copy:
             if _clone(source, copy):
                 return hashlib.file_digest(copy, "sha256").hexdigest()

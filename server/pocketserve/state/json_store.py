@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pocketserve.file_lock import locked
-from pocketserve.plain_files import read_plain
+from pocketserve.plain_files import make_private_folder, read_plain
 from pocketserve.trust.ownership import other_writer
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class JsonStore(Generic[T]):
         """Replace the file whole."""
         import tempfile  # late: a start mostly reads
 
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._path.parent)
         descriptor, name = tempfile.mkstemp(dir=self._path.parent)
         try:
             with open(descriptor, "w", encoding="utf-8") as file:
