@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import random
+import subprocess
+import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch")
 
-from pocketserve.runtimes import ptl, torchscript  # noqa: E402
+from pocketserve.runtimes import ptl, torch_archive, torchscript  # noqa: E402
 from pocketserve.runtimes.base import ModelLoadError, ModelSource  # noqa: E402
+from pocketserve.runtimes.ptl_stack import UndecidedError  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -445,6 +449,254 @@ def test_bytecode_that_reaches_outside(here: Path, what: str):
         members["bytecode.pkl"] = pickle.dumps((version, (name, tuple(fields.items()), schema)), protocol=2)
 
     refused(build(here / "a.ptl", change), "reaches outside of its table")
+
+
+# --- .ptl: what the lite interpreter takes without looking whether it is there
+
+
+class Inner(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return x + self.weight, x.sum()
+
+
+class Outer(torch.nn.Module):
+    """Branches, loops, tuples, and attributes that are read and written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Inner(), Inner()
+        self.count = 2
+        self.pair = (1, (2, 3.0))
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        y, total = self.first(x)
+        if bool(total > 3):
+            y, total = self.second(y)
+        parts = [y]
+        for i in range(self.count):
+            parts.append(parts[-1] * i)
+        self.seen = self.seen + 1
+        a, b = self.pair[1]
+        assert x.dim() == 1, f"no {x.dim()}"
+        return torch.stack(parts).sum() * a + b
+
+
+Inner.__module__ = Outer.__module__ = "__main__"
+
+Tables = dict[str, Any]
+
+
+def with_bytecode(change: Callable[[Tables], None]) -> Change:
+    def changed(members: Members) -> None:
+        version, (name, tables, schema), *others = pickle.loads(members["bytecode.pkl"])
+        fields = dict(tables)
+        change(fields)
+        members["bytecode.pkl"] = pickle.dumps((version, (name, tuple(fields.items()), schema), *others), protocol=2)
+
+    return changed
+
+
+def then(*steps: tuple[Any, ...]) -> Change:
+    """Steps behind the first one, which puts the module into register 1 and its argument into register 2."""
+
+    def change(fields: Tables) -> None:
+        first, *rest = fields["instructions"]
+        fields["instructions"] = (first, *steps, *rest)
+
+    return with_bytecode(change)
+
+
+RUN = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from pathlib import Path
+import torch
+from torch.jit.mobile import _load_for_lite_interpreter
+load, given = (torch.jit.load, _load_for_lite_interpreter)[sys.argv[1] == "lite"], Path(sys.argv[2])
+for path in sorted(given.iterdir()) if given.is_dir() else [given]:
+    for size in (3, 4):
+        try:
+            load(str(path)).forward(torch.ones(size))
+        except Exception as error:
+            print(error)
+"""
+
+
+def ending(path: Path, interpreter: str = "lite") -> int:
+    """The status with which a process ends that runs a file, or all those in a folder."""
+    command = [sys.executable, "-c", RUN, interpreter, str(path)]
+    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode
+
+
+OUT_OF_BOUNDS: Mapping[str, Change] = {
+    "an attribute": then(("LOAD", 1, 0), ("GET_ATTR", 10**7, 0), ("DROP", 0, 0)),
+    "an attribute of what was put into an attribute": then(
+        ("LOAD", 1, 0), ("LOAD", 1, 0), ("GET_ATTR", 5, 0), ("SET_ATTR", 0, 0),
+        ("LOAD", 1, 0), ("GET_ATTR", 0, 0), ("GET_ATTR", 10**7, 0), ("DROP", 0, 0),
+    ),
+    "values of an empty stack": then(("WARN", 0, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OUT_OF_BOUNDS)
+def test_bytecode_that_reads_foreign_memory(here: Path, what: str):
+    path = build(here / "a.ptl", OUT_OF_BOUNDS[what], Outer())
+    assert ending(path) < 0, "the attack itself does not work: mend the test"
+    try:  # the whole program beside the bytecode is served instead, as it is checked by the full interpreter
+        session = ptl.RUNTIME.open(ModelSource(path))
+    except ModelLoadError:
+        pass
+    else:
+        assert session.runtime.endswith("(TorchScript)")
+        assert session.run({"x": np.ones(3, np.float32)})["output_0"] == 15
+    without = build(here / "b.ptl", lambda members: (OUT_OF_BOUNDS[what](members), without_code(members)), Outer())
+    with pytest.raises(ModelLoadError):
+        ptl.RUNTIME.open(ModelSource(without))
+
+
+def setting_up(members: Members) -> None:
+    version, (name, *rest) = pickle.loads(members["bytecode.pkl"])
+    other = (name.replace("forward", "__setstate__"), *rest)
+    members["bytecode.pkl"] = pickle.dumps((version, (name, *rest), other), protocol=2)
+
+
+def test_counts_that_the_interpreter_cuts(here: Path):
+    """It keeps 16 bits of the one number and 32 of the other."""
+    for step in (("TUPLE_SLICE", 0, 2**16 + 1), ("GET_ATTR", 2**32, 0)):
+        refused(build(here / "a.ptl", then(("LOAD", 1, 0), step), Outer()), "is not made of name and two numbers")
+
+
+UNDECIDED: Mapping[str, Change] = {
+    "two stacks that meet": then(("LOADC", 0, 0), ("JF", 2, 0), ("LOAD", 2, 0)),
+    "too few operands": then(("OP", 0, 0)),
+    "a tuple of unknown length": then(("LOAD", 2, 0), ("TUPLE_SLICE", 0, 1), ("DROP", 0, 0)),
+    "a written attribute": then(
+        ("LOAD", 1, 0), ("LOAD", 2, 0), ("SET_ATTR", 2, 0), ("LOAD", 1, 0), ("GET_ATTR", 2, 0), ("GET_ATTR", 0, 0)
+    ),
+    "another function": then(("CALL", 0, 0)),
+    "a dictionary with half a pair": then(("LOAD", 2, 0), ("DICT_CONSTRUCT", 0, 1), ("DROP", 0, 0)),
+    "a loop without counters": then(("LOOP", 1, 1)),
+    "a result too many": then(("LOAD", 2, 0)),
+    "a debugger's record": lambda members: members.update({"callstack_debug_map.pkl": pickle.dumps((), protocol=2)}),
+    "an older version": lambda members: (
+        with_bytecode(lambda fields: fields.update(operators=(("aten::div", "Tensor", 2), *fields["operators"])))(
+            members
+        ),
+        members.update(version=b"3"),
+    ),
+    "objects that set themselves up": setting_up,
+}
+
+
+@pytest.mark.parametrize("what", UNDECIDED)
+def test_bytecode_that_cannot_be_followed(here: Path, what: str):
+    path = build(here / "a.ptl", UNDECIDED[what], Outer())
+    session = ptl.RUNTIME.open(ModelSource(path))
+    assert session.runtime.endswith("(TorchScript)")
+    assert session.run({"x": np.ones(3, np.float32)})["output_0"] == 15
+
+
+def test_bytecode_that_can_be_followed(here: Path):
+    path = build(here / "a.ptl", lambda members: None, Outer())
+    methods = ptl.read_methods(torch, path)
+    methods["forward"].follow()
+
+
+def test_an_object_is_what_it_was_when_it_was_made(here: Path):
+    path = build(here / "a.ptl", lambda members: None, Plain())
+    twice = build(
+        here / "b.ptl", lambda members: members.update({"data.pkl": members["data.pkl"][:-1] + b"}b."}), Plain()
+    )
+    module, _ = torch_archive.Archive(torch, path).unpickle("data")
+    assert len(module.slots) == 2
+    with pytest.raises(ModelLoadError, match="made twice"):
+        torch_archive.Archive(torch, twice).unpickle("data")
+
+
+def test_mutated_bytecode_that_is_followed_ends_no_process(here: Path):
+    chance = random.Random(5)
+    folder = here / "followed"
+    folder.mkdir()
+    path = build(here / "a.ptl", lambda members: None, Outer())
+    with zipfile.ZipFile(path) as archive:
+        members = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    for number in range(150):
+        changed = dict(members)
+        with_bytecode(lambda fields: fields.update(instructions=mutated(fields["instructions"], chance)))(changed)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in changed.items():
+                archive.writestr(f"a/{name}", data)
+        with suppress(ModelLoadError, UndecidedError):
+            ptl.read_methods(torch, path)["forward"].follow()
+            path.rename(folder / f"{number}.ptl")
+    assert len(list(folder.iterdir())) > 12
+    assert ending(folder) == 0
+
+
+def mutated(steps: Sequence[tuple[Any, ...]], chance: random.Random) -> tuple[tuple[Any, ...], ...]:
+    """The same steps with one or two changed, moved, doubled or left out."""
+    changed = [list(step) for step in steps]
+    for _ in range(chance.choice((1, 2))):
+        at = chance.randrange(len(changed) - 1)
+        match chance.randrange(4):
+            case 0:
+                changed[at][chance.choice((1, 2))] += chance.choice((-2, -1, 1, 2, 3))
+            case 1:
+                changed[at] = list(chance.choice(changed[:-1]))
+            case 2:
+                changed.insert(at, list(chance.choice(changed[:-1])))
+            case 3:
+                del changed[at]
+    return tuple(tuple(step) for step in changed)
+
+
+# --- Where a program was written, which PyTorch reads when a run fails
+
+
+class _Whole:
+    """A list of whole numbers as PyTorch pickles it."""
+
+    def __init__(self, *items: int) -> None:
+        self.items = list(items)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from torch.jit import _pickle
+
+        return _pickle.build_intlist, (self.items,)
+
+
+def placed(*pieces: int, start: int = 0, end: int = 1) -> Change:
+    record = ("FORMAT_WITH_STRING_TABLE", ("text\n", "file"), ((0, ((_Whole(*pieces), 1, 0), start, end), 0),))
+
+    def change(members: Members) -> None:
+        members["code/__torch__.py.debug_pkl"] = pickle.dumps(record, protocol=2)
+
+    return change
+
+
+class Picky(torch.nn.Module):
+    def forward(self, x):
+        return x + torch.ones(3)
+
+
+Picky.__module__ = "__main__"
+
+
+@pytest.mark.parametrize("suffix", [".ts", ".ptl"])
+def test_places_in_texts_that_are_not_there(here: Path, suffix: str):
+    path = build(here / f"a{suffix}", placed(10**9), Picky())
+    assert ending(path, "full") < 0, "the attack itself does not work: mend the test"
+    refused(path, "in a text that is not there")
+    refused(build(here / f"b{suffix}", placed(0, start=500), Picky()), "outside of its text")
+    refused(build(here / f"c{suffix}", placed(*[0] * 1_000_001), Picky()), "too many lines")
+    good = build(here / f"d{suffix}", placed(0), Picky())
+    runtime = ptl.RUNTIME if suffix == ".ptl" else torchscript.RUNTIME
+    assert runtime.open(ModelSource(good)).run({"x": np.ones(3, np.float32)})["output_0"].tolist() == [2, 2, 2]
 
 
 # --- What must not be refused

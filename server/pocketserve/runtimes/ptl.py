@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.ptl_bytecode import check_bytecode
+from pocketserve.runtimes.ptl_bytecode import TABLES, check_bytecode
+from pocketserve.runtimes.ptl_stack import Follower, UndecidedError
 from pocketserve.runtimes.torch_archive import Archive
 from pocketserve.runtimes.torch_common import file_size, flatten, import_torch, load_error, one_line
 from pocketserve.runtimes.torch_graphs import NotPlainError, load_checked
@@ -73,12 +74,21 @@ class Method:
         arguments: without ``self``; None where the file is too old to tell.
         returns: the types of the results, written as in Python.
         writes: whether it might write to the module itself; :mod:`~pocketserve.runtimes.torch_state` knows better.
+        follow: raises :class:`~pocketserve.runtimes.ptl_stack.UndecidedError` where it cannot be told that its bytecode
+            takes only what is there.
     """
 
-    def __init__(self, arguments: Sequence[Argument] | None, returns: str, writes: bool = False) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[Argument] | None,
+        returns: str,
+        writes: bool = False,
+        follow: Callable[[], None] = lambda: None,
+    ) -> None:
         self.arguments = arguments
         self.returns = returns
         self.writes = writes
+        self.follow = follow
 
 
 def read_methods(torch: Any, path: Path) -> dict[str, Method]:
@@ -89,12 +99,16 @@ def read_methods(torch: Any, path: Path) -> dict[str, Method]:
         ModelLoadError: the bytecode is damaged.
     """
     archive = Archive(torch, path)
+    archive.check_debug()
     document, _ = archive.unpickle("bytecode")
-    for name in ("data", "mobile_debug", "mobile_debug_handles", "metadata"):  # the rest of what PyTorch unpickles
-        if archive.size(f"{name}.pkl") is not None:
-            archive.unpickle(name)
+    module, _ = archive.unpickle("data")
+    if archive.size("metadata.pkl") is not None:
+        archive.unpickle("metadata")
     try:
-        entries = [(name, _method(torch, rest)) for name, *rest in check_bytecode(torch, path, document)]
+        functions = check_bytecode(torch, path, document)
+        follower = Follower(torch, module, _version(archive))
+        blind = _unseen(archive, functions)
+        entries = [(name, _method(torch, follower, blind, rest)) for name, *rest in functions]
     except ModelLoadError:
         raise
     except Exception as error:  # tables of other kinds than they should have
@@ -103,7 +117,23 @@ def read_methods(torch: Any, path: Path) -> dict[str, Method]:
     return {name.rpartition(".")[2]: method for name, method in reversed(entries)}
 
 
-def _method(torch: Any, rest: list[Any]) -> Method:
+def _version(archive: Archive) -> int:
+    """The version of the file's operators, which PyTorch reads out of one of two members."""
+    names = (name for name in ("version", ".data/version") if archive.size(name) is not None)
+    return min((int(archive.read(name)) for name in names), default=0)
+
+
+def _unseen(archive: Archive, functions: Sequence[tuple[Any, ...]]) -> str:
+    """What the lite interpreter would read or run beside the functions that are followed; empty where there is none."""
+    if any(name.endswith("__setstate__") for name, *_ in functions):
+        return "its objects set themselves up"
+    if any(len(function) != 3 or len(function[1]) != len(TABLES) for function in functions):
+        return "a function does not tell its arguments"
+    members = ("mobile_debug.pkl", "mobile_debug_handles.pkl", "callstack_debug_map.pkl")
+    return next((f"it has the debugger's {name}" for name in members if archive.size(name) is not None), "")
+
+
+def _method(torch: Any, follower: Follower, blind: str, rest: list[Any]) -> Method:
     """Out of ``((("instructions", …), ("operators", …), …), (("arguments", …), ("returns", …)))``."""
     code = dict(rest[0])
     writes = any(step[0] == "SET_ATTR" for step in code["instructions"])
@@ -123,7 +153,13 @@ def _method(torch: Any, rest: list[Any]) -> Method:
         for entry in entries[1:]
     ]
     returns = [str(dict(entry)["type"]) for entry in schema.get("returns", ())]
-    return Method(arguments, returns[0] if len(returns) == 1 else "", writes)
+
+    def follow() -> None:
+        if blind:
+            raise UndecidedError(blind)
+        follower.follow(code, entries)
+
+    return Method(arguments, returns[0] if len(returns) == 1 else "", writes, follow)
 
 
 def outline_of(text: str) -> Any:
@@ -172,6 +208,9 @@ def _load(torch: Any, source: ModelSource, methods: Mapping[str, Method]) -> Pro
     forward = methods.get("forward")
     if forward is None or forward.arguments is None:
         raise LookupError("the bytecode does not tell what forward takes")
+    name = chosen_reset(source, lambda name: _is_reset(methods.get(name)))
+    for method in (forward, *([methods[name]] if name else [])):
+        method.follow()
     held = [_load_for_lite_interpreter(str(source.path), map_location="cpu")]
     parameters = Parameters(torch, forward.arguments, source)
 
@@ -183,7 +222,6 @@ def _load(torch: Any, source: ModelSource, methods: Mapping[str, Method]) -> Pro
     def again() -> None:
         held[0] = _load_for_lite_interpreter(str(source.path), map_location="cpu")
 
-    name = chosen_reset(source, lambda name: _is_reset(methods.get(name)))
     reset: Callable[[], Any] | None = (lambda: held[0].run_method(name)) if name else None
     writes = any(method.writes for name, method in methods.items() if name not in ("__init__", "__setstate__"))
     if reset is None and writes and _keeps_state(torch, source):

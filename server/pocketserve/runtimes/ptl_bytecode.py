@@ -79,7 +79,7 @@ def _check_tables(torch: Any, path: Path, tables: Mapping[str, Any]) -> None:
 
 def _check_step(path: Path, tables: Mapping[str, Any], at: int, step: Sequence[Any]) -> None:
     name, x, n = step
-    if type(name) is not str or type(x) is not int or type(n) is not int or n < 0:
+    if type(name) is not str or type(x) is not int or type(n) is not int or not 0 <= n < 2**16 or abs(x) >= 2**31:
         raise _fault(path, "an instruction is not made of name and two numbers")
     inside = True
     if name in _REGISTER:

@@ -10,7 +10,8 @@ import io
 import pickle
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from pocketserve.runtimes.torch_operators import CLASSES, NATIVE
 
 MAX_TEXT_BYTES = 64 * 1024 * 1024
 """One source file or pickle of an archive; the largest known ones have a few megabytes."""
+
+MAX_PIECES = 1_000_000
+"""Lines of an archive's debug records; the largest known ones have some ten thousand."""
 
 MAX_NAME = 400
 """Letters of a member's name: PyTorch lists longer ones cut, but finds them."""
@@ -97,8 +101,30 @@ class Archive:
             ModelLoadError: PyTorch's reader must not get it; the text says why.
         """
         reader = _Reader(self.read(f"{name}.pkl"), lambda key: self._record_bytes(name, key))
-        try:
+        with self._reading():
             return reader.load(), frozenset(reader.classes)
+
+    def check_debug(self) -> None:
+        """Check what tells PyTorch where a program was written: it believes that as well, when a run fails.
+
+        Raises:
+            ModelLoadError: it points outside of its texts.
+        """
+        left = MAX_PIECES
+        for name in self.names:
+            if name.lower().endswith(".debug_pkl"):
+                with self._reading():
+                    left -= _pieces(_Reader(self.read(name), lambda key: 0).load())
+                    if left < 0:
+                        raise PickleError("its debug records have too many lines")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Tell what is wrong with a pickle."""
+        try:
+            yield
+        except ModelLoadError:
+            raise
         except PickleError as error:
             raise ModelLoadError(f"{self._path.name} is not loaded: {error}") from error
         except Exception as error:  # pickle raises almost anything on a damaged file
@@ -115,10 +141,19 @@ class Archive:
 
 
 class Opaque:
-    """Stands for a tensor or an object."""
+    """Stands for a tensor or an object.
+
+    Attributes:
+        slots: an object's attributes in order, as they are when PyTorch makes it.
+    """
+
+    slots: tuple[Any, ...] | None = None
 
     def __setstate__(self, state: Any) -> None:
-        """Take what a pickle would fill an object with; nothing is kept."""
+        """Take what a pickle fills an object with; PyTorch would make a second object of a second time."""
+        if self.slots is not None:
+            raise PickleError("an object in it is made twice")
+        self.slots = tuple(state.values()) if isinstance(state, dict) and all(type(k) is str for k in state) else ()
 
 
 class _Storage:
@@ -160,6 +195,37 @@ class _Reader(pickle.Unpickler):
         if count and count * item > self._record_bytes(key):
             raise PickleError("a weight claims more bytes than the file has for it")
         return _Storage(count)
+
+
+def _pieces(document: Any) -> int:
+    """Check one record of places, with a table of texts or in the form of before PyTorch 1.11; the pieces it joins."""
+    sizes: list[int] = []
+    match document:
+        case ("FORMAT_WITH_STRING_TABLE", tuple(texts), tuple(entries)):
+            sizes = [len(text.encode()) for text in texts]
+        case tuple(entries):
+            pass
+        case _:
+            raise PickleError("its places are not a table")
+    known: dict[int, tuple[int, int]] = {}
+    for _, place, *_ in entries:
+        source, start, end = place
+        if id(source) not in known:
+            known[id(source)] = _joined(source, sizes)
+        most = known[id(source)][1] + 1  # PyTorch itself writes the end of an empty text one too far
+        if not all(type(at) is int and 0 <= at <= most for at in (start, end)):
+            raise PickleError("a place is outside of its text")
+    return sum(count for count, _ in known.values())
+
+
+def _joined(source: Any, sizes: Sequence[int]) -> tuple[int, int]:
+    """How many pieces make up a source, and their bytes."""
+    pieces, _, _ = source
+    if isinstance(pieces, str) and not sizes:
+        return 1, len(pieces.encode())
+    if not isinstance(pieces, list) or any(type(at) is not int or not 0 <= at < len(sizes) for at in pieces):
+        raise PickleError("a place is in a text that is not there")
+    return len(pieces), sum(sizes[at] for at in pieces)
 
 
 def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Opaque:

@@ -43,6 +43,7 @@ def load_checked(torch: Any, path: Path) -> Any:
         Exception: whatever PyTorch raises.
     """
     archive = Archive(torch, path)
+    archive.check_debug()
     sources = dict(archive.sources())
     _check_sources(path, sources)
     _, held = archive.unpickle("constants")
