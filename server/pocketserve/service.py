@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pocketserve import __version__
-from pocketserve.config import SETTINGS, Config
+from pocketserve.config import Config
 from pocketserve.engine.byte_budget import ByteBudget
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.engine import Engine, State
@@ -25,7 +25,6 @@ from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
 from pocketserve.engine.statistics import Timing, Traffic, VersionStatistics
 from pocketserve.engine.terms import DEFAULT_RANK, Terms, asks_for_a_place, read_terms, stream_of
-from pocketserve.engine.tuning_store import TuningStore
 from pocketserve.errands import PlannedErrand, Sender
 from pocketserve.inference import Prediction, run_planned, run_raw_input, run_tensors
 from pocketserve.pairing import PairingDesk
@@ -94,7 +93,6 @@ class Service:
         self.quarantine = _open_quarantine(config)
         self.power = PowerWatch(config.low_power, config.low_battery, config.hot_battery)
         self.decode_budget = ByteBudget(config.decode_budget)
-        self.tuning = TuningStore(config.state_dir / "tuned.json")
         self.trust = TrustStore(config.state_dir)
         self.engine = Engine(
             EngineOptions(
@@ -105,11 +103,9 @@ class Service:
                 max_image_pixels=config.max_image_pixels,
                 batching=config.batching,
                 max_batch=config.max_batch,
-                max_batch_fixed=config.max_batch != SETTINGS["max_batch"].default,
             ),
             quarantine=self.quarantine,
             power=self.power,
-            tuning=self.tuning,
             snapshots=SnapshotStore(config.state_dir),
             trust=self.trust,
         )

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import MODELS
-from pocketserve.cli import main
+from pocketserve.cli import main, tune
 from pocketserve.cli.choice import MIN_GAIN, MIN_ROUNDS, choose
 from pocketserve.cli.tune import interleave, thread_candidates
+from pocketserve.repository.manifest import Manifest, parse_manifest
 
 
 @pytest.fixture(autouse=True)
@@ -126,28 +128,33 @@ def result_of(capsys, *words: object) -> dict[str, Any]:
     return found
 
 
-def test_a_real_run_writes_what_it_says(capsys, digits, tmp_path) -> None:
+def test_a_real_run_prints_what_changed(capsys, digits, tmp_path) -> None:
     found = result_of(capsys, "bench", digits, "--tune", "--seconds", "2", "--json")
     rows = found["max_batch"]
     assert set(rows["samples_ms"]) == {"1", "2", "4", "8", "16", "32"}
     changed = [key for key in ("threads", "max_batch") if found[key].get("changed")]
-    written = tmp_path / "state" / "tuned.json"
-    assert written.exists() is bool(changed) is (found["file"] is not None)
-    inspected = result_of(capsys, "inspect", digits, "--json")["parameters"]
-    for key in changed:
-        assert f"{key} {found[key]['chosen']} instead of {found[key]['current']}" in inspected["tuned"]
-    if "threads" in changed:
-        assert inspected["threads"] == found["threads"]["chosen"]
-    forgotten = result_of(capsys, "bench", digits, "--reset", "--json")
-    assert forgotten == {"model": "digits", "forgotten": ["tflite"] if changed else []}
-    assert "tuned" not in result_of(capsys, "inspect", digits, "--json")["parameters"]
+    assert tomllib.loads(found["manifest"]) == {key: found[key]["chosen"] for key in changed}
+    assert not (tmp_path / "state" / "tuned.json").exists()
+
+
+def test_the_lines_are_those_of_what_changed(capsys, digits, monkeypatch) -> None:
+    """One thread is twice as fast as two, and batches of 8 as fast as any."""
+    times = {"threads": {2: [2.0] * 20, 1: [1.0] * 20}, "max_batch": {8: [1.0] * 20, 1: [1.0] * 20}}
+    outcomes = {key: tune.Outcome(choose(kept, next(iter(kept))), kept) for key, kept in times.items()}
+    monkeypatch.setattr(tune, "_tune_threads", lambda *arguments: outcomes["threads"])
+    monkeypatch.setattr(tune, "_tune_rows", lambda *arguments: outcomes["max_batch"])
+    assert main(["bench", str(digits), "--tune"]) == 0
+    printed = capsys.readouterr().out
+    lines = printed.partition("model.toml, for this device:\n\n")[2]
+    assert parse_manifest(tomllib.loads(lines)) == Manifest(threads=1)
+    assert "threads 1 instead of 2: 50% less time" in printed
 
 
 def test_plain_lines_without_a_terminal(capsys, digits) -> None:
     assert main(["bench", str(digits), "--tune", "--seconds", "0.2", "--rounds", "1"]) == 0
     printed = capsys.readouterr()
     assert "trying batches …" in printed.err and "\r" not in printed.err
-    assert "max_batch stays 8" in printed.out and "Nothing was written" in printed.out
+    assert "max_batch stays 8" in printed.out and "No line for model.toml" in printed.out
 
 
 def test_what_the_manifest_fixes_is_not_tried(capsys, digits) -> None:

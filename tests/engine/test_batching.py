@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from conftest import MODELS, STATE
 from pocketserve.config import Config, load_config
 from pocketserve.engine.batching import TRIALS, RowBatcher, agrees, free_rows
+from pocketserve.engine.cores import Threads
 from pocketserve.engine.lane import Lane, Turn
 from pocketserve.engine.loading import LoadedModel, load_model
 from pocketserve.engine.terms import Terms
-from pocketserve.engine.tuned import Threads
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
@@ -293,7 +293,7 @@ def test_a_bad_input_in_a_crowd(pool):
 def opened(name: str, version: str) -> LoadedModel:
     entry = scan(MODELS)[name]
     return load_model(
-        entry, entry.versions[version], Threads(1, 1), 10**6, None, monotonic() + TIMEOUT_S, trust=TrustStore(STATE)
+        entry, entry.versions[version], Threads(1), 10**6, None, monotonic() + TIMEOUT_S, trust=TrustStore(STATE)
     )
 
 

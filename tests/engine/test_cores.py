@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pocketserve.engine.cores import available_memory, count_fast, readable_memory, top_speed_khz, usable_cores
+from pocketserve.engine.cores import (
+    Threads,
+    available_memory,
+    count_fast,
+    readable_memory,
+    top_speed_khz,
+    usable_cores,
+)
 
 BIG, MIDDLE, LITTLE = 3_000_000, 2_400_000, 1_800_000
 
@@ -58,3 +65,18 @@ def test_available_memory_is_read_from_meminfo_alone(tmp_path, content, availabl
     if content is not None:
         (tmp_path / "meminfo").write_text(content)
     assert readable_memory(tmp_path / "meminfo") == available
+
+
+@pytest.mark.parametrize(
+    ("threads", "named", "expected"),
+    [
+        (Threads(4), None, 4),
+        (Threads(1), 8, 8),
+        (Threads(4, low_power=True), None, 2),
+        (Threads(4, low_power=True), 6, 3),
+        (Threads(1, low_power=True), None, 1),
+    ],
+)
+def test_threads_of_a_model(threads: Threads, named: int | None, expected: int) -> None:
+    """A manifest's number counts; low power halves whatever it is."""
+    assert threads.for_model(named) == expected

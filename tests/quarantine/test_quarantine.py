@@ -19,8 +19,8 @@ import pytest
 
 from conftest import MODELS, ROOT, StartServer, find_hostile
 from places import copy_folder
+from pocketserve.engine.cores import Threads
 from pocketserve.engine.loading import load_model
-from pocketserve.engine.tuned import Threads
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import content_digest, version_files
@@ -95,7 +95,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from pocketserve.engine.loading import load_model
-from pocketserve.engine.tuned import Threads
+from pocketserve.engine.cores import Threads
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource
@@ -324,10 +324,8 @@ def test_a_side_file_that_changes_meanwhile_is_not_used(folder: Path, tmp_path: 
 
     setattr(Swaps, when, swapping)
     with pytest.raises(ApiError, match=rf"{name} changed while the model was loaded; load the model again"):
-        load_model(*entry(folder, "n"), Threads(1, 1), 10**6, Swaps(tmp_path / "state", TrialLimits()), math.inf)
-    loaded = load_model(
-        *entry(folder, "n"), Threads(1, 1), 10**6, Quarantine(tmp_path / "state", TrialLimits()), math.inf
-    )
+        load_model(*entry(folder, "n"), Threads(1), 10**6, Swaps(tmp_path / "state", TrialLimits()), math.inf)
+    loaded = load_model(*entry(folder, "n"), Threads(1), 10**6, Quarantine(tmp_path / "state", TrialLimits()), math.inf)
     assert loaded.task.labels[0] == "two"  # type: ignore[attr-defined]
     loaded.close()
 
@@ -370,7 +368,7 @@ import os, resource, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 from pathlib import Path
 from pocketserve.engine.loading import load_model
-from pocketserve.engine.tuned import Threads
+from pocketserve.engine.cores import Threads
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource

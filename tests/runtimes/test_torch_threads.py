@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, STATE
+from pocketserve.engine.cores import Threads
 from pocketserve.engine.loading import load_model
-from pocketserve.engine.tuned import Threads
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
 from pocketserve.trust.store import TrustStore
@@ -33,7 +33,7 @@ def open_with(threads: int, version: str) -> Session:
     return load_model(
         entry,
         entry.versions[version],
-        Threads(threads, threads),
+        Threads(threads),
         10**6,
         None,
         monotonic() + 60,

@@ -38,7 +38,6 @@ def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT
         "runtime": model.runtime,
         "device": device_of(model.sessions),
         "threads": model.threads,
-        "tuned": model.tuned.said,
         "file": version.path.name,
         "file_bytes": sum(size for _, size, *_ in model.files),
         "memory_bytes": model.memory_bytes,

@@ -50,24 +50,21 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=_seconds, default=30.0, metavar="S", help="stop sampling after so long [30]")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of one run [the fast cores]")
     parser.add_argument(
-        "--tune", action="store_true", help="find the best threads and batches for this device, and keep them"
+        "--tune", action="store_true", help="find the best threads and batches on this device, for model.toml"
     )
     parser.add_argument("--force", action="store_true", help="with --tune: also try what model.toml fixes")
-    parser.add_argument("--reset", action="store_true", help="forget what --tune found")
     parser.add_argument("--json", action="store_true", help="print JSON, with all samples")
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
-    if options.tune and options.reset:
-        raise CommandError("--tune finds settings and --reset forgets them; ask for one of the two")
     if options.force and not options.tune:
         raise CommandError("--force belongs to --tune")
-    if options.tune or options.reset:
-        from pocketserve.cli import tune
+    if options.tune:
+        from pocketserve.cli.tune import tune
 
-        return tune.reset(options) if options.reset else tune.tune(options)
+        return tune(options)
     from pocketserve.cli.random_inputs import random_inputs
     from pocketserve_client.arrays import as_tensor
     from pocketserve_wire.oip import InferRequest

@@ -8,7 +8,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,6 @@ from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.engine.batching import agrees, free_rows
 from pocketserve.engine.cores import available_memory, count_fast, usable_cores
 from pocketserve.engine.loading import LoadedModel
-from pocketserve.engine.tuned import rows_for
-from pocketserve.repository.files import content_digest
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
 from pocketserve.service import Service
@@ -53,24 +50,8 @@ class Outcome:
     why_not: str = ""
 
 
-def reset(options: argparse.Namespace) -> int:
-    """Forget what was tuned for a version, or for all versions of a model."""
-    with _service(options) as (service, name):
-        entry = service.entry(name)
-        names = [options.model_version] if options.model_version else list(entry.versions)
-        versions = [service.repository.version(entry, version) for version in names]
-        forgotten = [version.name for version in versions if service.tuning.remove(version)]
-    if options.json:
-        print_json({"model": name, "forgotten": forgotten})
-    elif forgotten:
-        print(f"Forgotten what was tuned for {name}: {', '.join(forgotten)}. A server follows when it loads it again.")
-    else:
-        print(f"Nothing was tuned for {name}.")
-    return 0
-
-
 def tune(options: argparse.Namespace) -> int:
-    """Measure, keep what is better beyond the noise, and print; returns the exit code.
+    """Measure, and print what is better beyond the noise as lines of ``model.toml``; return the exit code.
 
     Raises:
         CommandError: it cannot be measured.
@@ -92,8 +73,7 @@ def tune(options: argparse.Namespace) -> int:
         finally:
             progress.end()
         outcomes = {"threads": threads, "max_batch": rows}
-        written = _keep(service, model, outcomes, options.force)
-        result = {**_result(entry, model, outcomes, service.tuning.path if written else None), "load": load}
+        result = {**_result(entry, model, outcomes), "load": load}
     if options.json:
         print_json(result)
     else:
@@ -163,7 +143,7 @@ def _tune_rows(
     if why_not:
         return Outcome(why_not=why_not)
     config = service.config
-    current = rows_for(config.max_batch, False, model.entry.manifest, model.tuned)
+    current = model.entry.manifest.max_batch or config.max_batch
     least = 2 if model.entry.manifest.batching else 1  # an owner who demands batches is not given none
     candidates = sorted(rows for rows in {*ROWS, current} if rows >= least)
     inputs = own_inputs(model)
@@ -259,33 +239,6 @@ def _time(call: Callable[[], object], repeats: int) -> float:
     return (time.perf_counter() - began) / repeats
 
 
-def _keep(service: Service, model: LoadedModel, outcomes: Mapping[str, Outcome], forced: bool) -> bool:
-    """Write down what changes; whether anything did. What an earlier tuning found and nothing beats now stays."""
-    found = {key: outcome.choice.chosen for key, outcome in outcomes.items() if _changed(outcome) and outcome.choice}
-    if not found:
-        return False
-    earlier = [part for part in model.tuned.said.split("; ") if part and part.partition(" ")[0] not in found]
-    said = "; ".join([*earlier, *(_said(key, outcomes[key].choice) for key in found)])
-    tuned = dataclasses.replace(
-        model.tuned,
-        threads=found.get("threads", model.tuned.threads),
-        max_batch=found.get("max_batch", model.tuned.max_batch),
-        forced=forced or model.tuned.forced,
-        runtime=model.runtime,
-        said=said,
-    )
-    try:
-        service.tuning.put(model.version, _content(service, model), tuned)
-    except OSError as error:
-        raise CommandError(f"{service.tuning.path} cannot be written: {error.strerror}") from None
-    return True
-
-
-def _content(service: Service, model: LoadedModel) -> str:
-    quarantine = service.quarantine
-    return quarantine.content(model.version) if quarantine is not None else content_digest(model.version)
-
-
 def _changed(outcome: Outcome) -> bool:
     return outcome.choice is not None and outcome.choice.changed
 
@@ -296,22 +249,21 @@ def _said(key: str, choice: Choice | None) -> str:
     return f"{key} {choice.best} instead of {choice.current}: {saved}"
 
 
-def _result(
-    entry: ModelEntry, model: LoadedModel, outcomes: Mapping[str, Outcome], file: Path | None
-) -> dict[str, Any]:
-    found: dict[str, Any] = {"model": entry.name, "version": model.version.name, "runtime": model.runtime}
+def _result(entry: ModelEntry, model: LoadedModel, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+    result: dict[str, Any] = {"model": entry.name, "version": model.version.name, "runtime": model.runtime}
     for key, outcome in outcomes.items():
         choice = outcome.choice
         if choice is None:
-            found[key] = {"why_not_tried": outcome.why_not}
+            result[key] = {"why_not_tried": outcome.why_not}
             continue
-        found[key] = {
+        result[key] = {
             **dataclasses.asdict(choice),
             "chosen": choice.chosen,
             "changed": choice.changed,
             "samples_ms": {str(candidate): list(kept) for candidate, kept in outcome.times.items()},
         }
-    return {**found, "file": str(file) if file is not None else None}
+    changed = {key: outcome.choice.chosen for key, outcome in outcomes.items() if outcome.choice and _changed(outcome)}
+    return {**result, "manifest": "".join(f"{key} = {value}\n" for key, value in changed.items())}
 
 
 def _print(result: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> None:
@@ -328,10 +280,10 @@ def _print(result: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> None:
             [_row(setting, kept, base, choice) for setting, kept in sorted(outcome.times.items())],
         )
         print(f"{_verdict(key, choice)}\n")
-    if result["file"] is not None:
-        print(f"Written to {result['file']}; used from the next load of this model on. `--reset` forgets it.")
+    if result["manifest"]:
+        print(f"At the top of this model's model.toml, for this device:\n\n{result['manifest']}", end="")
     else:
-        print("Nothing was written: what is in force stays.")
+        print("No line for model.toml: what is in force stays.")
 
 
 def _row(setting: int, kept: Sequence[float], base: float, choice: Choice) -> list[str]:

@@ -57,7 +57,7 @@ def _state(folder: Path) -> Finding:
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return ok(SUBJECT, f"state is kept in {folder}")
-    sentence = f"the state folder {folder} cannot be written: trials of model files, tuning and ends are not remembered"
+    sentence = f"the state folder {folder} cannot be written: trials of model files and ends are not remembered"
     return warning(SUBJECT, sentence, f"chmod u+rwx {there}, or export POCKETSERVE_STATE_DIR=FOLDER")
 
 

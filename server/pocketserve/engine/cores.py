@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketserve import system
-from pocketserve.engine.tuned import Threads
+from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.engine.power import PowerWatch
@@ -52,6 +52,28 @@ def count_fast(cores: Iterable[int], speed: Callable[[int], int | None] = top_sp
     return sum(known >= FAST_SHARE * max(speeds) for known in speeds)
 
 
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """What one run may use, before its model has a say.
+
+    Attributes:
+        usual: threads where the manifest names none.
+        low_power: only half of what would be used otherwise is.
+    """
+
+    usual: int
+    low_power: bool = False
+
+    def for_model(self, named: int | None) -> int:
+        """Return the threads of one run.
+
+        Args:
+            named: threads that the model's manifest names.
+        """
+        threads = named or self.usual
+        return max(1, threads // 2) if self.low_power else threads
+
+
 class CoreWatch:
     """Follows the cores that this process may use, and whether power is low, which halves them.
 
@@ -88,7 +110,7 @@ class CoreWatch:
             named: threads that the settings name; 0 takes the fast cores.
         """
         usable, low = self._fitted
-        return Threads(named or count_fast(usable), len(usable), fixed=named != 0, low_power=low)
+        return Threads(named or count_fast(usable), low_power=low)
 
 
 def available_memory() -> int:

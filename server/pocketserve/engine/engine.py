@@ -26,7 +26,6 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from pocketserve.engine.tuning_store import TuningStore
     from pocketserve.quarantine.quarantine import Quarantine
     from pocketserve.repository.snapshots import SnapshotStore
     from pocketserve.trust.store import TrustStore
@@ -58,7 +57,6 @@ class Engine:
         power: whether the battery is low or hot; None takes it for neither.
         available_memory: bytes that can be had now, asked at each load; half of them are the budget where the settings
             name none.
-        tuning: what was measured on this device; None knows nothing.
         snapshots: makes the private copies that are opened; None has them among the system's temporary files.
         trust: which code may run; None trusts none.
 
@@ -74,7 +72,6 @@ class Engine:
         usable_cores: Callable[[], list[int]] = cores.usable_cores,
         power: PowerWatch | None = None,
         available_memory: Callable[[], int] = cores.available_memory,
-        tuning: TuningStore | None = None,
         snapshots: SnapshotStore | None = None,
         trust: TrustStore | None = None,
     ) -> None:
@@ -94,7 +91,6 @@ class Engine:
             options,
             clock,
             quarantine,
-            tuning,
             snapshots,
             trust,
         )

@@ -7,9 +7,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from pocketserve.engine.bindings import Bindings
+from pocketserve.engine.cores import Threads
 from pocketserve.engine.setup import set_up
-from pocketserve.engine.tuned import NOT_TUNED, Threads, Tuned, threads_for
-from pocketserve.engine.tuning_store import AGAIN, TuningStore
 from pocketserve.quarantine.quarantine import Quarantine
 from pocketserve.repository.files import Stamp, check_digest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -46,7 +45,6 @@ class LoadedModel:
         source: what they were opened from.
         snapshot: the copy in which that lies; None once it is closed.
         files: stamp of the owner's files, as they were copied.
-        tuned: what ``bench --tune`` found for it here.
     """
 
     entry: ModelEntry
@@ -63,7 +61,6 @@ class LoadedModel:
     source: ModelSource
     snapshot: Snapshot | None
     files: Stamp
-    tuned: Tuned = NOT_TUNED
 
     @property
     def inputs(self) -> Bindings:
@@ -97,7 +94,7 @@ class LoadedModel:
 
     def threads_for(self, threads: Threads) -> int:
         """Threads that one run should use as things stand now."""
-        return threads_for(threads, self.entry.manifest, self.tuned)
+        return threads.for_model(self.entry.manifest.threads)
 
     def open_session(self) -> Session:
         """One more session, for a sequence that needs its own. Whoever asked for it closes it.
@@ -152,7 +149,6 @@ def load_model(
     max_image_pixels: int,
     quarantine: Quarantine | None,
     deadline: float,
-    tuning: TuningStore | None = None,
     snapshots: SnapshotStore | None = None,
     trust: TrustStore | None = None,
 ) -> LoadedModel:
@@ -162,7 +158,6 @@ def load_model(
         threads: what one run may use.
         quarantine: asked before the file is opened; None trusts every file.
         deadline: monotonic time by which a trial must have begun.
-        tuning: what was measured on this device; None knows nothing.
         snapshots: makes the copy that is opened; None has it among the system's temporary files.
         trust: which code may run; None trusts none.
 
@@ -173,7 +168,7 @@ def load_model(
         _check_loadable(entry, version)
         snapshot = (snapshots or SnapshotStore()).take(version, entry.folder)
         try:
-            return _load(entry, version, threads, max_image_pixels, quarantine, deadline, tuning, snapshot, trust)
+            return _load(entry, version, threads, max_image_pixels, quarantine, deadline, snapshot, trust)
         except BaseException:
             snapshot.close()
             raise
@@ -205,7 +200,6 @@ def _load(
     max_image_pixels: int,
     quarantine: Quarantine | None,
     deadline: float,
-    tuning: TuningStore | None,
     snapshot: Snapshot,
     trust: TrustStore | None,
 ) -> LoadedModel:
@@ -214,7 +208,7 @@ def _load(
     source = ModelSource(
         path=snapshot.path,
         origin=version.path.resolve(),
-        threads=threads_for(threads, manifest, NOT_TUNED),
+        threads=threads.for_model(manifest.threads),
         options=version.options,
         inputs=manifest.inputs,
         outputs=manifest.outputs,
@@ -225,13 +219,7 @@ def _load(
         quarantine.check(entry, version, source, deadline, snapshot)
     else:
         check_digest(version, snapshot.digest)
-    tuned = NOT_TUNED if tuning is None else tuning.find(version, lambda: snapshot.digest)
-    plain, source = source, dataclasses.replace(source, threads=threads_for(threads, manifest, tuned))
     sessions = [runtime.open(source) for _ in range(manifest.instances)]
-    if tuned.runtime not in ("", sessions[0].runtime):  # only a session tells the framework's version
-        _ignore_tuned(entry, version, tuned, sessions)
-        tuned, source = NOT_TUNED, plain
-        sessions = [runtime.open(source) for _ in range(manifest.instances)]
     snapshot.check()
     made = set_up(entry, version, sessions[0], max_image_pixels, source)
     return LoadedModel(
@@ -249,17 +237,7 @@ def _load(
         source=source,
         snapshot=snapshot,
         files=snapshot.originals,
-        tuned=tuned,
     )
-
-
-def _ignore_tuned(entry: ModelEntry, version: VersionEntry, tuned: Tuned, sessions: Sequence[Session]) -> None:
-    log.warning(
-        "what was tuned for %s, version %r, is ignored: it was measured with %s, and this is %s; %s",
-        *(entry.name, version.name, tuned.runtime, sessions[0].runtime, AGAIN),
-    )
-    for session in sessions:
-        session.close()
 
 
 def _check_options(version: VersionEntry, known: frozenset[str]) -> None:

@@ -21,7 +21,6 @@ from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from pocketserve.engine.loading import LoadedModel
-    from pocketserve.engine.tuning_store import TuningStore
     from pocketserve.quarantine.quarantine import Quarantine
     from pocketserve.repository.snapshots import SnapshotStore
     from pocketserve.trust.store import TrustStore
@@ -44,7 +43,6 @@ class Opener:
         options: EngineOptions,
         clock: Callable[[], float],
         quarantine: Quarantine | None,
-        tuning: TuningStore | None,
         snapshots: SnapshotStore | None,
         trust: TrustStore | None,
     ) -> None:
@@ -55,7 +53,6 @@ class Opener:
         self._options = options
         self._clock = clock
         self._quarantine = quarantine
-        self._tuning = tuning
         self._snapshots = snapshots
         self._trust = trust
 
@@ -122,9 +119,7 @@ class Opener:
         from pocketserve.engine.loading import load_model
 
         threads, pixels = self._watch.threads(self._options.threads), self._options.max_image_pixels
-        return load_model(
-            entry, version, threads, pixels, self._quarantine, deadline, self._tuning, self._snapshots, self._trust
-        )
+        return load_model(entry, version, threads, pixels, self._quarantine, deadline, self._snapshots, self._trust)
 
     def _publish_failure(
         self, slot: Slot, before: tuple[object, object], error: ApiError, fallback: tuple[State, Running | None]

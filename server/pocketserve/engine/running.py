@@ -9,7 +9,6 @@ from pocketserve.engine.batching import RowBatcher, free_rows
 from pocketserve.engine.lane import Lane, Scheduler
 from pocketserve.engine.policy import Gain
 from pocketserve.engine.sequences import SequenceTable
-from pocketserve.engine.tuned import rows_for
 from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
@@ -22,11 +21,7 @@ DEFAULT_OWN_SESSIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """The settings that the engine needs; see the settings table for their meaning.
-
-    Attributes:
-        max_batch_fixed: whether ``max_batch`` was named, so that what was tuned does not replace it.
-    """
+    """The settings that the engine needs; see the settings table for their meaning."""
 
     memory_budget: int
     keep_alive: float
@@ -35,7 +30,6 @@ class EngineOptions:
     max_image_pixels: int
     batching: bool = True
     max_batch: int = 8
-    max_batch_fixed: bool = False
 
 
 class Running:
@@ -108,7 +102,7 @@ def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
     """What runs several requests of a model as one; None where that cannot be or is not wanted."""
     manifest = model.entry.manifest
     wanted = options.batching if manifest.batching is None else manifest.batching
-    most = rows_for(options.max_batch, options.max_batch_fixed, manifest, model.tuned)
+    most = manifest.max_batch or options.max_batch
     signatures = free_rows(model.entry_points)
     if not wanted or most < 2 or not signatures or model.feedback or model.resettable:
         return None
