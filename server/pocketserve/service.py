@@ -30,6 +30,7 @@ from pocketserve.inference import Prediction, run_planned, run_raw_input, run_te
 from pocketserve.pairing import PairingDesk
 from pocketserve.places import Places
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+from pocketserve.repository.file_faults import file_fault
 from pocketserve.repository.repository import READ_AGAIN, Repository
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.snapshots import SnapshotStore
@@ -566,7 +567,7 @@ class Service:
         running = self.engine.running(entry.name, version.name)
         reason = self.engine.failure(entry.name, version.name) or version.problem or entry.problem
         if reason is None and state is State.ON_DEMAND:
-            reason = missing_framework(version.kind) or self._refused(entry, version)
+            reason = missing_framework(version.kind) or self._refused(entry, version) or file_fault(version)
             state = State.FAILED if reason else state
         if running is not None and (reason is not None or running.outdated):
             reason = f"serves on as it was loaded: {reason or 'its files changed; its next request loads it anew'}"

@@ -486,7 +486,10 @@ def test_a_folder_that_cannot_be_read(
     models = scan(Path())
     assert versions(models["good"]) == {"tflite": "good.tflite"}
     assert models["good"].versions["tflite"].problem is None
-    assert (models["m"].versions, models["m"].problem) == ({}, "the folder m cannot be read: Permission denied")
+    assert (models["m"].versions, models["m"].problem) == (
+        {},
+        "the folder m cannot be read: Permission denied; chmod u+rx it",
+    )
 
 
 def test_a_thousand_models(tmp_path: Path) -> None:

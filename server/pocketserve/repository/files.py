@@ -41,7 +41,7 @@ def version_files(version: VersionEntry) -> list[Path]:
     if version.kind.name == "tfjs":
         files += [other for other in files_below(path.parent) if other != path]
     elif version.kind.name == "onnx":
-        files += [path.parent / location for location in _external_data(path.resolve())]
+        files += [path.parent / location for location in _external_data(Path(os.path.realpath(path)))]
     return list(dict.fromkeys(files))
 
 

@@ -110,6 +110,8 @@ def advice_for_folder(folder: str, names: Set[str]) -> str | None:
     if (told := advice(folder)) is not None and folder.endswith((".mlpackage", ".mlmodelc")):
         return told[1]
     shown = [name for name in sorted(names) if not name.startswith(".")]
+    if (named := next((name for name in (folder, *shown) if _names_file(name)), None)) is not None:
+        return f"{named} is a folder, where a file is expected: put the model file itself there, or rename the folder"
     if (weights := next(filter(_is_weights, shown), None)) is not None:
         return (
             f"{folder} holds weights ({weights}) without a model: add a model.py that builds it and a model.toml, or "
@@ -118,6 +120,12 @@ def advice_for_folder(folder: str, names: Set[str]) -> str | None:
     found = (told[1] for name in shown if (told := advice(name, names)) is not None)
     reason = next((text for text in found if not text.endswith(tuple(_MAYBE_OTHER_THINGS))), None)
     return None if reason is None else f"{folder}/{reason}"
+
+
+def _names_file(name: str) -> bool:
+    """Whether a name is one of a model file, of which a folder without any has none."""
+    kind = kind_of_name(name)
+    return kind is not None and kind.name != "torch"
 
 
 def _is_weights(file_name: str) -> bool:

@@ -152,7 +152,7 @@ class Models(Mapping[str, ModelEntry]):
             try:
                 model = _scan_folder(path, self._root)
             except OSError as error:  # one unreadable folder hides no other
-                problem = f"the folder {name} cannot be read: {error.strerror}"
+                problem = f"the folder {name} cannot be read: {error.strerror}; chmod u+rx it"
                 model = ModelEntry(name, path, {}, "", problem=problem)
         files = [path for path in self._bare.get(name, ()) if not path.is_dir()]  # as one may have become since
         if model is None and files:  # a folder of the same name says more
@@ -212,7 +212,9 @@ def _declared_version(name: str, options: VersionOptions, folder: Path, root: Pa
     kind = kind_at(path)
     problem = None
     if not path.exists():
-        problem = f"{folder.name}/{FILE_NAME}: versions.{name}.file names {options.file}, which does not exist"
+        problem = (
+            f"{folder.name}/{FILE_NAME}: versions.{name}.file names {options.file}, which does not exist; put it there"
+        )
     elif kind is None:
         known = ", ".join((*SUFFIXES, *MARKERS))
         problem = f"{folder.name}/{FILE_NAME}: versions.{name}.file is no model ({known})"

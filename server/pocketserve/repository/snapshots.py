@@ -199,8 +199,8 @@ def _remove(folder: Path) -> None:
 
 
 def _contained(path: Path, folder: Path) -> Path:
-    resolved = path.resolve()
-    if not resolved.is_relative_to(folder.resolve()):
+    resolved = Path(os.path.realpath(path))  # unlike resolve, it takes a link that leads to itself
+    if not resolved.is_relative_to(os.path.realpath(folder)):
         raise ModelLoadError(f"{path.name} is a link that leaves its folder; copy the file into it")
     return resolved
 

@@ -1,0 +1,49 @@
+"""What speaks against a version's file without opening it as a model: told when models are listed, never kept.
+
+A file may be mended at any time, and then serves: so a scan does not keep what is told here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from pocketserve.plain_files import open_plain
+from pocketserve.repository.scan import VersionEntry
+from pocketserve.runtimes.placeholders import placeholder
+
+_ZIP = (0, b"PK")
+_STARTS = {
+    "tflite": ((4, b"TFL3"),),
+    "executorch": ((4, b"ET"),),
+    "keras": (_ZIP, (0, b"\x89HDF")),
+    **dict.fromkeys(("torchscript", "ptl", "pt2"), (_ZIP,)),
+}
+"""Offset and bytes with which all files of a kind begin; other kinds have no such sign."""
+
+
+def file_fault(version: VersionEntry) -> str | None:
+    """Return why a version's file, or the one that marks its folder, cannot be served; None where nothing shows.
+
+    Only its status and its first bytes are read.
+    """
+    path, kind = version.path, version.kind
+    if kind.marker is not None and path.is_dir():
+        path = path / kind.marker
+    if path.name == kind.marker and path.is_symlink():
+        return f"{path.name} is a link: copy the file itself into the folder"
+    if (words := placeholder(path)) is not None:
+        return words
+    try:
+        if not os.path.isfile(path):  # false for a link that leads to itself; a device is not even opened
+            raise FileNotFoundError(errno.ENOENT, "it is a link that leads nowhere, or no regular file")
+        with open_plain(path) as file:
+            head = file.read(8)
+    except OSError as error:
+        return f"{path.name} cannot be read ({error.strerror}): put a file there that this user may read"
+    if not head:
+        return f"{path.name} is empty: copy or download it again"
+    marks = _STARTS.get(kind.name)
+    if marks is not None and not any(head[at:].startswith(mark) for at, mark in marks):
+        return f"{path.name} is no {kind.name} file: copy or export it again, or rename it after what it is"
+    return None

@@ -1,0 +1,172 @@
+"""A list of models tells what cannot be served: of every kind, whatever is wrong with its file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from places import MODELS
+from pocketserve.config import load_config
+from pocketserve.repository.file_faults import file_fault
+from pocketserve.repository.scan import scan
+from pocketserve.runtimes.registry import KINDS, Kind, missing_framework
+from pocketserve.service import ModelStatus, Service
+from pocketserve_wire import ApiError
+
+NOBODY = 65534
+DIGITS = MODELS / "digits"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that another user may enter, unlike those of tests: root may read whatever it wants."""
+    with tempfile.TemporaryDirectory() as made:
+        os.chmod(made, 0o777)
+        yield Path(made)
+
+
+@contextmanager
+def as_plain_user() -> Iterator[None]:
+    """Without root's rights."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def lay(kind: Kind, models: Path) -> Path:
+    """Lay a good model of a kind down; returns its file."""
+    own = models / "m"
+    if kind.marker is not None:
+        shutil.copytree(DIGITS / kind.name, own)
+        return own / kind.marker
+    own.mkdir(parents=True)
+    good = next(path for path in sorted(DIGITS.iterdir()) if path.name.endswith(kind.suffixes))
+    return Path(shutil.copy(good, own / ("model.py" if kind.name == "torch" else f"m{kind.suffixes[0]}")))
+
+
+def dangle(file: Path, target: str) -> None:
+    file.unlink()
+    file.symlink_to(target)
+
+
+def replace_by_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+    (file / "x.txt").write_text("x")
+
+
+def replace_by_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def lose(file: Path) -> None:
+    file.unlink()
+    (file.parent / "model.toml").write_text(f'[versions.v]\nfile = "{file.name}"\n')
+
+
+ANYTHING = ("onnx", "torch", "savedmodel", "tfjs")
+"""Kinds whose files may begin with anything: only opening one tells, see below."""
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lose, "does not exist; put it there"),
+    "unreadable": (lambda file: file.chmod(0), "put a file there that this user may read"),
+    "in an unreadable folder": (lambda file: file.parent.chmod(0), "chmod u+rx it"),
+    "empty": (lambda file: file.write_bytes(b""), "copy or download it again"),
+    "a dangling link": (lambda file: dangle(file, "nowhere"), "put a file there that this user may read"),
+    "a link to itself": (lambda file: dangle(file, file.name), "put a file there that this user may read"),
+    "a link that leaves": (lambda file: dangle(file, "/etc/passwd"), "copy the file into it"),
+    "a pipe": (replace_by_pipe, "put a file there that this user may read"),
+    "a folder": (replace_by_folder, "put the model file itself there, or rename the folder"),
+    "a page": (lambda file: file.write_bytes(b"<!DOCTYPE html><html>"), "download the file itself"),
+    "a pointer": (lambda file: file.write_bytes(b"version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
+    "another format": (lambda file: file.write_bytes(b"GIF89a" * 99), "rename it after what it is"),
+}
+
+
+CASES = [(kind, fault) for kind in KINDS for fault in FAULTS]
+CASES = [
+    case for case in CASES if case[0].name != "torch" or case[1] != "a folder"
+]  # of one of that name nothing is said
+CASES = [case for case in CASES if case[1] != "another format" or case[0].name not in ANYTHING]
+
+
+@pytest.mark.parametrize(("kind", "fault"), CASES, ids=lambda value: getattr(value, "name", value))
+def test_what_cannot_be_served_is_not_listed_as_ready(kind: Kind, fault: str, folder: Path) -> None:
+    """One sentence says why, and the way out; and once the file is mended nothing speaks against it any more."""
+    file, (harm, way_out) = lay(kind, folder / "models"), FAULTS[fault]
+    os.chmod(folder / "models", 0o755)
+    good = next(iter(scan(folder / "models")["m"].versions.values()))
+    assert (good.problem, file_fault(good)) == (None, None)
+    mode = file.parent.stat().st_mode
+    harm(file)
+    try:
+        for path in (file, file.parent):
+            if os.geteuid() == 0 and path.exists():
+                os.chown(path, NOBODY, NOBODY)
+        with as_plain_user():
+            (status,) = listed(folder)
+            entry = scan(folder / "models")["m"]
+            problems = [entry.problem, *(v.problem or file_fault(v) for v in entry.versions.values())]
+    finally:
+        file.parent.chmod(mode)
+    assert not status.ready
+    if "link" in fault and kind.marker is not None:
+        way_out = "copy the file itself into the folder"
+    (problem,) = {problem for problem in problems if problem is not None}
+    assert way_out in problem and "\n" not in problem and len(problem) < 300
+
+
+def listed(folder: Path) -> list[ModelStatus]:
+    """What a server that has just started says of its models."""
+    service = Service(load_config({"models_dir": str(folder / "models"), "state_dir": str(folder / "state")}))
+    try:
+        return service.statuses()
+    finally:
+        service.close()
+
+
+@pytest.mark.parametrize("content", ["cut", "text", "zeros"])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.name in ("tflite", "onnx")], ids=lambda kind: kind.name
+)
+def test_what_only_opening_tells_is_told_from_then_on(kind: Kind, content: str, folder: Path) -> None:
+    if missing_framework(kind) is not None:
+        return
+    file = lay(kind, folder / "models")
+    good = file.read_bytes()
+    file.write_bytes({"cut": good[: len(good) // 2], "text": b"no model\n" * 99, "zeros": bytes(len(good))}[content])
+    settings = {"models_dir": str(folder / "models"), "state_dir": str(folder / "state")}
+    service = Service(load_config(settings))
+    try:
+        with pytest.raises(
+            ApiError, match=rf"{file.name} is .*; copy or \w+ the file again|{file.name} is .* copy the"
+        ):
+            service.load("m")
+        (status,) = service.statuses()
+        assert not status.ready and file.name in status.reason
+        file.write_bytes(good)
+        service.load("m")
+        (status,) = service.statuses()
+        assert status.ready
+    finally:
+        service.close()
+
+
+@pytest.mark.parametrize("name", ["m\n.tflite", "m\x1b[2J.tflite", "m\x7f.tflite", "m\u2028 .tflite"])
+def test_a_name_that_no_model_can_have(folder: Path, name: str) -> None:
+    (folder / "models").mkdir()
+    shutil.copy(DIGITS / "digits.tflite", folder / "models" / name)
+    assert listed(folder) == []
+    assert scan(folder / "models").misnamed == (name,)
