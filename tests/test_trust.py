@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
 import py_compile
+import resource
 import shutil
 import subprocess
 import sys
@@ -413,3 +415,18 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "task.py")
     with pytest.raises(ModelLoadError, match="no regular file"):
         read_code(tmp_path / "task.py", frozenset())
+
+
+def test_half_a_copy_is_never_loaded(tmp_path: Path) -> None:
+    """Where there was no room for a library, the next load copies it anew."""
+    library = tmp_path / "delegate.so"
+    library.write_bytes(os.urandom(100_000))
+    consent = {hashlib.sha256(library.read_bytes()).hexdigest()}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(ModelLoadError, match="cannot be copied"):
+            private_copy(library, consent)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert private_copy(library, consent).read_bytes() == library.read_bytes()

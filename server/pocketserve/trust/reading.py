@@ -68,8 +68,10 @@ def private_copy(path: Path, trusted: Set[str]) -> Path:
         with _copying:
             target = _copies() / hashlib.sha256(content).hexdigest() / path.name
             if not target.exists():
-                target.parent.mkdir(mode=0o700)
-                target.write_bytes(content)
+                target.parent.mkdir(mode=0o700, exist_ok=True)
+                begun = target.with_name(f".{path.name}")  # where there is no room, half of it must not be run later
+                begun.write_bytes(content)
+                begun.replace(target)
     except OSError as error:
         raise ModelLoadError(f"{path.name} cannot be copied to be loaded: {error.strerror or error}") from None
     return target
