@@ -254,6 +254,10 @@ def test_an_apps_token_opens_the_server_until_it_is_taken_back(new_server, trans
         while refused(client):  # for a second at most, since the file is looked at no more often
             assert server.process.poll() is None
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
+        for call in (client.open_pairing, client.close_pairing, client.pairing_state):  # would give it the other one
+            with pytest.raises(ServerError, match="installation's own token"):
+                call()
+        assert owner.pairing_state() == "closed"
         assert main(["token", "--revoke", "camera", *where]) == 0
         while not refused(client):
             assert server.process.poll() is None

@@ -182,6 +182,19 @@ def split_target(target: bytes) -> tuple[str, str, str]:
     return method, decode_path(path), query
 
 
+def check_owner(route: Route | None, app: str | None) -> None:
+    """Keep apps from what hands out the installation's own token: theirs may end sooner.
+
+    Args:
+        app: the name of the app whose token was shown; None for the installation's own.
+
+    Raises:
+        ApiError: UNAUTHORIZED.
+    """
+    if app is not None and route is not None and route.owner:
+        raise ApiError(ErrorCode.UNAUTHORIZED, "this takes the installation's own token, and none of a single app")
+
+
 def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
     """Run a route's handler; every fault becomes an answer, nothing is raised."""
     try:

@@ -75,6 +75,7 @@ class Route:
     Attributes:
         group: the protocol it belongs to; Flask has one blueprint per group.
         open: answered without a token.
+        owner: answered to the installation's own token only, not to an app's.
         body: what a POST takes, as a key of ``openapi.REQUEST_BODIES``.
         answer: what it answers, as a key of ``openapi.ANSWERS``.
     """
@@ -86,6 +87,7 @@ class Route:
     answer: str
     body: str | None = None
     open: bool = False
+    owner: bool = False
     label: str = ""
 
     @property

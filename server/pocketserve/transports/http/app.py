@@ -41,9 +41,8 @@ def create_app(service: Service, guard: Guard) -> Flask:
     @app.before_request
     def check() -> None:
         headers, route = request.headers, routes.get(request.endpoint or "")
-        needs_token = route is None or not route.open
         g.trusted = translation.check_access(
-            guard, needs_token, headers.get("Host"), headers.get("Origin"), headers.get("Authorization")
+            guard, route, headers.get("Host"), headers.get("Origin"), headers.get("Authorization")
         )
 
     @app.after_request

@@ -66,7 +66,7 @@ def create_front(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
         try:
             trusted = translation.check_access(
                 guard,
-                not target.route.open,
+                target.route,
                 environ.get("HTTP_HOST"),
                 environ.get("HTTP_ORIGIN"),
                 environ.get("HTTP_AUTHORIZATION"),

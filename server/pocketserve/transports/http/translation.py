@@ -15,20 +15,21 @@ from pocketserve_wire.oip import parse_json_length
 
 
 def check_access(
-    guard: Guard, needs_token: bool, host: str | None, origin: str | None, authorization: str | None
+    guard: Guard, route: Route | None, host: str | None, origin: str | None, authorization: str | None
 ) -> bool:
-    """Decide from the headers whether a request may pass; returns whether it has the token.
+    """Decide from the headers whether a request may pass; returns whether it has a token.
 
     Raises:
         ApiError: HOST_REFUSED, ORIGIN_REFUSED or UNAUTHORIZED.
     """
     guard.check_source(host, origin)
     try:
-        guard.check_token(authorization)
+        app = guard.check_token(authorization)
     except ApiError:
-        if needs_token:
+        if route is None or not route.open:
             raise
         return False
+    dispatch.check_owner(route, app)
     return True
 
 

@@ -245,7 +245,7 @@ class Connection(StreamReader):
             self._lay_reading_down()
         elif ahead:
             self._server.workers.submit(self.read)
-        answer = requests.handle(self._service, frame, received, cancellation)
+        answer = requests.handle(self._service, frame, received, cancellation, self.app)
         return self._answer(frame, answer)
 
     def _wait(self, frame: Frame, received: float, cancellation: Cancellation) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pocketserve.api import dispatch, oip
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, error_response
@@ -27,6 +27,9 @@ from pocketserve_wire.frames import (
     encode_retry_after,
 )
 
+if TYPE_CHECKING:
+    from pocketserve.app_tokens import AppToken
+
 RESPONSE: Final = int(FrameType.RESPONSE)
 Chunk = bytes | memoryview
 
@@ -38,15 +41,19 @@ def _read_target(target: bytes) -> tuple[dispatch.Target, dict[str, str]]:
     return dispatch.match(method, path), dispatch.parse_query(query)
 
 
-def handle(service: Service, frame: Frame, received: float, cancellation: Cancellation) -> ApiResponse:
+def handle(
+    service: Service, frame: Frame, received: float, cancellation: Cancellation, app: AppToken | None = None
+) -> ApiResponse:
     """Answer a REQUEST; never raises.
 
     Args:
         frame: whole; its body must not be changed any more.
         received: when its header was read, by the monotonic clock.
+        app: the app's token that the connection was opened with; None for the installation's own.
     """
     try:
         target, query = _read_target(frame.target)
+        dispatch.check_owner(target.route, app.name if app is not None else None)
         content_type = _read_ext(frame.ext) if frame.ext else ""
     except Exception as error:
         return dispatch.failure(error, "reading a request")
