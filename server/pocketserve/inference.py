@@ -80,8 +80,8 @@ def run_tensors(
     turn = take_turn(running, signature, inputs, terms, step)
     infer_end = time.perf_counter_ns()
     labels = getattr(model.task, "labels", ())
-    batched = bool(bound_in.specs) and bound_in.specs[0].shape[:1] == (-1,)
-    outputs = [_output(asked, spec, turn.result[own], inputs.reals, labels, batched) for asked, (spec, own) in wanted]
+    batch = bound_in.specs[0].shape[:1] if bound_in.specs else ()
+    outputs = [_output(asked, spec, turn.result[own], inputs.reals, labels, batch) for asked, (spec, own) in wanted]
     timing = _timing(turn, began, ready, infer_end, [inputs])
     if request.plan is not None and step is None and not (inputs.row_by_row or inputs.reals or inputs.state):
         remember(running, request.plan, signature, inputs.rows, bound_in, wanted)
@@ -190,11 +190,13 @@ def _task_outputs(running: Running, result: Mapping[str, Array], reals: bool) ->
 
 
 def _output(
-    asked: RequestedOutput, spec: TensorSpec, array: Array, reals: bool, labels: Sequence[str], batched: bool
+    asked: RequestedOutput, spec: TensorSpec, array: Array, reals: bool, labels: Sequence[str], batch: tuple[int, ...]
 ) -> Tensor:
     if reals and spec.quantization is not None:
         array = dequantize(array, spec)
     if asked.classification:
+        # The rows of the model's configuration, see api/model_config.py.
+        batched = array.ndim > 1 and (batch == (-1,) or batch == (1,) == array.shape[:1])
         return _classes(asked, array, spec, labels, batched)
     datatype = "BF16" if spec.datatype == "BF16" else None
     return to_tensor(asked.name, array, datatype)
@@ -204,11 +206,11 @@ def _classes(asked: RequestedOutput, array: Array, spec: TensorSpec, labels: Seq
     """Triton's classification extension: BYTES ``value:index[:label]``, best first, ties in order, NaN last."""
     if array.dtype.kind not in "iuf":
         raise invalid(f"output {asked.name!r}", f"classification needs numbers, not {spec.datatype}")
-    stacked = array if batched and array.ndim > 1 else array[np.newaxis]
+    stacked = array if batched else array[np.newaxis]
     rows = stacked.reshape(stacked.shape[0], math.prod(stacked.shape[1:]))  # -1 fails on no rows
     count = min(asked.classification, rows.shape[1])
     texts = [_class_text(row, index, labels) for row in rows for index in _best(row)[:count]]
-    shape = (rows.shape[0], count) if batched and array.ndim > 1 else (count,)
+    shape = (rows.shape[0], count) if batched else (count,)
     return Tensor(asked.name, "BYTES", shape, texts)
 
 

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pocketserve.api.model_config import max_batch_size
+from pocketserve.tensors import TensorSpec
+
 FLOWER = json.dumps({"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.1, 3.5, 1.4]}]})
 TWO_FLOWERS = FLOWER.replace("[1, 3]", "[2, 3]").replace("[5.1, 3.5, 1.4]", "[5.1, 3.5, 1.4, 6, 3, 4]")
 NUMBERS = b"[5.1,3.5,1.4]"
@@ -89,12 +92,30 @@ def test_a_configuration_leaves_the_batch_out_of_its_sizes_where_it_is_free(kit_
     for name in ("dynamic_batch", "strings", "two_inputs", "several_outputs"):
         document = kit_server.call("GET", f"/v2/models/{name}/config").json()
         shapes = [one["shape"] for one in kit_server.call("GET", f"/v2/models/{name}").json()["inputs"]]
-        free = document["max_batch_size"] > 0
-        batched.add(free)
+        rows = document["max_batch_size"]
+        batched.add(rows > 0)
         dims = [[] if "reshape" in one else one["dims"] for one in document["input"]]
-        assert dims == [shape[1:] if free else shape for shape in shapes]
-        assert not free or all(shape[0] == -1 for shape in shapes)
+        assert dims == [shape[1:] if rows else shape for shape in shapes]
+        assert not rows or all(shape[0] == -1 for shape in shapes)
     assert batched == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "rows"),
+    [
+        ([(-1, 3), (-1,)], 1024),
+        ([(1, 224, 224, 3), (1, 1001)], 1),
+        ([(1,), (1, 4)], 1),
+        ([(-1, 3), (1, 4)], 0),
+        ([(2, 3), (2,)], 0),
+        ([(), ()], 0),
+        ([(1, 3), ()], 0),
+    ],
+)
+def test_the_rows_that_a_model_takes(shapes, rows):
+    specs = [TensorSpec(f"t{place}", "FP32", shape) for place, shape in enumerate(shapes)]
+    assert max_batch_size(specs) == rows
+    assert max_batch_size([*specs, TensorSpec("any", "FP32", (-1,), open=True)]) == 0
 
 
 def test_text_is_called_string_in_a_configuration(kit_server):

@@ -21,10 +21,10 @@ SEVEN = (MODELS / "digits" / "samples" / "7.png").read_bytes()
 Ask = Callable[..., tuple[int, Any]]
 
 
-def half_plus_two(path: Path, name: str, width: int = 1) -> None:
+def half_plus_two(path: Path, name: str, width: int = 1, rows: int | str = "n") -> None:
     """TensorFlow Serving's first example: x / 2 + 2."""
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    ends = [helper.make_tensor_value_info(end, kind, ["n", width]) for end in (name, "y")]
+    ends = [helper.make_tensor_value_info(end, kind, [rows, width]) for end in (name, "y")]
     values = [helper.make_tensor(key, kind, [], [value]) for key, value in (("half", 0.5), ("two", 2.0))]
     nodes = [helper.make_node("Mul", [name, "half"], ["z"]), helper.make_node("Add", ["z", "two"], ["y"])]
     graph = helper.make_graph(nodes, "half_plus_two", ends[:1], ends[1:], values)
@@ -40,6 +40,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     half_plus_two(folder / "half_plus_two" / "00000123" / "model.onnx", "x")
     half_plus_two(folder / "wide" / "1" / "model.onnx", "x", 2)
     half_plus_two(folder / "long" / "1" / "model.onnx", LONG)
+    half_plus_two(folder / "one" / "1" / "model.onnx", "x", 3, rows=1)
     (folder / "digits").mkdir()
     for name in ("digits.tflite", "model.toml", "labels.txt"):
         (folder / "digits" / name).write_bytes((MODELS / "digits" / name).read_bytes())
@@ -133,6 +134,18 @@ def test_cloud_events_in_binary_mode(served: Server) -> None:
 def item(name: str = "x") -> dict[str, Any]:
     """One input of one row."""
     return {"name": name, "datatype": "FP32", "shape": [1, 1], "data": [1]}
+
+
+def test_a_batch_that_the_file_fixes_to_one(ask: Ask) -> None:
+    """Triton's image client wants the sizes of one picture, and classes for each of them."""
+    status, config = ask("GET", "/v2/models/one/config")
+    assert (status, config["max_batch_size"]) == (200, 1)
+    assert config["input"][0]["dims"] == config["output"][0]["dims"] == [3]
+    three = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 3, 2]}
+    body = {"inputs": [three], "outputs": [{"name": "y", "parameters": {"classification": 2}}]}
+    status, document = ask("POST", "/v2/models/one/infer", body)
+    (output,) = document["outputs"]
+    assert (status, output["shape"], output["data"]) == (200, [1, 2], ["3.500000:1", "3.000000:2"])
 
 
 def test_every_entry_of_the_index_has_a_reason(ask: Ask) -> None:

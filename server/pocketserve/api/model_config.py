@@ -5,6 +5,7 @@ The fields are those of ``model_config.proto`` in its JSON form; Triton's HTTP f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pocketserve.engine.running import Running
@@ -27,7 +28,7 @@ def model_config(entry: ModelEntry, running: Running) -> dict[str, Any]:
     """Describe a loaded version as Triton's ``GET /v2/models/NAME/config`` does."""
     model, kind = running.model, running.model.version.kind.name
     inputs, outputs = model.inputs.specs, model.outputs.specs
-    batched = all(not spec.open and spec.shape[:1] == (-1,) for spec in (*inputs, *outputs))
+    rows = max_batch_size((*inputs, *outputs))
     pictures = task_named(model.task.name).takes_pictures
     labels = entry.manifest.labels
     config: dict[str, Any] = {
@@ -35,9 +36,9 @@ def model_config(entry: ModelEntry, running: Running) -> dict[str, Any]:
         "platform": model.platform,
         "backend": BACKENDS.get(kind, kind),
         "version_policy": {"all": {}},
-        "max_batch_size": MAX_BATCH_SIZE if batched else 0,
-        "input": [_tensor(spec, batched) | {"format": _format(spec) if pictures else NO_FORMAT} for spec in inputs],
-        "output": [_tensor(spec, batched) | {"label_filename": labels or ""} for spec in outputs],
+        "max_batch_size": rows,
+        "input": [_tensor(spec, rows) | {"format": _format(spec) if pictures else NO_FORMAT} for spec in inputs],
+        "output": [_tensor(spec, rows) | {"label_filename": labels or ""} for spec in outputs],
         "instance_group": [{"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}],
         "default_model_filename": model.version.path.name,
         "parameters": {"runtime": {"string_value": model.runtime}},
@@ -50,8 +51,19 @@ def model_config(entry: ModelEntry, running: Running) -> dict[str, Any]:
     return config
 
 
-def _tensor(spec: TensorSpec, batched: bool) -> dict[str, Any]:
-    dims = list(spec.shape[1:] if batched else spec.shape)
+def max_batch_size(specs: Iterable[TensorSpec]) -> int:
+    """Return how many rows the first dimension of all tensors stands for; 0 where it is one of a tensor's own sizes.
+
+    Files whose batch is fixed to one count as taking one row: Triton's image client wants a picture's sizes alone.
+    """
+    firsts = {None if spec.open else spec.shape[:1] for spec in specs}
+    if firsts == {(-1,)}:
+        return MAX_BATCH_SIZE
+    return 1 if firsts == {(1,)} else 0
+
+
+def _tensor(spec: TensorSpec, rows: int) -> dict[str, Any]:
+    dims = list(spec.shape[1:] if rows else spec.shape)
     tensor = {"name": spec.name, "data_type": DATATYPES[spec.datatype].protobuf_name, "dims": dims or [1]}
     return tensor if dims else tensor | {"reshape": {"shape": []}}  # the protocol has no empty dims
 
