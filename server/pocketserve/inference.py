@@ -148,7 +148,8 @@ def run_raw_input(
     infer_end = time.perf_counter_ns()
     runs = [_task_outputs(running, outputs, step.reals) for outputs, step in zip(turn.result, steps, strict=True)]
     try:
-        with np.errstate(all="ignore"):  # what a model gives may be no number; tasks leave that out by themselves
+        # What a model gives may be no number; tasks leave that out by themselves.
+        with np.errstate(all="ignore"), while_wanted(terms.check, budget):
             given = model.task.answer(runs, options, prepared.context)
     except (ValueError, TypeError, IndexError, KeyError) as error:
         reason = f"the outputs do not fit the task {model.task.name}: {str(error)[:300]}"

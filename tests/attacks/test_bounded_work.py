@@ -19,6 +19,7 @@ from pocketserve.engine.byte_budget import ByteBudget
 from pocketserve.repository import repository as repositories
 from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import Models, scan
+from pocketserve.tasks import pictures
 from pocketserve.tasks.picture_headers import MAX_SCANS, scans_of
 from pocketserve.tasks.pictures import PictureShape, read_picture
 from pocketserve.tasks.resampling import BLOCK, resample
@@ -202,3 +203,18 @@ def test_calls_that_wait_for_a_scan_share_one(tmp_path: Path, monkeypatch: pytes
         for call in [first, *others]:
             call.result(30)
     assert len(scans) <= MANY and "late" in repository.models()
+
+
+@pytest.mark.parametrize("hidden", [b"\xff\xd9", b"\xff\xc8\xff\xff"])
+def test_a_jpeg_of_a_million_segments_is_refused(hidden: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind what ends the picture for one reader, and is skipped by another; each takes Pillow a hundred bytes."""
+    monkeypatch.setattr(pictures, "MAX_READS", 10_000)
+    file = jpeg((8, 8), progressive=False)
+    assert "more than 10000 pieces" in refusal(file[:2] + hidden + b"\xff\xe0\0\2" * 12_000 + file[2:])
+
+
+@pytest.mark.parametrize("at", [33, -12])
+def test_a_png_of_a_million_chunks_is_refused(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "MAX_READS", 10_000)
+    file, chunk = png(8, 8), struct.pack(">I4sI", 0, b"abCd", zlib.crc32(b"abCd"))
+    assert "more than 10000 pieces" in refusal(file[:at] + chunk * 12_000 + file[at:])

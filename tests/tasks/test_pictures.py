@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odd_pictures import CLAIMED, bombs, gif_of, png, saved
-from pocketserve.tasks import pictures
+from pocketserve.tasks import strips
 from pocketserve.tasks.picture_headers import size_to_hold
 from pocketserve.tasks.pictures import PictureShape, read_picture
 from pocketserve.tasks.vision.options import ImageOptions
@@ -116,7 +116,7 @@ def test_strips_do_not_show(case: str, channels: int, monkeypatch: pytest.Monkey
         else saved(image)
     )
     whole = read(body, 5, 11, channels)
-    monkeypatch.setattr(pictures, "STRIP_PIXELS", 17)
+    monkeypatch.setattr(strips, "STRIP_PIXELS", 17)
     assert np.array_equal(read(body, 5, 11, channels), whole)
     assert whole.std() > 0
 

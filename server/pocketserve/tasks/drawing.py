@@ -6,7 +6,6 @@ text needs room, and a large one reduced, since nobody looks at 12 megapixels of
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ import numpy as np
 from pocketserve.tasks.base import Hints, invalid_input
 from pocketserve.tasks.geometry import Area
 from pocketserve.tasks.picture_input import is_tensor
-from pocketserve.tasks.pictures import read_whole
+from pocketserve.tasks.pictures import CheckedFile, read_whole
 from pocketserve.tensors import Array
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Canvas:
 
     def png(self) -> bytes:
         """The picture as a PNG file."""
-        file = io.BytesIO()
+        file = CheckedFile()
         self._image.save(file, "PNG", compress_level=3)
         return file.getvalue()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.geometry import Area, Placement
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.picture_input import PictureInput, picture_input, takes_picture
+from pocketserve.tasks.pictures import CheckedFile
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.options import IMAGE, SEGMENTATION, SegmentationOptions
 from pocketserve.tensors import Array, TensorSpec
@@ -192,7 +192,7 @@ def _png(classes: Array) -> bytes:
         image.putpalette([part for index in range(256) for part in drawing.colour(index)])
     else:
         image = PIL.Image.fromarray(classes)
-    file = io.BytesIO()
+    file = CheckedFile()
     image.save(file, "PNG")
     return file.getvalue()
 

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pocketserve.tasks import arrays
+from pocketserve.tasks import arrays, strips
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.frames import frame_size, is_frame, read_frame
 from pocketserve.tasks.geometry import Area, Placement, place
 from pocketserve.tasks.picture_headers import MAX_SCANS, scans_of, size_to_hold
 from pocketserve.tasks.vision.options import ImageOptions
-from pocketserve.tasks.wanted import check_wanted, hold, wanted
+from pocketserve.tasks.wanted import check_wanted, hold
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
 from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
     from PIL.Image import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
@@ -43,20 +44,19 @@ MAX_SIDE = 32_767
 FULL_SIZE_SCANS = 16
 """Scans that a JPEG of the largest size may have, and smaller ones in proportion: encoders make ten."""
 
+WEBP_PIXELS = 1 << 24
+"""Of a WebP picture: nothing can stop its decoder, which takes up to a tenth of a second for a million."""
+
+MAX_READS = 1 << 20
+"""Of a picture's file. Pillow keeps an object of a hundred bytes for each piece of 4 that a file consists of."""
+
+BLOCK_BYTES = 1 << 13
+"""Of a file that a decoder takes between two questions: a PNG's become a thousand times as many."""
+
 BYTES_PER_PIXEL = 8
 """What a picture takes while it is read: Pillow holds four bytes a pixel, before and after a step."""
 
-STRIP_PIXELS = 1 << 18
-"""Pixels that are converted at a time where that takes several steps."""
-
-_TRANSPARENT = ("RGBA", "LA", "PA", "La", "RGBa")
 _ORIENTATION = 0x0112
-_TURNS = {
-    **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"},
-    **{6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"},
-}
-_SIDEWAYS = (5, 6, 7, 8)
-"""Values of the EXIF orientation that exchange width and height."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,10 @@ def read_picture(
     size = (shape.width, shape.height)
     how = options.resize or "stretch"
     with _reported(), _reading(body, hints, max_pixels, size) as image:
-        upright_size = frame_size(hints, max_pixels) if is_frame(hints) else upright(image)
+        upright_size = frame_size(hints, max_pixels) if is_frame(hints) else upright_size_of(image)
         region = _region(hints, upright_size)
         placement = place(upright_size, size, how, region, options.crop_fraction or 1.0)
         coloured = _decode(image, mode, placement, max_pixels)
-        check_wanted()
         sized = _resize(coloured, placement, options, region)
         pixels = np.asarray(sized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
     if options.color == "bgr":
@@ -111,12 +110,12 @@ def read_whole(
         ApiError: INVALID_INPUT or INVALID_PARAMETER.
     """
     with _reported(), _reading(body, hints, max_pixels, (longest, longest)) as image:
-        width, height = frame_size(hints, max_pixels) if is_frame(hints) else upright(image)
+        width, height = frame_size(hints, max_pixels) if is_frame(hints) else upright_size_of(image)
         scale = min(1.0, longest / max(width, height))
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         picture = _decode(image, "RGB", place((width, height), size, "stretch"), max_pixels)
-        check_wanted()
-        picture = picture.resize(size, reducing_gap=2.0) if picture.size != size else picture.copy()
+        whole = (0, 0, *picture.size)
+        picture = strips.resize(picture, size, "bicubic", whole) if picture.size != size else picture.copy()
     return picture, (width, height)
 
 
@@ -141,6 +140,9 @@ def _reading(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, i
         body, at_once = memoryview(file), size_to_hold(file)  # opening a GIF or WebP already allocates
     if at_once is not None:
         _make_room(at_once, max_pixels)
+        if bytes(body[:4]) == b"RIFF" and at_once[0] * at_once[1] > WEBP_PIXELS:
+            width, height = at_once
+            raise invalid_input(f"the WebP has {width}x{height} pixels; the limit is {WEBP_PIXELS}: send a JPEG")
     with _open(body, hints, max_pixels, size) as image:
         if at_once is None and image.format not in SCALABLE:  # already asking a PNG for its EXIF data decodes it
             _make_room(image.size, max_pixels)
@@ -152,8 +154,7 @@ def _decode(image: Image, mode: str, placement: Placement, max_pixels: int) -> I
     _scale_while_decoding(image, mode, placement, max_pixels)
     _make_room(image.size, max_pixels)
     image.load()
-    check_wanted()
-    return convert(turn_upright(image), mode)
+    return strips.upright(image, mode, _orientation(image))
 
 
 def _make_room(size: tuple[int, int], max_pixels: int) -> None:
@@ -166,12 +167,23 @@ def _make_room(size: tuple[int, int], max_pixels: int) -> None:
     hold(size[0] * size[1] * BYTES_PER_PIXEL)
 
 
-class _CheckedFile(io.BytesIO):
-    """A file that asks whether the answer is still wanted, each time a decoder wants more of it."""
+class CheckedFile(io.BytesIO):
+    """A file that asks whether the answer is still wanted, each time a decoder or an encoder works on with it."""
+
+    def __init__(self, file: bytes = b"") -> None:
+        super().__init__(file)
+        self._left = len(file) + 2 if file.startswith(b"BM") else MAX_READS  # a BMP's runs are read byte by byte
 
     def read(self, size: int | None = -1) -> bytes:
         check_wanted()
+        self._left -= 1
+        if self._left < 0:
+            raise invalid_input(f"the picture file consists of more than {MAX_READS} pieces; save it anew")
         return super().read(size)
+
+    def write(self, data: Buffer, /) -> int:
+        check_wanted()
+        return super().write(data)
 
 
 def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]) -> Image:
@@ -199,7 +211,8 @@ def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
         _need_heif()
         formats = ("HEIF",)
     try:
-        image = PIL.Image.open(_CheckedFile(file), formats=formats)  # which shares the bytes
+        image = PIL.Image.open(CheckedFile(file), formats=formats)  # which shares the bytes
+        image.decodermaxblock = BLOCK_BYTES
         if image.format in SCALABLE:
             _check_scans(file, image.size, max_pixels)
         return image
@@ -237,9 +250,9 @@ def _need_heif() -> None:
     pillow_heif.register_heif_opener()  # adds one entry to a table of Pillow's; again does no harm
 
 
-def upright(image: Image) -> tuple[int, int]:
+def upright_size_of(image: Image) -> tuple[int, int]:
     """Width and height once the picture is turned upright."""
-    return (image.height, image.width) if _orientation(image) in _SIDEWAYS else image.size
+    return (image.height, image.width) if _orientation(image) in strips.SIDEWAYS else image.size
 
 
 def _orientation(image: Image) -> int:
@@ -255,7 +268,7 @@ def _scale_while_decoding(image: Image, mode: str, placement: Placement, max_pix
     source, target = placement.source, placement.target
     width = placement.picture[0] * target.width / source.width
     height = placement.picture[1] * target.height / source.height
-    if _orientation(image) in _SIDEWAYS:
+    if _orientation(image) in strips.SIDEWAYS:
         width, height = height, width
     image.draft(mode, (max(1, int(width)), max(1, int(height))))
 
@@ -291,45 +304,6 @@ def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
     return Area(left, top, right - left, bottom - top)
 
 
-def turn_upright(image: Image) -> Image:
-    """The picture as its EXIF data say it is to be seen."""
-    import PIL.Image
-
-    turn = _TURNS.get(_orientation(image))
-    # Not ImageOps.exif_transpose: it also rewrites the EXIF data, which takes longer than turning.
-    return image if turn is None else image.transpose(PIL.Image.Transpose[turn])
-
-
-def convert(image: Image, mode: str) -> Image:
-    """To ``L`` or ``RGB``; transparent pictures lie on white, and 16-bit greys are scaled."""
-    import PIL.Image
-
-    deep = image.mode.startswith("I") or image.mode == "F"
-    if not deep and image.mode not in _TRANSPARENT and "transparency" not in image.info:
-        return image if image.mode == mode else image.convert(mode)
-    # In strips: the steps between need up to four times the memory of the picture.
-    result = PIL.Image.new(mode, image.size)
-    rows = max(1, STRIP_PIXELS // image.width)
-    for top in wanted(range(0, image.height, rows)):
-        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        result.paste((_from_deep(strip) if deep else _on_white(strip)).convert(mode), (0, top))
-    return result
-
-
-def _from_deep(image: Image) -> Image:
-    import PIL.Image
-
-    values = np.asarray(image, dtype=np.float64)  # Pillow's own conversion clips them
-    return PIL.Image.fromarray(np.rint(values / 257.0).clip(0, 255).astype(np.uint8))
-
-
-def _on_white(image: Image) -> Image:
-    import PIL.Image
-
-    rgba = image.convert("RGBA")
-    return PIL.Image.alpha_composite(PIL.Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
-
-
 def _resize(image: Image, placement: Placement, options: ImageOptions, region: Area | None) -> Image:
     import PIL.Image
 
@@ -341,13 +315,12 @@ def _resize(image: Image, placement: Placement, options: ImageOptions, region: A
     if region is not None:  # what lies around a region must not shine in at its edges
         start = (math.floor(region.x * x), math.floor(region.y * y))
         end = (math.ceil((region.x + region.width) * x), math.ceil((region.y + region.height) * y))
-        image = image.crop((*start, min(end[0], image.width), min(end[1], image.height)))
+        image = strips.crop(image, (*start, min(end[0], image.width), min(end[1], image.height)))
         left, top, right, bottom = left - start[0], top - start[1], right - start[0], bottom - start[1]
     box = (max(left, 0.0), max(top, 0.0), min(right, image.width), min(bottom, image.height))
     size = (int(target.width), int(target.height))
     if image.size != size or box != (0, 0, *image.size):
-        resample = PIL.Image.Resampling[(options.resample or "bilinear").upper()]
-        image = image.resize(size, resample, box=box)
+        image = strips.resize(image, size, options.resample or "bilinear", box)
     if size == placement.input:
         return image
     boxed = PIL.Image.new(image.mode, placement.input, _fill(image.mode, options.fill))

@@ -1,0 +1,129 @@
+"""Steps on pictures, strip by strip: they ask on the way, and every pixel is as if they were made at once."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+from odd_pictures import rotated, saved
+from pocketserve.tasks import strips
+from pocketserve.tasks.pictures import WEBP_PIXELS, PictureShape, read_picture, read_whole
+from pocketserve.tasks.vision.options import ImageOptions
+from pocketserve.tasks.wanted import while_wanted
+from pocketserve_wire import ApiError, ErrorCode
+
+Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+
+FILTERS = ("nearest", "bilinear", "bicubic", "lanczos")
+SIZES = [((90, 70), (31, 12)), ((90, 70), (200, 33)), ((7, 160), (40, 41)), ((160, 7), (9, 30)), ((60, 60), (61, 60))]
+
+
+def noise(size: tuple[int, int], mode: str) -> Any:
+    """A picture without two rows or columns alike."""
+    pixels = np.random.default_rng(3).integers(0, 256, (size[1], size[0], 4), np.uint8)
+    return Image.fromarray(pixels).convert(mode)
+
+
+class Asked:
+    """Counts how often a preparation asks, and gives it up at one of these times."""
+
+    def __init__(self, until: int = -1) -> None:
+        self.count, self._until = 0, until
+
+    def __call__(self) -> None:
+        self.count += 1
+        if self.count == self._until:
+            raise ApiError(ErrorCode.CANCELLED, "given up")
+
+
+@pytest.mark.parametrize("filter_name", FILTERS)
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize(("size", "wanted"), SIZES)
+@pytest.mark.parametrize("part", [(0.0, 0.0, 1.0, 1.0), (0.13, 0.21, 0.87, 0.7)])
+def test_scaling_in_strips_is_pillows_scaling(
+    size: tuple[int, int],
+    wanted: tuple[int, int],
+    part: tuple[float, ...],
+    mode: str,
+    filter_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image, box = noise(size, mode), tuple(share * side for share, side in zip(part, size * 2, strict=True))
+    whole = image.resize(wanted, Image.Resampling[filter_name.upper()], box)
+    monkeypatch.setattr(strips, "STRIP_PIXELS", 500)
+    assert np.array_equal(np.asarray(strips.resize(image, wanted, filter_name, box)), np.asarray(whole))
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_turning_in_strips_is_pillows_turning(orientation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = noise((23, 31), "RGB")
+    turned = Image.open(io.BytesIO(rotated(seen, orientation, "PNG")))
+    monkeypatch.setattr(strips, "STRIP_PIXELS", 50)
+    assert np.array_equal(np.asarray(strips.upright(turned, "RGB", orientation)), np.asarray(seen))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "CMYK"])
+def test_converting_in_strips_is_pillows_converting(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = noise((23, 31), mode)
+    whole = np.asarray(strips.upright(image, "RGB", 1))
+    monkeypatch.setattr(strips, "STRIP_PIXELS", 50)
+    assert np.array_equal(np.asarray(strips.upright(image, "RGB", 1)), whole)
+    assert mode == "RGBA" or np.array_equal(whole, np.asarray(image.convert("RGB")))
+
+
+def test_a_part_cut_out_in_strips_is_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, box = noise((40, 50), "RGB"), (3, 7, 38, 49)
+    monkeypatch.setattr(strips, "STRIP_PIXELS", 50)
+    assert np.array_equal(np.asarray(strips.crop(image, box)), np.asarray(image.crop(box)))
+
+
+@pytest.mark.parametrize("kind", ["turned", "see-through", "palette", "deep", "plain"])
+def test_every_step_asks_for_every_strip(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given up at any of the questions, a picture costs no more than one strip."""
+    side, strip = 64, 256
+    image = noise((side, side), "RGB")
+    file = {
+        "turned": lambda: rotated(image, 6, "PNG"),
+        "see-through": lambda: saved(noise((side, side), "RGBA")),
+        "palette": lambda: saved(image.quantize(64), "GIF"),
+        "deep": lambda: saved(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)),
+        "plain": lambda: saved(image),
+    }[kind]()
+    shape = PictureShape(8, 8, 3)
+    monkeypatch.setattr(strips, "STRIP_PIXELS", strip)
+    asked = Asked()
+    with while_wanted(asked):
+        read_picture(memoryview(file), shape, ImageOptions(), 10_000)
+    steps = 1 if kind == "plain" else 2
+    assert asked.count >= steps * side * side // strip
+    for until in range(1, asked.count + 1):
+        with while_wanted(Asked(until)), pytest.raises(ApiError, match="given up"):
+            read_picture(memoryview(file), shape, ImageOptions(), 10_000)
+
+
+def test_a_picture_to_draw_on_asks_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strips, "STRIP_PIXELS", 256)
+    asked = Asked()
+    with while_wanted(asked):
+        read_whole(memoryview(saved(noise((64, 64), "RGB"))), 10_000, 32)
+    assert asked.count >= 64 * 64 // 256
+
+
+def test_a_png_that_unpacks_a_thousandfold_is_taken_in_small_blocks() -> None:
+    file, asked = saved(Image.new("RGB", (4000, 4000))), Asked()
+    with while_wanted(asked):
+        read_picture(memoryview(file), PictureShape(8, 8, 3), ImageOptions(), 20_000_000)
+    assert asked.count >= len(file) // 8192 + 16
+
+
+def test_a_webp_that_nothing_could_stop_is_refused() -> None:
+    """The size stands in the header, and is judged before anything is decoded."""
+    file = bytearray(saved(Image.new("RGB", (8, 8)), "WEBP", lossless=True))
+    side = 4097
+    assert side * side > WEBP_PIXELS
+    file[21:25] = ((side - 1) | (side - 1) << 14).to_bytes(4, "little")
+    with pytest.raises(ApiError, match="the WebP has 4097x4097 pixels; the limit is 16777216"):
+        read_picture(memoryview(bytes(file)), PictureShape(8, 8, 3), ImageOptions(), 64_000_000)
