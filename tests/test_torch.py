@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import struct
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -144,6 +145,33 @@ def test_bfloat16_in_and_out_of_a_server(new_server: StartServer, tmp_path: Path
     assert answer.status_code == 200, answer.text
     found = torch.frombuffer(bytearray(answer.content[-4:]), dtype=torch.bfloat16)
     assert found.tolist() == [3.0, -6.0]
+
+
+@pytest.mark.live
+def test_metadata_says_what_is_not_known_until_a_run_tells(
+    new_server: StartServer, tmp_path: Path, torch: ModuleType
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.trace(torch.nn.Flatten(0), torch.ones(2, 3)).save(str(folder / "flat.ts"))
+    server = new_server(folder)
+    unknown = {"datatype": "FP32", "shape": [-1], "parameters": {"open": True}}
+    for url in (server.url, f"socket://127.0.0.1:{server.socket_port}"):
+        with Client(url, server.token) as client:
+            before = client.model_metadata("flat")
+            assert before["outputs"] == [{"name": "output_0", **unknown}]
+            client.infer("flat", {"input": np.ones((2, 3), np.int64)})
+            after = client.model_metadata("flat")
+            assert after["outputs"] == [{"name": "output_0", "datatype": "INT64", "shape": [-1]}]
+            assert after["inputs"] == before["inputs"] == [{"name": "input", **unknown}]
+            client.unload("flat")
+            client.load("flat")
+    config = server.call("GET", "/v2/models/flat/config").json()
+    assert config["output"][0]["data_type"] == "TYPE_FP32"
+    shown = server.call("GET", "/v1/models/flat/metadata").json()["metadata"]["signature_def"]["signature_def"]
+    assert shown["serving_default"]["outputs"]["output_0"]["tensor_shape"] == {"dim": [], "unknown_rank": True}
 
 
 def address(server: Server) -> tuple[str, str | None]:

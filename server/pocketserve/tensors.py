@@ -170,9 +170,14 @@ def dequantize(array: Array, spec: TensorSpec) -> Array:
 
 
 def describe(spec: TensorSpec) -> Mapping[str, Any]:
-    """A spec as the protocol's metadata prints it, with quantisation where there is one."""
+    """A spec as the protocol's metadata prints it, with quantisation where there is one.
+
+    ``open`` says that the file tells neither datatype nor shape: those shown are a guess that binds nobody.
+    """
     entry: dict[str, Any] = {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
-    if spec.quantization is not None:
+    if spec.open:
+        entry["parameters"] = {"open": True}
+    elif spec.quantization is not None:
         entry["parameters"] = {
             "quantization_scale": spec.quantization.scale,
             "quantization_zero_point": spec.quantization.zero_point,

@@ -247,6 +247,33 @@ def test_without_a_manifest_tensors_are_open(save: Save):
     np.testing.assert_allclose(session.run({"x": x})["output_0"], expected, rtol=1e-5, atol=1e-6)
 
 
+class Several(torch.nn.Module):
+    def forward(self, x):
+        rows = x.reshape(-1) if x.sum() > 100 else x
+        return x.argmax(-1), x > 0, rows.double(), int(x.shape[0])
+
+
+@pytest.mark.parametrize("runtime", [RUNTIME, ptl.RUNTIME], ids=["ts", "ptl"])
+@pytest.mark.filterwarnings("ignore:Lite Interpreter is deprecated:DeprecationWarning")
+def test_outputs_are_described_by_what_runs_gave(save: Save, runtime: Any):
+    session = runtime.open(ModelSource(save(Several(), "model.ts" if runtime is RUNTIME else "model.ptl")))
+
+    def outputs(*shape: int, fill: float = 1) -> list[tuple[str, tuple[int, ...], bool]]:
+        session.run({"x": np.full(shape, fill, np.float32)})
+        return [(spec.datatype, spec.shape, spec.open) for spec in session.outputs]
+
+    assert [(spec.datatype, spec.shape, spec.open) for spec in session.outputs] == [("FP32", (-1,), True)] * 4
+    known = [("INT64", (-1,), False), ("BOOL", (-1, 3), False), ("FP64", (-1, 3), False), ("INT64", (), False)]
+    assert outputs(2, 3) == outputs(5, 3) == known
+    known[1:3] = ("BOOL", (-1, -1), False), ("FP64", (-1, -1), False)
+    assert outputs(2, 4) == outputs(2, 3) == known
+    known[2] = ("FP32", (-1,), True)  # another rank: nothing is sure of it
+    assert outputs(2, 3, fill=99) == outputs(2, 3) == known
+    with pytest.raises(ValueError):  # noqa: PT011  the text is PyTorch's
+        session.run({"x": np.float32(0)})
+    assert outputs(2, 3) == known
+
+
 def test_a_manifests_inputs_let_a_run_tell_the_outputs(save: Save):
     session = opened(save(Linear()), (TensorSpec("x", "FP32", (-1, 3)),))
     assert list(session.outputs) == [TensorSpec("output_0", "FP32", (-1, 2))]

@@ -53,7 +53,7 @@ def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT
         "versions": list(entry.versions),
         "platform": model.platform,
         "inputs": [describe(spec) for spec in model.inputs.specs],
-        "outputs": [describe(spec) for spec in model.outputs.specs],
+        "outputs": [describe(spec) for spec in model.shown_outputs.specs],
         "parameters": {key: value for key, value in facts.items() if value},
         "card": card(model, port, local),
     }

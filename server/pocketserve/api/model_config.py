@@ -27,7 +27,7 @@ NO_FORMAT = "FORMAT_NONE"
 def model_config(entry: ModelEntry, running: Running) -> dict[str, Any]:
     """Describe a loaded version as Triton's ``GET /v2/models/NAME/config`` does."""
     model, kind = running.model, running.model.version.kind.name
-    inputs, outputs = model.inputs.specs, model.outputs.specs
+    inputs, outputs = model.inputs.specs, model.shown_outputs.specs
     rows = max_batch_size((*inputs, *outputs))
     pictures = task_named(model.task.name).takes_pictures
     labels = entry.manifest.labels

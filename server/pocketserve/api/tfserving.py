@@ -65,13 +65,13 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
 def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     """The signature definitions."""
     with service.running(request.path["model"], request.path.get("version")) as (entry, running):
-        points, version = running.model.entry_points, running.model.version.name
-    signatures = {name or DEFAULT_SIGNATURE: _signature_def(*points[name]) for name in points}
+        model = running.model
+    signatures = {name or DEFAULT_SIGNATURE: _signature_def(*points) for name, points in model.entry_points.items()}
     # The default entry point shows the names that callers use, whatever the file's own default is called.
-    signatures[DEFAULT_SIGNATURE] = _signature_def(*points[None])
+    signatures[DEFAULT_SIGNATURE] = _signature_def(model.inputs, model.shown_outputs)
     return json_response(
         {
-            "model_spec": {"name": entry.name, "signature_name": "", "version": version},
+            "model_spec": {"name": entry.name, "signature_name": "", "version": model.version.name},
             "metadata": {"signature_def": {"signature_def": signatures}},
         }
     )
@@ -153,8 +153,8 @@ def _tensor_info(spec: TensorSpec, bound: Bindings) -> dict[str, Any]:
     return {
         "dtype": _DTYPES.get(spec.datatype, f"DT_{spec.datatype}"),
         "tensor_shape": {
-            "dim": [{"size": str(dim), "name": ""} for dim in spec.shape],
-            "unknown_rank": False,
+            "dim": [] if spec.open else [{"size": str(dim), "name": ""} for dim in spec.shape],
+            "unknown_rank": spec.open,
         },
         "name": bound.by_name[spec.name][1],
     }

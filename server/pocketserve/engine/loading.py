@@ -73,6 +73,20 @@ class LoadedModel:
         return self.entry_points[None][1]
 
     @property
+    def shown_outputs(self) -> Bindings:
+        """The same for descriptions: what the file does not tell is shown as the runs so far gave it."""
+        bound = self.outputs
+        seen = {spec.name: spec for session in self.sessions for spec in session.outputs if not spec.open}
+        pairs = ((spec, seen.get(bound.by_name[spec.name][1], spec)) for spec in bound.specs)
+        specs = tuple(
+            dataclasses.replace(spec, datatype=other.datatype, shape=other.shape, open=False)
+            if spec.open and not other.open
+            else spec
+            for spec, other in pairs
+        )
+        return dataclasses.replace(bound, specs=specs)
+
+    @property
     def resettable(self) -> bool:
         """Whether the model keeps state inside itself from run to run."""
         return isinstance(self.sessions[0], ResettableSession)

@@ -4,7 +4,8 @@ The file holds a program in TorchScript's own language, which cannot call Python
 (``torch.save``) and read them (``torch.from_file``): a program is only run if all of its operators are among those that
 only compute (:mod:`~pocketserve.runtimes.torch_graphs`). A forward run releases the GIL.
 
-A file tells names and kinds of its inputs, but neither datatypes nor ranks of tensors; a manifest may.
+A file tells names and kinds of its inputs, but neither datatypes nor ranks of tensors; a manifest may. What it gives is
+described by what runs gave.
 """
 
 from __future__ import annotations
@@ -106,7 +107,9 @@ class ScriptSession:
             if (fault := input_fault(error, program.torch.jit.Error)) is not None:
                 raise fault from error
             raise RuntimeError(one_line(error, 400) + _age_of(self._path)) from error
-        return self._results.arrays(program.torch, result)
+        arrays = self._results.arrays(program.torch, result)
+        self.outputs = self._results.outputs  # a run may have told more of them
+        return arrays
 
     def close(self) -> None:
         """See :class:`~pocketserve.runtimes.base.Session`."""

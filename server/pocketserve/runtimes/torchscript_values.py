@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
@@ -13,7 +13,7 @@ from pocketserve.runtimes.torch_common import (
     match,
     to_torch,
 )
-from pocketserve.tensors import Array, TensorSpec
+from pocketserve.tensors import Array, TensorSpec, datatype_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class Results:
         found: specs that a run gave, by own name.
 
     Attributes:
-        outputs: what callers get.
+        outputs: what callers get; those that nothing describes as the runs so far gave them.
 
     Raises:
         ModelLoadError: nothing tells the names, or the manifest names others.
@@ -218,6 +218,8 @@ class Results:
             for name in names or ()
         }
         self.outputs = tuple(self._specs.values()) if names is not None else tuple(declared)
+        self._open = {name for name, spec in self._specs.items() if spec.open}
+        self._shapes: list[tuple[int, ...]] = []
 
     def arrays(self, torch: Any, result: Any) -> dict[str, Array]:
         """A result under the outputs' names.
@@ -228,10 +230,31 @@ class Results:
         leaves = dict(flatten(result))
         try:
             specs = self._specs or match(list(leaves), self._declared, "output")
-            return {spec.name: leaf_array(torch, leaves[name], spec.datatype) for name, spec in specs.items()}
+            arrays = {spec.name: leaf_array(torch, leaves[name], spec.datatype) for name, spec in specs.items()}
         except (KeyError, ModelLoadError):
             names = ", ".join(spec.name for spec in self.outputs)
             raise RuntimeError(f"the model returned {', '.join(leaves) or 'nothing'} instead of {names}") from None
+        if self._open and (shapes := [array.shape for array in arrays.values()]) != self._shapes:
+            self._shapes = shapes
+            self._learn(arrays)
+        return arrays
+
+    def _learn(self, arrays: Mapping[str, Array]) -> None:
+        """Describe what the file does not; sizes that differ from run to run, and the first one, are free."""
+        self.outputs = tuple(
+            self._seen(name, spec, arrays[spec.name]) if name in self._open else spec
+            for name, spec in zip(self._specs, self.outputs, strict=True)
+        )
+
+    def _seen(self, name: str, spec: TensorSpec, array: Array) -> TensorSpec:
+        seen = replace(spec, datatype=datatype_of(array.dtype), shape=(-1, *array.shape[1:])[: array.ndim], open=False)
+        if spec.open:
+            return seen
+        if (spec.datatype, len(spec.shape)) != (seen.datatype, array.ndim):  # another rank or type: nothing is sure
+            self._open.discard(name)
+            return self._specs[name]
+        sizes = (size if size == other else -1 for size, other in zip(spec.shape, seen.shape, strict=True))
+        return replace(spec, shape=tuple(sizes))
 
 
 def outline(kind: Any, value: Any = None) -> Any:
