@@ -553,7 +553,9 @@ class Service:
         found = known.get((name, version))
         if found is None:
             entry, of_it = self._resolve(name, version)
-            found = known[name, version] = entry, of_it, self.engine.statistics(entry.name, of_it.name)
+            found = entry, of_it, self.engine.statistics(entry.name, of_it.name)
+            if version in (None, of_it.name):  # other spellings, such as 0001, are without end
+                known[name, version] = found
         return found
 
     def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import tracemalloc
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from pocketserve.config import Config
 from pocketserve.security import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.app import create_app
+from pocketserve.transports.socket.requests import _read_target
 from pocketserve_wire import ApiError
 
 WORDS = "/v2 /v1 /models /a /stats /versions /b /ready /infer /health /live /predictions /repository /index /load "
@@ -48,6 +51,38 @@ def dispatched(method: str, path: str) -> tuple[object, ...]:
         return error.status, list(getattr(error, "allowed", ()))
     assert target.head == (method == "HEAD")
     return f"{target.route.name}_{target.route.method}", target.path
+
+
+def kept_of(calls: Callable[[int], object]) -> int:
+    """Bytes that are still held after 300 calls."""
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            calls(number)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_long_paths_are_not_kept():
+    """Neither those of strangers, over HTTP, nor targets on the socket."""
+    assert kept_of(lambda number: dispatch.match("GET", f"/v2/models/{'a' * 30_000}{number}")) < 500_000
+    assert kept_of(lambda number: dispatch.match("GET", f"{'/' * (30_000 + number)}v2")) < 500_000
+    assert kept_of(lambda number: _read_target(f"GET /v2/models/{'a' * 30_000}{number}".encode())) < 500_000
+    assert dispatch.match("GET", "/v2/models/a") is dispatch.match("GET", "/v2/models/a")
+
+
+def test_spellings_of_a_version_are_not_kept(tmp_path):
+    """1, 01, 001 and the like, and the digits of other scripts, are one version."""
+    models = tmp_path / "models"
+    (models / "petals" / "1").mkdir(parents=True)
+    shutil.copy(MODELS / "petals" / "petals.tflite", models / "petals" / "1")
+    service = Service(Config(models_dir=models, state_dir=tmp_path / "state"))
+    for spelling in (None, "1", "01", "0001", "\N{FULLWIDTH DIGIT ONE}", "\N{BENGALI DIGIT ZERO}1"):
+        assert service.status("petals", spelling).version == "1"
+        assert service.lane("petals", spelling) is None
+    assert set(service._known[1]) == {("petals", None), ("petals", "1")}
+    service.close()
 
 
 @given(words=st.lists(st.sampled_from(WORDS.split()), max_size=7), method=st.sampled_from(METHODS))

@@ -136,6 +136,14 @@ def item(name: str = "x") -> dict[str, Any]:
     return {"name": name, "datatype": "FP32", "shape": [1, 1], "data": [1]}
 
 
+@pytest.mark.parametrize("verb", ["register", "status"])
+def test_a_region_has_the_name_of_a_tensor(ask: Ask, verb: str) -> None:
+    """As perf_analyzer asks for them."""
+    method = "POST" if verb == "register" else "GET"
+    status, document = ask(method, f"/v2/systemsharedmemory/region/serving_default_x:0/{verb}", {})
+    assert (status, document["code"]) == (501, "NOT_IMPLEMENTED")
+
+
 def test_a_batch_that_the_file_fixes_to_one(ask: Ask) -> None:
     """Triton's image client wants the sizes of one picture, and classes for each of them."""
     status, config = ask("GET", "/v2/models/one/config")

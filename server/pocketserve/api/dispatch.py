@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 REMEMBERED = 256
 """Paths whose route is kept at hand: apps ask the same few again and again."""
 
+LONGEST_REMEMBERED = 512
+"""Characters of such a path: whoever makes up longer ones, perhaps without the token, must not fill the memory."""
+
 SMALL_DOCUMENT = 64 * 1024
 """Bytes of JSON or CSV that are read without counting what they take."""
 
@@ -70,7 +73,6 @@ def decode_path(raw: str) -> str:
     return unquote_to_bytes(raw).decode("utf-8", errors="replace")
 
 
-@lru_cache(REMEMBERED)
 def match(method: str, path: str) -> Target:
     """Find the route.
 
@@ -82,6 +84,10 @@ def match(method: str, path: str) -> Target:
         ApiError: NOT_FOUND.
         MethodNotAllowedError: the path is known, but not with this method.
     """
+    return _remembered(method, path) if len(path) <= LONGEST_REMEMBERED else _match(method, path)
+
+
+def _match(method: str, path: str) -> Target:
     path = f"/{path.lstrip('/')}"
     found = _candidates(path)
     if not found and path.endswith("/"):
@@ -94,6 +100,9 @@ def match(method: str, path: str) -> Target:
             return Target(route, values, head=method == "HEAD")
     allowed = {route.method for route, _ in found}
     raise MethodNotAllowedError(method, tuple(sorted(allowed | ({"HEAD"} if "GET" in allowed else set()))))
+
+
+_remembered = lru_cache(REMEMBERED)(_match)
 
 
 def _candidates(path: str) -> list[tuple[Route, dict[str, str]]]:
@@ -114,8 +123,8 @@ def _values(parts: list[Part], segments: list[str]) -> dict[str, str] | None:
                 return None
             continue
         value = segment.removesuffix(literal)
-        # A colon ends a segment, because TF Serving's verbs follow one.
-        if not value or ":" in value or not segment.endswith(literal):
+        # A colon ends a segment, because TF Serving's verbs follow one; regions have the names of tensors, x:0.
+        if not value or (":" in value and name != "region") or not segment.endswith(literal):
             return None
         values[name] = value
     return values

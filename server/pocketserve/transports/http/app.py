@@ -61,7 +61,7 @@ def _register_routes(app: Flask, service: Service) -> None:
     for route in ROUTES:
         blueprint = blueprints.setdefault(route.group, Blueprint(route.group, __name__))
         blueprint.add_url_rule(
-            route.pattern.replace("{", "<segment:").replace("}", ">"),
+            route.pattern.replace("{region}", "<region>").replace("{", "<segment:").replace("}", ">"),
             endpoint=f"{route.name}_{route.method}",
             view_func=_view(route, service),
             methods=[route.method],

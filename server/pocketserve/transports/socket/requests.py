@@ -34,11 +34,17 @@ RESPONSE: Final = int(FrameType.RESPONSE)
 Chunk = bytes | memoryview
 
 
-@lru_cache(dispatch.REMEMBERED)
 def _read_target(target: bytes) -> tuple[dispatch.Target, dict[str, str]]:
     """The route and the query parameters; both are shared between requests and must not be changed."""
+    return _remembered(target) if len(target) <= dispatch.LONGEST_REMEMBERED else _split(target)
+
+
+def _split(target: bytes) -> tuple[dispatch.Target, dict[str, str]]:
     method, path, query = dispatch.split_target(target)
     return dispatch.match(method, path), dispatch.parse_query(query)
+
+
+_remembered = lru_cache(dispatch.REMEMBERED)(_split)
 
 
 def handle(
