@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
+
+from pocketserve.api.tfserving import _to_values
+from pocketserve_wire import Tensor
 
 FLOWERS = [[5.1, 3.5, 1.4], [6.2, 2.9, 4.3]]
 
@@ -107,6 +111,18 @@ def test_floats_are_printed_in_the_shortest_form_that_reads_back(kit_server):
     assert printed[:4] == ["0.2", "-0.2", "6.0", "-6.0"]
     assert all("." in text or "e" in text for text in printed)
     assert all(len(text) <= len(str(value)) + 2 for text, value in zip(printed, expected, strict=True))
+
+
+def test_many_floats_take_little_more_than_their_list():
+    values = np.linspace(-1e6, 1e6, 400_000, dtype=np.float32)
+    tracemalloc.start()
+    try:
+        found = _to_values(Tensor("y", "FP32", (2, 200_000), memoryview(values.tobytes())))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 60 * values.size
+    assert (np.array(found, np.float32) == values.reshape(2, -1)).all() and repr(found[0][1]) == str(values[1])
 
 
 def test_what_is_not_finite_comes_back_as_a_token(kit_server):

@@ -25,6 +25,9 @@ from pocketserve_wire.tensor import from_json_values, invalid
 _DTYPES = {"BOOL": "DT_BOOL", "FP16": "DT_HALF", "BF16": "DT_BFLOAT16", "FP32": "DT_FLOAT", "FP64": "DT_DOUBLE",
            "BYTES": "DT_STRING"}  # fmt: skip
 _NOT_IN_JSON = ("FP16", "BF16", "UINT16")
+STEP = 1 << 14
+"""Numbers that are texts at a time, of 128 bytes each."""
+
 DEFAULT_SIGNATURE = "serving_default"
 INSTEAD = "which this server does not offer; ask with :predict, or for labels with POST /predictions/NAME"
 
@@ -266,7 +269,10 @@ def _shortest(array: Array, name: str) -> Any:
         texts[:] = [_encode_text(element, name) for element in array.reshape(-1).tolist()]
         return texts.reshape(array.shape).tolist()
     if array.dtype == np.float32:
-        return array.astype("U32").astype(np.float64).tolist()
+        exact, flat = np.empty(array.size), array.reshape(-1)
+        for start in range(0, array.size, STEP):
+            exact[start : start + STEP] = flat[start : start + STEP].astype("U32").astype(np.float64)
+        return exact.reshape(array.shape).tolist()
     return array.tolist()
 
 
