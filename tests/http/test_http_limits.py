@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gzip
 import random
+import tracemalloc
 import zlib
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from pocketserve.transports.http.compression import inflate
+from pocketserve_wire import ApiError, strict_json
 
 LIMIT = 4096
 NUMBERS = b"[5.1,3.5,1.4]"
@@ -71,6 +75,31 @@ def test_members_are_joined_wherever_they_end(size):
     body = random.Random(7).randbytes(400_000)
     packed = b"".join(gzip.compress(body[at : at + size]) for at in range(0, min(len(body), 64 * size), size))
     assert inflate(packed, "gzip", len(body)) == body[: 64 * size]
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """Bytes that are held at most during a call, which may fail."""
+    tracemalloc.start()
+    try:
+        with suppress(ApiError):
+            work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_inflated_body_is_held_once():
+    packed = gzip.compress(bytes(20_000_000), 1)
+    assert peak_of(lambda: inflate(packed, "gzip", 20_000_000)) < 25_000_000
+
+
+@pytest.mark.parametrize(
+    "text", [" " * 10**6 + "{}", f'{{"id":"{"a" * 10**6}\N{GRINNING FACE}"}}', f'["{"é" * 10**6}"]']
+)
+def test_what_a_document_takes_is_known_before_it_is_read(text):
+    """Python's texts have four bytes for each character where one is far off."""
+    body = text.encode()
+    assert peak_of(lambda: strict_json.loads(memoryview(body))) + len(body) <= strict_json.parsed_bytes(body)
 
 
 def test_a_bomb_of_the_default_limit_is_refused(server, refused):

@@ -155,6 +155,18 @@ def test_long_csv_is_counted_before_it_is_split(monkeypatch: pytest.MonkeyPatch)
             rows(body)
 
 
+@pytest.mark.parametrize("sign", [" ", '"', "1"])
+def test_a_long_line_of_csv_takes_little(sign: str) -> None:
+    body = sign.encode() * 10**6
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiError):
+            rows(body)
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("case", BAD_ROWS)
 def test_rows_that_are_refused(case: str) -> None:
     """Wrong counts, names and types are refused with the row and the feature."""

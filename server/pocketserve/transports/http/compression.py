@@ -14,12 +14,13 @@ from pocketserve_wire import ApiError, ErrorCode
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _LEVEL = 1
 _STEP = 64 * 1024
+_ROOM = 1024 * 1024
 
 MAX_MEMBERS = 64
 """Members of one gzip body: each costs time, also one that holds nothing."""
 
 
-def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | memoryview:
+def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | bytearray | memoryview:
     """Undo a request's Content-Encoding.
 
     Args:
@@ -46,24 +47,25 @@ def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | memo
         raise ApiError(ErrorCode.INVALID_REQUEST, f"the {coding} body is damaged: {error}") from None
 
 
-def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytes:
-    parts: list[bytes] = []
-    rest, left = memoryview(body), limit
+def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytearray:
+    inflated, rest = bytearray(), memoryview(body)
     # A gzip file may have several members.
     for _ in range(MAX_MEMBERS if wbits == _GZIP_WBITS else 1):
         decoder = zlib.decompressobj(wbits)
-        while rest and not decoder.eof:
+        while not decoder.eof:
             step = rest[:_STEP]  # zlib copies what it is given beyond a member's end
-            part = decoder.decompress(step, left + 1)
-            left -= len(part)
-            if left < 0:
+            part = decoder.decompress(step, min(_ROOM, limit - len(inflated) + 1))
+            inflated += part
+            if len(inflated) > limit:
                 raise ApiError(ErrorCode.BODY_TOO_LARGE, f"the inflated body exceeds {limit} bytes (max_body_bytes)")
-            parts.append(part)
-            rest = rest[len(step) - len(decoder.unused_data) :]
+            taken = len(step) - len(decoder.unconsumed_tail) - len(decoder.unused_data)
+            rest = rest[taken:]
+            if not (part or taken):
+                break
         if not decoder.eof:
             raise zlib.error("it ends too early")
         if not rest:
-            return b"".join(parts)
+            return inflated
     raise zlib.error(f"bytes follow its end, or it has more than {MAX_MEMBERS} members")
 
 

@@ -59,13 +59,13 @@ def read_request(
     Raises:
         ApiError: a fault of the encoding, the query or the JSON length, looked for in this order.
     """
-    body = compression.inflate(body, encoding, max_inflated)
+    whole = memoryview(compression.inflate(body, encoding, max_inflated))
     return ApiRequest(
         path=path,
         query=dispatch.parse_query(query.decode(errors="replace")),
-        body=memoryview(body),
+        body=whole,
         # Only there: tritonclient leaves the header in its caller's dict, which then comes with every later call.
-        json_length=parse_json_length(json_length if route.answer == "infer" else None, len(body)),
+        json_length=parse_json_length(json_length if route.answer == "infer" else None, len(whole)),
         content_type=content_type,
     )
 
