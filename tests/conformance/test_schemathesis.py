@@ -17,7 +17,7 @@ pytestmark = pytest.mark.conformance
 CONFIG = """
 seed = 7
 workers = 1
-request-timeout = 60.0
+request-timeout = 900.0
 continue-on-failure = true
 warnings = false
 
@@ -37,13 +37,15 @@ versions = { values = ["tflite", "tflite-int8", "0"] }
 "path.version" = { dictionary = "versions", probability = 0.8 }
 
 [checks]
+# No time is asserted: on a busy machine, the first load of a framework takes what it takes.
+max_response_time = 900.0
 # 501: configurations over the network. 503: models that were unloaded or have no runtime. 504: a timeout of nothing.
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 501, 503, 504]
 """
 
 
 def test_schemathesis(new_server: StartServer, tmp_path: Path) -> None:
-    server = new_server(MODELS, "--log-level", "error")
+    server = new_server(MODELS, "--log-level", "error", "--request-timeout", "600", "--trial-timeout", "600")
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
     command = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config), "run"]
@@ -52,7 +54,7 @@ def test_schemathesis(new_server: StartServer, tmp_path: Path) -> None:
     command += ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
     command += ["--phases", "examples,coverage,fuzzing,stateful"]
     environment = {**os.environ, "NO_PROXY": "*", "no_proxy": "*", "PYTHONUTF8": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=600)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=1800)
     report = done.stdout.decode(errors="replace")
     assert done.returncode == 0, report + done.stderr.decode(errors="replace")
     operations = {(route.method, route.pattern.rstrip("/")) for route in ROUTES}  # it takes /v2 and /v2/ for one
