@@ -103,12 +103,14 @@ def serve(packages: list[str], arguments: list[str]) -> int:
         fork_trials(theirs)
         os._exit(0)
     theirs.close()
-    assert ours.recv(8), "a package cannot be imported"
-    started = process._started
+    started, ready = process._started, False
 
     def start(command: list[str], **options: Any) -> Any:
+        nonlocal ready
         if SANDBOX not in command:
             return started(command, **options)
+        ready = ready or bool(ours.recv(8))
+        assert ready, "a package cannot be imported"
         return Trial(ours, command, options["cwd"], options["env"])
 
     process._started = start

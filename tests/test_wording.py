@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pocketserve.wording import counted, did_you_mean, listed, near
+from pocketserve.wording import counted, did_you_mean, excerpt, listed, near
 
 
 def test_one_is_not_told_as_several() -> None:
@@ -16,6 +16,16 @@ def test_names_are_listed_up_to_a_number() -> None:
     assert listed(["a", "b"], 2) == "'a', 'b'"
     assert listed(iter("abc"), 2) == "'a', 'b' and 1 more"
     assert len(listed(["x" * 1000], 2)) == 130
+
+
+def test_what_others_say_is_cut_between_words() -> None:
+    """On one line; only what is whole loses its full stop."""
+    assert excerpt("one\n  two three. ") == "one two three"
+    assert excerpt("unknown type:") == "unknown type"
+    assert excerpt("one two three", 9) == excerpt("one two three", 7) == "one two …"
+    assert excerpt("x" * 20, 5) == "xxxxx …"
+    assert excerpt("one " + "x" * 99, 50) == "one " + "x" * 46 + " …"
+    assert excerpt("") == ""
 
 
 def test_what_a_mistake_may_have_meant() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+MAX_WORD = 40
+"""Letters; a longer one is cut."""
+
 
 def counted(number: int, one: str, many: str = "") -> str:
     """A number with its noun: ``1 process``, ``2,000 processes``; ``many`` is ``one`` with an s unless given."""
@@ -15,6 +18,15 @@ def listed(names: Iterable[str], most: int) -> str:
     known = list(names)
     shown = ", ".join(repr(name[:128]) for name in known[:most])
     return f"{shown} and {len(known) - most:,} more" if len(known) > most else shown
+
+
+def excerpt(text: object, most: int = 300) -> str:
+    """What another program says, as a part of a sentence: on one line, cut between words, without its full stop."""
+    line = " ".join(str(text).split())
+    if len(line) <= most:
+        return line.rstrip(".: ")
+    head, _, word = line[: most + 1].rpartition(" ")
+    return f"{head if head and len(word) < MAX_WORD else line[:most]} …"
 
 
 def near(asked: str, known: Iterable[str], cutoff: float = 0.7) -> list[str]:

@@ -161,7 +161,7 @@ def test_what_harms_its_loader_is_kept_away(
     quarantine = Quarantine(tmp_path / "state", TrialLimits(timeout=limit_s, memory=400 << 20))
     version = entry(tmp_path / "models")
     for _ in range(2):
-        with pytest.raises(ModelLoadError, match=f"in quarantine: {reason}; .*inspect --release"):
+        with pytest.raises(ModelLoadError, match=f"in quarantine: {reason}; `pocketserve inspect --release m`"):
             check(quarantine, version)
     assert quarantine.known_reason(*version) is not None
     again = Quarantine(tmp_path / "state", TrialLimits(memory=400 << 20))

@@ -15,7 +15,7 @@ import pytest
 from conftest import MODELS
 from pocketserve.repository.files import content_digest, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
-from pocketserve.repository.snapshots import FOLDER, SnapshotStore
+from pocketserve.repository.snapshots import FOLDER, SnapshotStore, with_own_paths
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -122,6 +122,17 @@ def test_a_link_out_of_the_folder_is_refused(store: SnapshotStore, tmp_path: Pat
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ModelLoadError, match=r"m\.tflite is a link that leaves its folder; copy the file into it"):
         store.take(version, entry.folder)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_errors_name_the_owners_file(tmp_path: Path, room: bool) -> None:
+    """Frameworks name what they opened, which is the copy; nobody knows that, and it is gone."""
+    entry = scan(MODELS)["digits"]
+    for name in ("tflite", "savedmodel"):
+        version = entry.versions[name]
+        taken = SnapshotStore(tmp_path / "state" if room else None).take(version, entry.folder)
+        assert with_own_paths(f"Cannot open '{taken.path}': no", version) == f"Cannot open '{version.path}': no"
+        taken.close()
 
 
 def test_what_cannot_be_read_is_named(store: SnapshotStore, tmp_path: Path) -> None:

@@ -328,6 +328,7 @@ def test_options_of_another_keras_are_named(models: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(("old", "new", "words"), [
     ('"name": "scores"', '"name": "scores", "groups": 1', "does not know (Dense: {'groups': 1})"),
     ('"class_name": "Dense"', '"class_name": "TFOpLambda"', "operators outside of layers (TFOpLambda)"),
+    ('"batch_shape": [null, ', '"batch_shape": [null, -', "Keras cannot load m.h5"),  # "negative ... not allowed"
 ])  # fmt: skip
 def test_load_problems_of_old_files(keras: Any, models: Path, tmp_path: Path, old: str, new: str, words: str) -> None:
     h5py = pytest.importorskip("h5py")

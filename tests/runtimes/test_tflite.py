@@ -18,6 +18,7 @@ from conftest import StartServer
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession, RuntimeMissingError
 from pocketserve.runtimes.flatbuffer import Buffer
 from pocketserve.runtimes.tflite import RUNTIME, TfliteRuntime, TfliteSession
+from pocketserve.runtimes.tflite_errors import explained
 from pocketserve.runtimes.tflite_open import PACKAGES, Package
 from pocketserve.tensors import Quantization, TensorSpec, dequantize, quantize
 from pocketserve_client import Client
@@ -395,6 +396,13 @@ def test_models_that_need_more_are_explained(name: str, text: str):
     with pytest.raises(ModelLoadError, match=text) as caught:
         opened(name)
     assert "\n" not in str(caught.value)
+
+
+def test_each_sentence_of_tflite_is_told_once():
+    once = "tflite/kernels/pad.cc:165 columns != 2 (4 != 2)Node number 5 (PAD) failed to prepare."
+    text = f"{once}Failed to apply the default TensorFlow Lite delegate indexed at 0.{once}"
+    told = explained("m.tflite", "tflite 2", text)
+    assert "(tflite/kernels/pad.cc:165 columns != 2 (4 != 2); Node number 5 (PAD) failed to prepare)" in told
 
 
 @pytest.mark.parametrize("content", [b"", b"TFL3", b"PK\x03\x04" + bytes(100), b"\x1c\0\0\0TFL2" + bytes(100)])

@@ -570,6 +570,11 @@ def test_what_is_not_supported_is_not_called_damaged():
     assert "which may be damaged" in str(torch_common.load_error("a.ts", "torch", error))
 
 
+def test_what_pytorch_says_to_its_makers_is_left_out():
+    error = RuntimeError("'C (of Python compilation unit at: 0x55aa)' has no 'x', please report a bug to PyTorch.")
+    assert torch_common.one_line(error) == "'C' has no 'x'"
+
+
 def test_complex_results_are_refused(save: Save):
     with pytest.raises(ModelLoadError, match="no datatype for complex64"):
         opened(save(Complex()), (TensorSpec("x", "FP32", (2,)),))

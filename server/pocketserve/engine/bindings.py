@@ -45,7 +45,7 @@ def bind(actual: Sequence[TensorSpec], declared: Sequence[TensorSpec], what: str
     for position, spec in enumerate(declared):
         mine = _find(actual, spec, position, len(declared))
         if mine is None or mine.name in renamed:
-            names = ", ".join(repr(known.name) for known in actual)
+            names = ", ".join(repr(known.name) for known in actual) or "none"
             raise ModelLoadError(f"the manifest declares {what} {spec.name!r}, but the model has {names}")
         renamed[mine.name] = _merge(mine, spec, what)
     specs = tuple(renamed.get(spec.name, spec) for spec in actual)

@@ -12,7 +12,7 @@ from pocketserve.engine.setup import set_up
 from pocketserve.quarantine.quarantine import Quarantine
 from pocketserve.repository.files import Stamp, check_digest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.snapshots import Snapshot, SnapshotStore
+from pocketserve.repository.snapshots import Snapshot, SnapshotStore, with_own_paths
 from pocketserve.runtimes.base import (
     ModelLoadError,
     ModelSource,
@@ -264,4 +264,4 @@ def _check_options(version: VersionEntry, known: frozenset[str]) -> None:
 
 
 def _failed(entry: ModelEntry, version: VersionEntry, reason: str) -> str:
-    return f"failed to load {entry.name!r} version {version.name!r}: {reason}"
+    return f"failed to load {entry.name!r} version {version.name!r}: {with_own_paths(reason, version)}"

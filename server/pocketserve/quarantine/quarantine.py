@@ -38,8 +38,6 @@ Found = TypeVar("Found")
 MORE = 1.5
 """How many times the memory of a trial that took too much of it makes another one worth it."""
 
-RELEASE_HINT = "`pocketserve inspect --release NAME` tries it again"
-
 
 @dataclass(frozen=True, slots=True)
 class TrialLimits:
@@ -101,7 +99,7 @@ class Quarantine:
         key = self.key(entry, version, content, source.sides)
         verdict = self._verdict(key) or self._try(key, entry, version, content, source, deadline)
         if not verdict.ok:
-            raise ModelLoadError(_in_quarantine(verdict))
+            raise ModelLoadError(_in_quarantine(entry, verdict))
 
     def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
         """Why a version is in quarantine, if that is known without reading its files; else None."""
@@ -113,7 +111,8 @@ class Quarantine:
         except (ModelLoadError, OSError):
             return None  # loading it says why
         return next(
-            (_in_quarantine(verdict) for verdict in verdicts if verdict.seen == seen and self._stands(verdict)), None
+            (_in_quarantine(entry, verdict) for verdict in verdicts if verdict.seen == seen and self._stands(verdict)),
+            None,
         )
 
     def release(self, entry: ModelEntry, version: VersionEntry) -> bool:
@@ -234,5 +233,5 @@ def _seen(entry: ModelEntry, version: VersionEntry) -> str:
     return hashlib.sha256(told.encode(errors="surrogateescape")).hexdigest()
 
 
-def _in_quarantine(verdict: Verdict) -> str:
-    return f"in quarantine: {verdict.reason}; {RELEASE_HINT}"
+def _in_quarantine(entry: ModelEntry, verdict: Verdict) -> str:
+    return f"in quarantine: {verdict.reason}; `pocketserve inspect --release {entry.name}` tries it again"

@@ -36,6 +36,7 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissin
 from pocketserve.runtimes.registry import Kind, runtime_for
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tensors import Array, to_tensor, zeros
+from pocketserve.wording import excerpt
 
 if TYPE_CHECKING:
     from pocketserve.quarantine.sandbox import Confinement
@@ -130,7 +131,7 @@ def _refused(error: Exception) -> dict[str, str]:
         outcome = "missing" if isinstance(error, RuntimeMissingError) else "refused"
         return {"outcome": outcome, "reason": str(error), "runtime": ""}
     # Frameworks raise anything on a bad file.
-    return {"outcome": "refused", "reason": f"{type(error).__name__}: {str(error).strip()[:500]}", "runtime": ""}
+    return {"outcome": "refused", "reason": f"{type(error).__name__}: {excerpt(error, 500)}", "runtime": ""}
 
 
 def _run(session: Session, made: Setup) -> tuple[str, str]:

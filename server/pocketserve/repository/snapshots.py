@@ -13,6 +13,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve_wire import ApiError, ErrorCode
 
+_PREFIX = "pocketserve-snapshot-"
 FOLDER = "snapshots"
 ATTEMPTS = 3
 """Copies that are made of files which somebody writes to meanwhile."""
@@ -129,8 +131,13 @@ class SnapshotStore:
             return _Place(self._folder)
 
 
+def with_own_paths(text: str, version: VersionEntry) -> str:
+    """A framework's words with the paths of the owner's files in place of those of the private copy."""
+    return re.sub(rf"/\S*?/({FOLDER}/|{_PREFIX})[0-9a-f]{{16}}(?=/)", lambda _: str(base_of(version).parent), text)
+
+
 def _temporary() -> _Place:
-    return _Place(_temporary_folder(), "pocketserve-snapshot-")
+    return _Place(_temporary_folder(), _PREFIX)
 
 
 def _temporary_folder() -> Path:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.tensors import Array, TensorSpec
+from pocketserve.wording import excerpt
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from .keras_config import check_config
@@ -225,13 +226,17 @@ _UNKNOWN_CLASS = re.compile(
 _UNKNOWN_OPTION = re.compile(
     r"[Uu]nrecognized keyword arguments? passed to (\w+): (\{.*?\})|unexpected keyword argument '(\w+)'"
 )
-_UNSAFE = re.compile(r"safe_mode|[Uu]nsafe|arbitrary code|potential risk|[Nn]ot allowed|disallowed|ExternalLink")
+_UNSAFE = re.compile(
+    r"safe_mode|[Uu]nsafe|arbitrary code|potential risk|Not allowed|is not allowed|disallowed|ExternalLink"
+)
 _OLD_CLASSES = frozenset({"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceProperty", "ModuleWrapper"})
 
 
 def _innermost(error: Exception) -> str:
     """What went wrong, without the configurations of all layers around it that Keras prints too."""
     text = str(error).rpartition("Exception encountered:")[2].partition("Full object config:")[0]
+    if isinstance(error, KeyError):
+        text = f"KeyError: {text}"
     return one_line(ValueError(text.strip() or type(error).__name__), 1000)
 
 
@@ -245,7 +250,7 @@ def _explain(name: str, title: str, saved_by: str, text: str) -> str:
         )
     if _UNSAFE.search(text):
         reason = text[max(text.find("Not allowed"), 0) :].partition(" List of objects")[0]
-        return f"{name} is not loaded because it is unsafe: {reason[:300]}"
+        return f"{name} is not loaded because it is unsafe: {excerpt(reason)}"
     if unknown := _UNKNOWN_CLASS.search(text):
         return _explain_unknown(name, unknown[1], origin)
     if option := _UNKNOWN_OPTION.search(text):
@@ -259,8 +264,8 @@ def _explain(name: str, title: str, saved_by: str, text: str) -> str:
     if re.search(
         r"truncated file|file signature not found|[Uu]nable to (?:synchronously )?open|bad object header", text
     ):
-        return f"{name} is damaged or cut short ({text[:200]}); copy or save the file again"
-    return f"Keras cannot load {name}{origin}: {text[:300]}"
+        return f"{name} is damaged or cut short ({excerpt(text, 200)}); copy or save the file again"
+    return f"Keras cannot load {name}{origin}: {excerpt(text)}; copy it again, or save it again with this Keras"
 
 
 def _explain_unknown(name: str, what: str, origin: str) -> str:

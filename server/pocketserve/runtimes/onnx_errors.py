@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pocketserve.wording import excerpt
+
 _NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .* failed:|/\S+:\d+ .*?\) (?=[A-Z])|Please fix either .*"
 )
@@ -90,7 +92,7 @@ def foreign_words(domain: str, kind: str, framework: str) -> str:
 def cleaned(text: str, most: int) -> str:
     """ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
     line = _CHECK.sub("", _STEP.sub(r"\1: ", " ".join(text[:_MOST_READ].split())))
-    return _NOISE.sub("", line)[:most].strip().rstrip(".")
+    return excerpt(_NOISE.sub("", line), most)
 
 
 def is_about_sizes(text: str) -> bool:

@@ -46,7 +46,9 @@ def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
     try:
         header = strict_json.loads_object(mapped[8 : 8 + header_size])
     except ApiError as error:
-        raise _fault(path, str(error)) from None
+        # It tells of a request, which this is not.
+        reason = str(error).removeprefix("failed to parse the request JSON: ").replace("the body", "it")
+        raise _fault(path, f"its header is no JSON: {reason}; copy the file again") from None
     data = memoryview(mapped)[8 + header_size :]
     header.pop("__metadata__", None)
     tensors = {name: _tensor(path, name, entry, data) for name, entry in header.items()}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.tensors import Array, TensorSpec, datatype_of
+from pocketserve.wording import excerpt
 
 from .base import ModelLoadError
 
@@ -74,5 +75,5 @@ def _complaint(error: BaseException) -> str:
 
 def one_line(error: BaseException | None, limit: int = 300) -> str:
     """An error's text as part of a sentence."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return (text if len(text) <= limit else f"{text[:limit]}…").rstrip(". ")
+    text = f"KeyError: {error}" if isinstance(error, KeyError) else error
+    return excerpt(text, limit) or type(error).__name__

@@ -31,6 +31,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pocketserve.wording import excerpt
+
 from .base import TRIAL_VARIABLE, RuntimeMissingError
 from .tfjs_packages import NO_NODE, find_modules
 
@@ -61,7 +63,7 @@ class EndedError(WorkerError):
 
 def sentence(text: Any) -> str:
     """An error of the process as part of a sentence: one line, 400 characters at most, without a full stop."""
-    return " ".join(str(text).split())[:400].rstrip(". ")
+    return excerpt(text, 400)
 
 
 class Worker:
@@ -216,7 +218,7 @@ class _Child:
     def said(self) -> str:
         """The last line that it wrote to stderr, as the end of a sentence."""
         lines = self._complaints.decode("utf-8", errors="replace").strip().splitlines()
-        return f" ({sentence(lines[-1])[:200]})" if lines else ""
+        return f" ({excerpt(lines[-1], 200)})" if lines else ""
 
     def exchange(
         self, header: Mapping[str, Any], payload: Sequence[memoryview], deadline: float

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.trust.reading import not_trusted, private_copy
+from pocketserve.wording import excerpt
 from pocketserve_wire.records import dataclass
 
 from .base import ModelLoadError, ModelSource
@@ -150,7 +151,7 @@ def library_digest(name: str) -> str:
 
 def one_line(reason: object) -> str:
     """What an error says, short enough for a sentence."""
-    return " ".join(str(reason).split())[:200].rstrip(". ") or "no reason given"
+    return excerpt(reason, 200) or "no reason given"
 
 
 Node = tuple[int, tuple[int, ...], tuple[int, ...]]

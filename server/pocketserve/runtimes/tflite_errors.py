@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import traceback
 
+from pocketserve.wording import excerpt
+
 from .tflite_delegates import DelegateError, one_line
 
 # Compiled when they are needed: most models are loaded without an error.
 _SELECT_OP = r"Select TensorFlow op|\bFlex[A-Z]"
+_JOINT = r"(?<=[\w.?)])(?=Node number \d|Failed to apply the default |Registration failed|Tensor \d|tflite/\w)"
 _CUSTOM_OP = r"unresolved custom op: ?([\w:.-]*\w)?"
 _NEW_OP = r"Didn't find op for builtin opcode '(\w+)'(?: version '(\d+)')?"
 _ODD_TYPE = r"expected type (\w+)|[Uu]nsupported data type (\d+)|Invalid data-type"
@@ -48,11 +51,20 @@ def explained(name: str, framework: str, text: str) -> str:
             f"{name} has a tensor of a type{_named(odd[1] or odd[2])} that {framework} cannot exchange; "
             "convert the model with inputs and outputs of another type"
         )
-    reason = " ".join(text.split())[:200].rstrip(". ") or "no reason given"
+    reason = excerpt(_parted(text), 200) or "no reason given"
     return (
         f"{framework} cannot load {name} ({reason}): it is damaged, or needs what this version does not have; copy or "
         "convert the file again, or install a newer package"
     )
+
+
+def _parted(text: str) -> str:
+    """TFLite's sentences, each once: it puts them together without a space, and again those of a second try.
+
+    That its own delegate was not applied is a consequence, not a reason.
+    """
+    parts = [part.strip(" .\n") for part in re.split(_JOINT, text)]
+    return "; ".join(part for part in dict.fromkeys(parts) if not part.startswith("Failed to apply the default "))
 
 
 def _named(what: str | None) -> str:

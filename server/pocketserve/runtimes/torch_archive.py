@@ -18,6 +18,7 @@ from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.torch_operators import CLASSES, NATIVE
+from pocketserve.wording import excerpt
 
 MAX_TEXT_BYTES = 64 * 1024 * 1024
 """One source file or pickle of an archive; the largest known ones have a few megabytes."""
@@ -128,8 +129,7 @@ class Archive:
         except PickleError as error:
             raise ModelLoadError(f"{self._path.name} is not loaded: {error}") from error
         except Exception as error:  # pickle raises almost anything on a damaged file
-            text = " ".join(str(error).split())[:200]
-            raise ModelLoadError(f"{self._path.name} is damaged ({text}); copy it again") from error
+            raise ModelLoadError(f"{self._path.name} is damaged ({excerpt(error, 200)}); copy it again") from error
 
     def _record_bytes(self, name: str, key: str) -> int:
         """The bytes behind a storage. Bytecode has them in one folder or the other by version: the smaller counts."""

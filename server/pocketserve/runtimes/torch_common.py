@@ -14,7 +14,7 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
 from pocketserve.runtimes.privacy import keep_private
 from pocketserve.tensors import Array, TensorSpec
-from pocketserve.wording import counted
+from pocketserve.wording import counted, excerpt
 from pocketserve_wire import DATATYPES
 
 MINIMUM_TORCH = (2, 10)
@@ -299,9 +299,12 @@ def one_line(error: BaseException, most: int = 300) -> str:
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
     # TorchScript tells the reason last, the lite interpreter first.
     text = lines[-1] if "TorchScript interpreter" in lines[0] else lines[0]
-    return re.sub(r"^(builtins\.)?\w*(Error|Exception): ", "", " ".join(text.split()))[:most].rstrip(". ")
+    return excerpt(_NOISE.sub("", text), most)
 
 
+_NOISE = re.compile(
+    r"^(builtins\.)?\w*(Error|Exception): | \(of Python compilation unit at: \w+\)|, please report a bug to PyTorch"
+)
 _FOREIGN_OPERATOR = re.compile(r"Unknown builtin op: (\w+::\w+)")
 
 

@@ -28,7 +28,7 @@ from pocketserve.runtimes.torch_common import (
 from pocketserve.runtimes.torch_weights import fill, unfilled
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.modules import modules_beside, run_file
-from pocketserve.wording import counted
+from pocketserve.wording import counted, excerpt
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class TorchSession:
         except Exception as error:
             shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in self.inputs)
             raise ModelLoadError(
-                f"a first run on zeros ({shapes}) failed: {_in_one_line(error)[:300]}; check [[inputs]] in model.toml"
+                f"a first run on zeros ({shapes}) failed: {_told(error)}; check [[inputs]] in model.toml"
             ) from error
         names = _output_names(result, [spec.name for spec in found], [spec.name for spec in declared])
         self._own_names = {name: spec.name for name, spec in zip(names, found, strict=True)}
@@ -180,10 +180,14 @@ def _build(torch: Any, source: ModelSource) -> Any:
     try:
         module = function(**arguments)
     except Exception as error:
-        raise ModelLoadError(f"{name}() in {source.path.name} failed: {_in_one_line(error)[:400]}") from error
+        raise ModelLoadError(f"{name}() in {source.path.name} failed: {_told(error)}") from error
     if not isinstance(module, torch.nn.Module):
         raise ModelLoadError(f"{name}() in {source.path.name} returned {type(module).__name__}, not an nn.Module")
     return module
+
+
+def _told(error: Exception) -> str:
+    return excerpt(f"{type(error).__name__}: {error}", 400)
 
 
 def _output_names(result: Any, own: list[str], declared: list[str]) -> list[str]:
@@ -211,10 +215,6 @@ def _check_declared(declared: Sequence[TensorSpec], found: Sequence[TensorSpec])
                 f"model.toml declares output {spec.name!r} as {spec.datatype} {list(spec.shape)}, but the module "
                 f"returns {result.datatype} {list(result.shape)} for one row of zeros"
             )
-
-
-def _in_one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 RUNTIME = TorchRuntime()

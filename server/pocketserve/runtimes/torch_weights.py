@@ -19,6 +19,7 @@ from typing import Any
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.placeholders import placeholder
 from pocketserve.runtimes.safetensors import read_safetensors
+from pocketserve.wording import excerpt
 
 _USUAL = ("state_dict", "model_state_dict", "model")
 """What checkpoints call the weights by custom, where they hold several dictionaries that would fit."""
@@ -87,7 +88,7 @@ def fill(torch: Any, module: Any, source: ModelSource) -> None:
     try:
         missing, unexpected = module.load_state_dict(_without(state, mapped), strict=False)
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise ModelLoadError(f"{name} does not fit the module: {' '.join(str(error).split())[:400]}") from None
+        raise ModelLoadError(f"{name} does not fit the module: {excerpt(error, 400)}") from None
     # Weights that are used in two places are often saved under one of the two names.
     missing = [key for key in missing if key not in mapped]
     filled = {id(tensor) for key, tensor in own.items() if key not in missing}
@@ -243,7 +244,7 @@ def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     if found := _FOREIGN.search(text):
         return f"it holds {found[1]}, which is code, besides tensors"
-    return text[:300]
+    return excerpt(text)
 
 
 def _is_zip(path: Path) -> bool:
