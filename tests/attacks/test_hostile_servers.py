@@ -256,3 +256,15 @@ def test_a_foreign_answer_is_one_sentence(words, status, capsys):
         said = capsys.readouterr()
         assert code == 1 and said.err.count("\n") == 1, (body, said)
         assert "Error:" not in said.err and "pocketserve: " in said.err, (body, said)
+
+
+def test_a_pairing_that_stays_open_is_not_waited_for(capsys):
+    """Until the year 3000, say: the command would ask, and be told at once that it is open, for as long."""
+    said = [{"code": "1234567890", "remaining_s": 1e300, "state": "open"}] * 20 + [{"state": "expired"}] * 20
+    answers = (
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        for body in map(dumps, said)
+    )
+    with Peer(lambda: [next(answers)]) as peer:
+        assert main(["pair", "--url", f"http://127.0.0.1:{peer.port}"]) == 1
+    assert "not one of a pocketserve server" in capsys.readouterr().err

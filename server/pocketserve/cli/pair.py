@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pocketserve_client import Client
 
 WAIT_MS = 2_000
+MAX_OPEN_S = 3600.0
+"""Of an answer that is believed: who answers may be anybody, and is not waited for without end."""
 _ENDS = {
     "refused": "too many attempts: another app may have interfered or be guessing; nothing was handed over",
     "expired": "the code has expired; run `pocketserve pair` again when the app asks for it",
@@ -39,13 +41,12 @@ def run(options: argparse.Namespace) -> int:
     with connect(options) as client, reading_answers():
         opened = client.open_pairing()
         try:
-            code = printable(str(opened["code"]))
+            code, remaining_s = printable(str(opened["code"])), float(opened["remaining_s"])
+            if not 0 < remaining_s <= MAX_OPEN_S:
+                raise ValueError("remaining_s is no time that pairing is open for")
             print(f"Type this code in the app:  {code[:3]} {code[3:6]} {code[6:]}", flush=True)
-            print(
-                f"It is good for {counted(round(opened['remaining_s']), 'second')} and one app. Ctrl-C closes it.",
-                flush=True,
-            )
-            state = _wait(client, float(opened["remaining_s"]))
+            print(f"It is good for {counted(round(remaining_s), 'second')} and one app. Ctrl-C closes it.", flush=True)
+            state = _wait(client, remaining_s)
         except BaseException:
             with contextlib.suppress(PocketserveError):
                 client.close_pairing()
