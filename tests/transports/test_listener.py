@@ -87,3 +87,11 @@ def test_connections_leave_room_for_other_files(files: int, allowed: int, caplog
     assert [record.getMessage().split(":")[0] for record in caplog.records] == (
         [] if allowed == 512 else [f"max_connections is {allowed}, not 512"]
     )
+
+
+def test_nobody_else_can_take_a_port_that_is_ours() -> None:
+    """One that was only bound could be bound again, with SO_REUSEADDR, and listened to by another app."""
+    with bind("127.0.0.1", 0, "--http-port") as ours, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(ours.getsockname())

@@ -15,6 +15,9 @@ LOOK_EVERY_S: Final = 0.1
 RESERVED: Final = 64
 """Open files for all but lasting connections: models, trials, listeners, and connections that come or go."""
 
+BACKLOG: Final = 64
+"""Connections that wait to be accepted, where a transport does not say more."""
+
 log = logging.getLogger(__name__)
 
 
@@ -31,7 +34,9 @@ class PortTakenError(Exception):
 
 
 def bind(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
-    """A bound TCP socket that does not block and does not listen yet.
+    """Return a TCP socket that listens, and does not block.
+
+    It listens at once: with SO_REUSEADDR another app could take a port that is only bound, and listen there itself.
 
     Args:
         port: 0 takes any free one.
@@ -86,6 +91,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

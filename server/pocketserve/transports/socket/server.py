@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 STRANGERS: Final = 8
 """Connections in the handshake; the oldest gives way to one more."""
 
-BACKLOG: Final = 64
 ACCEPT_AGAIN_S: Final = 1.0
 """How long no connection is taken after the system had no descriptor left for one."""
 
@@ -106,7 +105,6 @@ class SocketServer:
 
     def start(self) -> None:
         """Accept connections from now on."""
-        self._listener.listen(BACKLOG)
         self.watcher.add(self._listener.fileno(), self)
         self.watcher.arm(self._listener.fileno())
         self._thread.start()
