@@ -138,12 +138,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 class SlowLabels:
-    """The digits model's label file as a named pipe."""
+    """The digits model's labels, which come from a named pipe."""
 
     def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
-        self._path = folder / "digits" / "labels.txt"
-        self._path.unlink()
-        os.mkfifo(self._path)
+        self._path = waiting_labels.make_pipe(folder / "digits" / "labels.txt")
         self._opening = pool.submit(self._path.open, "wb")
 
     def await_reader(self) -> None:

@@ -82,9 +82,7 @@ class SlowRequest:
     """A request that is under way from :meth:`begin` to :meth:`finish`."""
 
     def __init__(self, models: Path, pool: ThreadPoolExecutor, model: str = "digits") -> None:
-        self._path, self._pool = models / model / "labels.txt", pool
-        self._path.unlink()
-        os.mkfifo(self._path)
+        self._path, self._pool = waiting_labels.make_pipe(models / model / "labels.txt"), pool
         self._opening = pool.submit(self._path.open, "w")
 
     def begin(self, server) -> Future[requests.Response]:

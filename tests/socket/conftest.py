@@ -54,9 +54,7 @@ class Slow:
     body = f"[{','.join(['0'] * 64)}]".encode()
 
     def __init__(self, models: Path, pool: ThreadPoolExecutor) -> None:
-        self._path = models / "digits" / "labels.txt"
-        self._path.unlink()
-        os.mkfifo(self._path)
+        self._path = waiting_labels.make_pipe(models / "digits" / "labels.txt")
         self._opening: Future[TextIO] = pool.submit(self._path.open, "w")
 
     def begun(self) -> None:
