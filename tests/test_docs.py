@@ -126,12 +126,31 @@ def test_every_error_code_is_documented() -> None:
     assert documented == {code.name: (code.status, code.retryable) for code in ErrorCode}
 
 
-def test_every_route_is_mentioned() -> None:
-    """The overview names the last literal part of each route."""
-    text = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
-    for route in ROUTES:
-        literal = [part for part in re.split(r"[/:]", route.pattern) if part and "{" not in part]
-        assert not literal or literal[-1] in text, route.pattern
+def documented_paths() -> list[re.Pattern[str]]:
+    """Return the paths of the overview in ``docs/http.md``: ``[...]`` may be missing, an ellipsis is any beginning."""
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "http.md").read_text(encoding="utf-8"), re.MULTILINE)
+    spans = [span for row in rows for span in re.findall(r"`([^`]+)`", row)]
+    paths = [re.sub(r"\?.*|^[A-Z ]+(or [A-Z]+ )?(?=[/…])", "", span) for span in spans]
+    return [_path_pattern(path) for path in paths if path[0] in "/…"]
+
+
+def _path_pattern(path: str) -> re.Pattern[str]:
+    pattern = re.sub(r"\b(NAME|V)\b", "PLACE", path)
+    pattern = re.escape(pattern).replace(r"\[", "(?:").replace(r"\]", ")?")
+    return re.compile(pattern.replace("…", ".*").replace("PLACE", r"\{\w+\}"))
+
+
+@pytest.mark.parametrize("pattern", sorted({route.pattern for route in ROUTES}))
+def test_every_route_is_mentioned(pattern: str) -> None:
+    """The overview names each route's whole path."""
+    assert any(path.fullmatch(pattern) for path in documented_paths()), pattern
+
+
+def test_the_reader_of_documented_paths() -> None:
+    """Its patterns leave no path out, and take none that is only alike."""
+    path = _path_pattern("/v2/models/NAME[/versions/V]/infer")
+    assert path.fullmatch("/v2/models/{model}/infer") and path.fullmatch("/v2/models/{model}/versions/{version}/infer")
+    assert not path.fullmatch("/v2/models/infer") and not path.fullmatch("/v2/models/{model}/infers")
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *CARDS], ids=lambda path: str(path.relative_to(ROOT)))

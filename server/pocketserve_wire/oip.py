@@ -4,7 +4,7 @@ A body is a JSON object, followed by the raw bytes of those tensors that are sen
 part travels beside the body: in HTTP as ``Inference-Header-Content-Length``, on the socket as ``json_len``.
 
 Sources: Open Inference Protocol v2 (REST), Triton's binary tensor data and classification extensions. Where
-implementations differ, `docs/protocol-notes.md` says which behaviour this codec follows.
+implementations differ, `docs/http.md` says which behaviour this codec follows.
 """
 
 from __future__ import annotations
