@@ -19,7 +19,7 @@ from pocketserve.engine.lane import Scheduler
 from pocketserve.engine.opening import Opener
 from pocketserve.engine.power import PowerWatch
 from pocketserve.engine.running import EngineOptions, Running
-from pocketserve.engine.slots import Slot, SlotTable, State, close_all, detach
+from pocketserve.engine.slots import Event, Slot, SlotTable, State, close_all, detach
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.repository.changes import made_from
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -119,11 +119,10 @@ class Engine:
         with self._lock:
             slot = self._slots.slot((entry.name, version.name))
             self._slots.await_loading(slot, deadline)
-            previous, before = slot.running, slot.state
-            if previous is not None:
-                previous.outdated = False
-            slot.state = State.LOADING
-        self._opener.open(slot, entry, version, (before, previous), deadline)
+            if slot.running is not None:
+                slot.running.outdated = False
+            slot.apply(Event.LOAD_STARTED)
+        self._opener.open(slot, entry, version, deadline)
         self._janitor.start()
 
     def unload(self, name: str, version: str, deadline: float) -> None:
@@ -135,7 +134,7 @@ class Engine:
         with self._lock:
             slot = self._slots.slot((name, version))
             self._slots.await_loading(slot, deadline)
-            slot.state, slot.error = State.STOPPED, None
+            slot.apply(Event.UNLOADED)
             closing = detach(slot)
         close_all(closing)
 
@@ -144,7 +143,7 @@ class Engine:
         with self._lock:
             slot = self._slots.slot((name, version))
             if slot.state in (State.STOPPED, State.FAILED):
-                slot.state, slot.error = State.ON_DEMAND, None
+                slot.apply(Event.ALLOWED)
 
     def loaded_models(self) -> set[str]:
         """Models of which a version is loaded."""
@@ -241,12 +240,13 @@ class Engine:
                     return running
                 if running is None:
                     self._refuse_unusable(slot, version, entry)
+                    if slot.state is State.FAILED:
+                        slot.apply(Event.ALLOWED)  # what failed has changed
                 else:
                     running.outdated = False  # others are answered by it meanwhile
-                slot.state = State.LOADING
-            before = State.ON_DEMAND if running is None else State.READY
+                slot.apply(Event.LOAD_STARTED)
             try:
-                loaded = self._opener.open(slot, entry, version, (before, running), deadline, users=1)
+                loaded = self._opener.open(slot, entry, version, deadline, users=1)
             except ApiError:
                 if running is None:
                     raise

@@ -12,7 +12,7 @@ from pocketserve.engine.budget import Budget
 from pocketserve.engine.cores import CoreWatch
 from pocketserve.engine.lane import Scheduler
 from pocketserve.engine.running import EngineOptions, Running, start_running
-from pocketserve.engine.slots import Key, Slot, SlotTable, State, close_all, detach
+from pocketserve.engine.slots import Event, Key, Slot, SlotTable, State, close_all, detach
 from pocketserve.engine.waiting import Place
 from pocketserve.repository.changes import made_from
 from pocketserve.repository.files import file_bytes
@@ -61,14 +61,12 @@ class Opener:
         slot: Slot,
         entry: ModelEntry,
         version: VersionEntry,
-        fallback: tuple[State, Running | None],
         deadline: float,
         users: int = 0,
     ) -> Running | None:
         """Load a version and publish it.
 
         Args:
-            fallback: what the slot was before, and what it held: that is left where the load fails.
             deadline: the clock's time at which waits end.
             users: how many hold it from the start. One that is held is not evicted for the next load at once.
 
@@ -91,11 +89,11 @@ class Opener:
             fresh = start_running(model, self._options, self._scheduler, self._clock)
             fresh.made_from = before[0]
         except ApiError as error:
-            self._publish_failure(slot, before, error, fallback)
+            self._publish_failure(slot, before, error)
             raise
         except BaseException as error:  # a slot that stayed LOADING would answer nobody any more
             fault = ApiError(ErrorCode.MODEL_FAILED, f"failed to load {key[0]!r}: {type(error).__name__}: {error}")
-            self._publish_failure(slot, before, fault, fallback)
+            self._publish_failure(slot, before, fault)
             raise
         took = self._clock() - started
         slot.statistics.record_load(int(took * 1e9))
@@ -103,7 +101,7 @@ class Opener:
         with self._slots.changed:
             closing = [detach(slot)]
             slot.running, slot.reserved = fresh, 0
-            slot.state, slot.error = State.READY, None
+            slot.apply(Event.LOADED)
             closed = self._slots.closed
             if closed:
                 closing.append(detach(slot))
@@ -121,19 +119,16 @@ class Opener:
         threads, pixels = self._watch.threads(self._options.threads), self._options.max_image_pixels
         return load_model(entry, version, threads, pixels, self._quarantine, deadline, self._snapshots, self._trust)
 
-    def _publish_failure(
-        self, slot: Slot, before: tuple[object, object], error: ApiError, fallback: tuple[State, Running | None]
-    ) -> None:
-        state, previous = fallback
+    def _publish_failure(self, slot: Slot, before: tuple[object, object], error: ApiError) -> None:
         slot.statistics.record_load(0, failed=True)
         with self._slots.changed:
             slot.reserved = 0
-            if previous is not None:
-                slot.state, slot.error = State.READY, error.again()  # a failed reload leaves the old one serving
+            if slot.before is State.READY:
+                slot.apply(Event.RELOAD_FAILED, error.again())
             elif error.code.retryable:
-                slot.state = state
+                slot.apply(Event.LOAD_DEFERRED)
             else:
-                slot.state, slot.error = State.FAILED, error.again()
+                slot.apply(Event.LOAD_FAILED, error.again())
             if not error.code.retryable:
                 slot.failed_from = before
             self._slots.changed.notify_all()
@@ -175,7 +170,8 @@ class Opener:
                 if not self._budget.has_room_for_copy(key):
                     gone += [self._slots.evict(key)] if running.users == 0 else []
                     continue
-                slot.state, slot.reserved = State.LOADING, running.model.memory_bytes
+                slot.apply(Event.LOAD_STARTED)
+                slot.reserved = running.model.memory_bytes
             self._reopen(key, slot, running, threads)
         close_all(*gone)
 
@@ -199,7 +195,8 @@ class Opener:
                     fresh.made_from, fresh.outdated = running.made_from, running.outdated
                     closing = detach(slot)
                     slot.running = fresh
-                slot.state, slot.reserved = State.READY, 0
+                slot.apply(Event.REOPENED)
+                slot.reserved = 0
                 last = detach(slot) if self._slots.closed else None
                 self._slots.changed.notify_all()
             if fresh is not None and closing is not fresh:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -37,22 +37,71 @@ class State(Enum):
     STOPPED = "unloaded"
 
 
+class Event(Enum):
+    """What happens to a version. LOAD_DEFERRED: the load may be tried again at once, so nothing is decided."""
+
+    LOAD_STARTED = "load started"
+    LOADED = "loaded"
+    LOAD_FAILED = "load failed"
+    LOAD_DEFERRED = "load deferred"
+    RELOAD_FAILED = "reload failed"
+    REOPENED = "reopened"
+    EVICTED = "evicted"
+    UNLOADED = "unloaded"
+    ALLOWED = "allowed"
+
+
+_AT_REST = (State.ON_DEMAND, State.READY, State.FAILED, State.STOPPED)
+TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    **{(state, Event.LOAD_STARTED): State.LOADING for state in _AT_REST},
+    **{(state, Event.UNLOADED): State.STOPPED for state in _AT_REST},
+    (State.LOADING, Event.LOADED): State.READY,
+    (State.LOADING, Event.LOAD_FAILED): State.FAILED,
+    (State.LOADING, Event.RELOAD_FAILED): State.READY,  # the old one serves on
+    (State.LOADING, Event.REOPENED): State.READY,
+    (State.READY, Event.EVICTED): State.ON_DEMAND,
+    (State.FAILED, Event.ALLOWED): State.ON_DEMAND,
+    (State.STOPPED, Event.ALLOWED): State.ON_DEMAND,
+}
+"""The next state. LOADING ends by LOAD_DEFERRED in the state in which the load began."""
+
+
 @dataclass(slots=True)
 class Slot:
     """Everything known of one version, loaded or not.
 
     Attributes:
+        state: changed by :meth:`apply` alone.
+        before: the state in which the load under way began.
         error: why the last load failed, whether or not an earlier one serves on; to be raised as ``again()`` has it.
         failed_from: what it was to be made from then, see :func:`pocketserve.repository.changes.made_from`.
         reserved: bytes that a load under way is thought to need, or the second copy of one that is opened again.
     """
 
     state: State = State.ON_DEMAND
+    before: State = State.ON_DEMAND
     running: Running | None = None
     error: ApiError | None = None
     failed_from: object = None
     reserved: int = 0
     statistics: VersionStatistics = field(default_factory=VersionStatistics)
+
+    def apply(self, event: Event, error: ApiError | None = None) -> None:
+        """Change the state. Wants the table's lock.
+
+        Args:
+            error: why a load failed, for LOAD_FAILED and RELOAD_FAILED.
+
+        Raises:
+            RuntimeError: the event is not possible in this state.
+        """
+        deferred = self.state is State.LOADING and event is Event.LOAD_DEFERRED
+        state = self.before if deferred else TRANSITIONS.get((self.state, event))
+        if state is None:
+            raise RuntimeError(f"a version that is {self.state.value} cannot be {event.value}")
+        if event not in (Event.LOAD_STARTED, Event.LOAD_DEFERRED, Event.REOPENED, Event.EVICTED):
+            self.error = error
+        self.before, self.state = self.state, state
 
 
 class SlotTable:
@@ -125,7 +174,7 @@ class SlotTable:
     def evict(self, key: object) -> Running | None:
         """Let a version go until its next request; what to close, as :func:`detach` has it."""
         slot = self.by_key[key]  # type: ignore[index]  # the policy hands back the keys it was given
-        slot.state = State.ON_DEMAND
+        slot.apply(Event.EVICTED)
         log.info("unloading %s/%s: idle for its keep-alive time, or to make room", *key)  # type: ignore[misc]
         return detach(slot)
 
