@@ -22,7 +22,13 @@ import numpy as np
 import pytest
 
 from pocketserve.runtimes import tfjs
-from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
+from pocketserve.runtimes.base import (
+    TRIAL_VARIABLE,
+    ModelLoadError,
+    ModelSource,
+    ResettableSession,
+    RuntimeMissingError,
+)
 from pocketserve.runtimes.tfjs import TfjsRuntime, TfjsSession
 from pocketserve.runtimes.tfjs_packages import find_modules
 from pocketserve.runtimes.tfjs_process import WorkerError
@@ -128,6 +134,42 @@ def answer_once(runtime: TfjsRuntime, path: Path, x: np.ndarray = X, **options: 
         return answer(opened, x)
     finally:
         opened.close()
+
+
+def test_state_is_kept_and_forgotten(runtime: TfjsRuntime, tmp_path: Path) -> None:
+    """A recurrent layer that adds up what it is given: until it is told to forget, and in no process but its own."""
+    layer = {
+        **{"name": "r", "units": 1, "stateful": True, "batch_input_shape": [1, 1, 1], "dtype": "float32"},
+        **{"activation": "linear", "use_bias": False},
+    }
+    topology = {
+        "class_name": "Sequential",
+        "config": {"name": "s", "layers": [{"class_name": "SimpleRNN", "config": layer}]},
+    }
+    weights = [{"name": f"r/{name}", "shape": [1, 1], "dtype": "float32"} for name in ("kernel", "recurrent_kernel")]
+    document = layers_model(["w.bin"], weights, modelTopology={"model_config": topology})
+    path = write_model(tmp_path / "adds", document, w_bin=np.ones(2, np.float32).tobytes())
+    one = np.ones((1, 1, 1), np.float32)
+    first, other = (runtime.open(ModelSource(path)) for _ in range(2))
+    try:
+        assert isinstance(first, ResettableSession)
+        assert [answer(first, one).item() for _ in range(3)] == [1, 2, 3]
+        assert answer(other, one).item() == 1
+        first.reset()
+        assert answer(first, one).item() == 1
+        assert runtime.pid is not None
+        os.kill(runtime.pid, signal.SIGKILL)
+        seen = []
+        for _ in range(3):
+            try:
+                seen.append(answer(first, one).item())
+            except (WorkerError, RuntimeError):
+                seen.append(0)
+        assert 2 not in seen[:2] and seen[-1] in (1, 2), "no answer rests on a state that was lost"
+        assert 0 in seen
+    finally:
+        first.close()
+        other.close()
 
 
 def refusal(runtime: TfjsRuntime, path: Path, **options: Any) -> str:

@@ -85,7 +85,8 @@ class TfjsRuntime:
         if backend not in (None, "wasm", "cpu"):
             raise ModelLoadError(f"the option backend is 'wasm' or 'cpu', not {backend!r:.80}")
         files = read_files(source.path / "model.json" if source.path.is_dir() else source.path)
-        return TfjsSession(self._worker, files, backend, source.threads, self._open_timeout, self._run_timeout)
+        kind = StatefulSession if files.stateful else TfjsSession
+        return kind(self._worker, files, backend, source.threads, self._open_timeout, self._run_timeout)
 
 
 class TfjsSession:
@@ -225,6 +226,36 @@ class TfjsSession:
         return [
             as_seen(spec, array, free) if spec.open else spec for spec, array in zip(self.outputs, seen, strict=True)
         ]
+
+
+class StatefulSession(TfjsSession):
+    """One model with layers that keep state from run to run."""
+
+    _begun = 0
+    """The process in which the state began."""
+
+    def reset(self) -> None:
+        """See :class:`~pocketserve.runtimes.base.ResettableSession`.
+
+        Raises:
+            WorkerError: the process died or hung.
+            RuntimeError: TensorFlow.js cannot forget the state.
+        """
+        with self._worker.turn(sum(self._timeouts)):
+            answer, _ = self._ask_loaded({"op": "reset", "model": self._name}, ())
+        if "error" in answer:
+            raise _run_error(answer)
+        self._begun = self._process
+
+    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+        """See :class:`TfjsSession`; also a RuntimeError for a step whose state went with the process that had it."""
+        if not self._begun:
+            self.reset()  # a first run on zeros may have left its mark
+        outputs = super().run(inputs, signature)
+        if self._process != self._begun:
+            self._begun = 0
+            raise RuntimeError("the model's state was lost with the Node process that had it; begin again")
+        return outputs
 
 
 def _run_error(answer: Mapping[str, Any]) -> Exception:

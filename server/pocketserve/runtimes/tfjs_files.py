@@ -28,6 +28,7 @@ class ModelFiles:
         graph: whether it is a graph model; else a layers model.
         signature: what a graph model's file says of its tensors.
         memory_bytes: the weights in memory.
+        stateful: whether a layer keeps state from run to run.
     """
 
     path: Path
@@ -36,6 +37,7 @@ class ModelFiles:
     graph: bool
     signature: Mapping[str, Any]
     memory_bytes: int
+    stateful: bool
 
 
 def read_files(path: Path) -> ModelFiles:
@@ -53,6 +55,7 @@ def read_files(path: Path) -> ModelFiles:
         graph = document.get("format") == "graph-model" or "node" in topology
         signature = document.get("signature") or (document.get("userDefinedMetadata") or {}).get("signature")
         memory_bytes = sum(group.memory_bytes for group in groups)
+        stateful = not graph and _says_stateful(topology)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelLoadError(
             f"{title} is no whole TensorFlow.js model ({type(error).__name__}: {str(error)[:100]}); copy or convert it "
@@ -60,8 +63,27 @@ def read_files(path: Path) -> ModelFiles:
         ) from error
     shards = [shard for group in groups for shard in _checked_shards(path.parent, group, title)]
     return ModelFiles(
-        path.absolute(), title, tuple(shards), graph, signature if isinstance(signature, dict) else {}, memory_bytes
+        path.absolute(),
+        title,
+        tuple(shards),
+        graph,
+        signature if isinstance(signature, dict) else {},
+        memory_bytes,
+        stateful,
     )
+
+
+def _says_stateful(topology: Any) -> bool:
+    waiting = [topology]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            if item.get("stateful"):
+                return True
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+    return False
 
 
 class _Group:

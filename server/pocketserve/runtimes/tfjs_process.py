@@ -8,6 +8,7 @@ a payload of the second. Every request gets one answer, in order; one request is
                                -> {"inputs": [{"name", "shape", "dtype"}], "outputs": [...], "nodes", "backend"}
     {"op": "run", "model", "inputs": [{"dtype", "shape", "bytes"}]} + payload
                                -> {"outputs": [{"dtype", "shape", "bytes"}]} + payload
+    {"op": "reset", "model"}                                   -> {}
     {"op": "close", "model"}                                   -> {"tensors": how many are left}
     any of them                                                -> {"error", "input": is the input at fault}
 

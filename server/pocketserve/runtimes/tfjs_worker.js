@@ -160,7 +160,12 @@ function close({model}) {
   return {tensors: tf.memory().numTensors};
 }
 
-const OPERATIONS = {start, open, run, close};
+function reset({model}) {
+  models.get(model).loaded.resetStates();
+  return {};
+}
+
+const OPERATIONS = {start, open, run, reset, close};
 
 async function answer(header, payload) {
   try {
