@@ -10,12 +10,15 @@ import json
 import os
 import pkgutil
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import threading
 import zipfile
 from array import array
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ import pytest
 import pocketserve
 import pocketserve_client
 import pocketserve_wire
+from conftest import MODELS, StartServer
 from pocketserve.repository.manifest import MAX_MANIFEST_BYTES, ManifestError, read_manifest
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError
@@ -39,6 +43,7 @@ from pocketserve.tasks.tokens import Special, Tokenizer
 from pocketserve.tasks.wanted import EVERY, while_wanted
 from pocketserve.tasks.wordpiece import MOST_WORD_CHARS, WordPiece
 from pocketserve.tensors import TensorSpec
+from pocketserve_client import Client, ServerError
 from words_models import model
 
 LIMITED = """
@@ -360,6 +365,44 @@ def test_odd_tokenizers_are_not_ours(tmp_path: Path, odd: dict[str, Any]) -> Non
         tokenizer_json(tmp_path, bert(**odd))
 
 
+BERT_TEXT = json.dumps(
+    {
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 10**9,
+            "vocab": {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "b" * 1_000_000: 4, "a": 5, "##a": 6},
+        },
+        "added_tokens": [],
+    }
+)
+
+
+def growing(*content: str) -> dict[str, Any]:
+    """A normalizer that puts longer and longer texts in."""
+    parts = [{"type": "Replace", "pattern": {"String": "\u1e9e"}, "content": text} for text in content]
+    return {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": parts}]}
+
+
+@pytest.mark.parametrize("content", [["b" * 1_000_000], ["\u1e9e\u1e9e"] * 40], ids=["long", "often"])
+def test_a_tokenizer_that_makes_texts_longer_is_refused(tmp_path: Path, content: list[str]) -> None:
+    """By a letter that no trial's text has: a short request would take all memory."""
+    document = json.loads(BERT_TEXT) | {"normalizer": growing(*content)}
+    with pytest.raises(ModelLoadError, match="replaces texts by more than 256 times longer ones"):
+        tokenizer_json(tmp_path, document)
+    (tmp_path / "other").mkdir()
+    fine = json.loads(BERT_TEXT) | {"normalizer": growing("ss", "s")}
+    assert list(tokenizer_json(tmp_path / "other", fine).tokens("a"))
+
+
+def test_the_librarys_words_are_as_long_as_our_own(tmp_path: Path) -> None:
+    """Cutting up one of many letters costs its length squared, and nobody can stop the library."""
+    tokenizer = tokenizer_json(tmp_path, json.loads(BERT_TEXT))
+    assert len(list(tokenizer.tokens("a" * MOST_WORD_CHARS))) == MOST_WORD_CHARS
+    assert len(list(tokenizer.tokens("a" * (MOST_WORD_CHARS + 1)))) == 1, "an unknown word"
+
+
 # Files that are none
 
 
@@ -426,3 +469,95 @@ def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, named: str, odd
     with pytest.raises(ModelLoadError) as caught:
         labels.find_labels(facts) if named in ("labels", "translations") else select_task(facts)
     assert len(str(caught.value)) < 400
+
+
+# In the folder of a server that lives
+
+FREEZING = "[]a" * 130 + "("
+HOSTILE: dict[str, tuple[str, dict[str, Callable[[Path], object]]]] = {
+    "delimiter": (
+        f'task = "text-classification"\n[text]\ntokenizer = "regex"\ndelimiter = \'{FREEZING}\'\nvocabulary = "v.txt"',
+        {"v.txt": lambda path: path.write_text("<PAD> 0\n<START> 1\n<UNKNOWN> 2\na 3\n")},
+    ),
+    "tokenizer": (
+        'task = "text-classification"\n[text]\ntokenizer = "huggingface"',
+        {"tokenizer.json": lambda path: path.write_text(BERT_TEXT)},
+    ),
+    "labels": (
+        'labels = "l.txt"\n[translations]\n' + "".join(f'x{n} = "l{n}.txt"\n' for n in range(40)),
+        {
+            name: lambda path: path.write_bytes(b"\n" * (8 << 20))
+            for name in ("l.txt", *(f"l{n}.txt" for n in range(40)))
+        },
+    ),
+    "pipe": ('labels = "l.txt"', {"l.txt": os.mkfifo}),
+    "pipe for a manifest": ("", {"model.toml": os.mkfifo}),
+    "dots": ("a" + ".a" * 100_000 + " = 1", {}),
+    "depth": ("a = " + "[" * 100_000, {}),
+    "config": ("", {"config.json": lambda path: path.write_text("[" * 4_000_000)}),
+    "code": ("", {"task.py": lambda path: path.write_text("while True: pass")}),
+}
+
+
+@pytest.mark.live
+@pytest.mark.onnx
+@pytest.mark.parametrize("name", HOSTILE)
+def test_who_asks_for_other_models_is_answered_meanwhile(new_server: StartServer, tmp_path: Path, name: str) -> None:
+    """Honest clients on both transports, while a folder that was just laid down is asked for on both."""
+    models = tmp_path / "models"
+    shutil.copytree(MODELS / "petals", models / "petals")
+    server = new_server(models, "--state-dir", str(tmp_path / "state"))
+    manifest, files = HOSTILE[name]
+    lay_text_model(models / "odd")
+    if "model.toml" not in files:
+        (models / "odd" / "model.toml").write_text(manifest)
+    for file, make in files.items():
+        make(models / "odd" / file)
+    assert server.token is not None
+    over = [lambda port=port, kind=kind: Client(f"{kind}://127.0.0.1:{port}", token=server.token, timeout=120)
+            for kind, port in (("http", server.port), ("socket", server.socket_port))]  # fmt: skip
+    ended, honest = threading.Event(), []
+
+    def go_on(connect: Callable[[], Client]) -> None:
+        with connect() as client:
+            while not ended.is_set():
+                honest.append(client.predict("petals", [5.1, 3.5, 1.4])["predictions"])
+
+    def ask(connect: Callable[[], Client]) -> str:
+        with connect() as client:
+            client.index()
+            try:
+                client.predict("odd", "a" * 200_000)
+            except ServerError as error:
+                return str(error)
+            return ""
+
+    with ThreadPoolExecutor(8) as pool:
+        going = [pool.submit(go_on, connect) for connect in over]
+        asked = [pool.submit(ask, connect) for connect in over]
+        try:
+            answers = [one.result(240) for one in asked]
+        finally:
+            ended.set()
+        for one in going:
+            one.result(120)
+    assert len(honest) >= 2 and honest == [honest[0]] * len(honest)
+    assert all("\n" not in answer and len(answer) < 1500 for answer in answers)
+    assert server.process.poll() is None
+    assert server.stop() == 0
+
+
+def lay_text_model(folder: Path) -> None:
+    """An ONNX model that takes numbers of words, and gives two scores."""
+    onnx = pytest.importorskip("onnx", reason="the environment of the older runtime has no ONNX")
+    folder.mkdir()
+    ids = onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, [1, None])
+    scores = onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, [1, 2])
+    nodes = [
+        onnx.helper.make_node("Cast", ["input_ids"], ["x"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
+        onnx.helper.make_node("Concat", ["mean", "mean"], ["logits"], axis=1),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", [ids], [scores])
+    opset = onnx.helper.make_opsetid("", 13)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), folder / "odd.onnx")

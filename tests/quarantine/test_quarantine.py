@@ -31,6 +31,7 @@ from pocketserve.state_folder import StateFolderError, secure
 from pocketserve.trust.code import code_of
 from pocketserve_client import Client, ServerError
 from pocketserve_wire import ApiError, ErrorCode
+from trusting import trust_one
 
 FIXTURES = ROOT / "tests" / "runtimes" / "data"
 
@@ -604,6 +605,28 @@ def test_hostile_files_do_no_harm(new_server: StartServer, tmp_path: Path) -> No
         assert all(states[name]["state"] == "UNAVAILABLE" and states[name]["reason"] for name in names)
     assert sorted(path.relative_to(models) for path in models.rglob("*")) == before
     assert not list(Path.cwd().glob("PT2_CODE_RAN"))
+
+
+@pytest.mark.live
+def test_a_release_without_a_server_tries_in_a_trial(folder: Path, tmp_path: Path) -> None:
+    """The command forgets the verdict and describes the model, which it opens after a new trial only."""
+    model = folder / "n"
+    model.mkdir()
+    shutil.move(folder / "m.tflite", model / "m.tflite")
+    (model / "task.py").write_text("import os\nos.abort()\n")
+    trust_one(folder, "n", tmp_path / "state")
+    command = [sys.executable, "-m", "pocketserve", "inspect", "n", "--models-dir", str(folder), "--local"]
+    for more in ([], ["--release"], ["--release", "--json"]):
+        done = subprocess.run(
+            [*command, *more],
+            env={**os.environ, "POCKETSERVE_STATE_DIR": str(tmp_path / "state")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 1, "it ended by itself"
+        assert "in quarantine: it crashed its framework (SIGABRT)" in done.stderr
 
 
 @pytest.mark.live

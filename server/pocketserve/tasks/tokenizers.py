@@ -21,12 +21,15 @@ from pocketserve.tasks.sentencepiece_model import MAX_MODEL_BYTES
 from pocketserve.tasks.sentencepiece_setup import sentencepiece_of
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.tokens import Special, Token, Tokenizer, keeps_case
-from pocketserve.tasks.wordpiece import MAX_WORD_CHARS, WordPiece
+from pocketserve.tasks.wordpiece import MAX_WORD_CHARS, MOST_WORD_CHARS, WordPiece
 
 TokenizerUnit = BertTokenizer | RegexTokenizer | SentencePieceTokenizer
 MAX_VOCABULARY_BYTES = 16 * 2**20
 MAX_TOKENIZER_BYTES = 64 * 2**20
 MAX_PIECES = 1 << 20
+MAX_GROWTH = 256
+"""Of a text, by what is put in place of parts of it."""
+
 """Lines of a vocabulary. The largest in wide use have 500,000."""
 
 MAX_PREFIX_CHARS = 16
@@ -77,9 +80,17 @@ class LibraryTokenizer:
 
     Args:
         library: a ``tokenizers.Tokenizer``.
+
+    Raises:
+        ModelLoadError: it would make a text many times longer.
     """
 
     def __init__(self, library: Any) -> None:
+        normal = library.normalizer
+        if normal is not None and _growth(json.loads(normal.__getstate__())) > MAX_GROWTH:
+            raise ModelLoadError(f"tokenizer.json replaces texts by more than {MAX_GROWTH} times longer ones")
+        if hasattr(library.model, "max_input_chars_per_word"):  # cutting a word up costs its length squared
+            library.model.max_input_chars_per_word = min(library.model.max_input_chars_per_word, MOST_WORD_CHARS)
         library.no_padding()
         library.no_truncation()
         self._library = library
@@ -87,7 +98,8 @@ class LibraryTokenizer:
 
     def tokens(self, text: str) -> Iterator[Token]:
         """See :class:`~pocketserve.tasks.tokens.Tokenizer`."""
-        encoded = self._library.encode(text, add_special_tokens=False)
+        # Unlike encode, it lets other threads go on meanwhile: a file's regular expressions may take for ever.
+        (encoded,) = self._library.encode_batch([text], add_special_tokens=False)
         return (Token(number, *place) for number, place in zip(encoded.ids, encoded.offsets, strict=True))
 
     def _specials(self) -> Special:
@@ -106,6 +118,16 @@ class LibraryTokenizer:
         pad = next((known[token] for token in ("[PAD]", "<pad>") if known[token] is not None), 0)
         unknown = next((known[token] for token in ("[UNK]", "<unk>") if known[token] is not None), 0)
         return Special(first, middle, last, pad, unknown)
+
+
+def _growth(normalizer: Any) -> int:
+    """How many times longer a text may become by what a normalizer's ``Replace`` parts put in, one after the other."""
+    if not isinstance(normalizer, dict):
+        return 1
+    growth = max(1, len(str(normalizer.get("content", "")))) if normalizer.get("type") == "Replace" else 1
+    for part in normalizer.get("normalizers", ()):
+        growth *= _growth(part)
+    return growth
 
 
 def _unit(facts: ModelFacts) -> TokenizerUnit | None:
@@ -217,6 +239,8 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
         ) from None
     try:
         library = LibraryTokenizer(Library.from_str(content.decode("utf-8")))
+    except ModelLoadError:
+        raise
     except Exception as error:  # the library raises plain Exception
         raise ModelLoadError(f"tokenizer.json beside the model cannot be used: {str(error)[:200]}") from None
     facts.weights["tokenizer"] = _LIBRARY_SHARE * len(content)
