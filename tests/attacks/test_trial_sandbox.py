@@ -167,6 +167,23 @@ def test_a_process_that_is_ended_for_a_call_gets_a_verdict(tmp_path: Path) -> No
     assert "in quarantine: it made a system call that no model needs, and that ends its process (SIGSYS)" in reason
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["at once", "at the next start"])
+def test_folders_however_deep_are_removed(tmp_path: Path, killed: bool) -> None:
+    """What a trial left behind ended the server's start for good: what removes trees called itself for each level."""
+    code = "import os\nfor n in range(2500):\n    os.mkdir('d')\n    os.chdir('d')\n"
+    code += "os.symlink('/', 'link')\nos.chmod('.', 0)\nraise ValueError('it is made')\n"
+    state = tmp_path / "state"
+    if killed:
+        state.mkdir(mode=0o700)
+        (state / "trial-left").mkdir()
+        made = subprocess.run([sys.executable, "-c", code], cwd=state / "trial-left", capture_output=True, check=False)
+        assert b"it is made" in made.stderr
+        Quarantine(state, TrialLimits())
+    else:
+        assert "it is made" in tried(model_with(tmp_path, code), state)
+    assert not [name for name in os.listdir(state) if name.startswith("trial-")]
+
+
 def test_what_a_trial_writes_is_never_run(tmp_path: Path) -> None:
     """Whether the framework is sound is asked outside of the sandbox: not of modules that the trial left behind."""
     witness = tmp_path / "witness"

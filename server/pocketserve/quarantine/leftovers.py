@@ -41,9 +41,27 @@ def _sweep_one(entry: os.DirEntry[str]) -> None:
         os.unlink(entry.path)
     elif stat.S_ISDIR(status.st_mode) and entry.name.startswith(PREFIX):
         with _held(Path(entry.path)):
-            import shutil  # late: few starts have anything to remove
+            remove(entry.path)
 
-            shutil.rmtree(entry.path, ignore_errors=True)
+
+def remove(folder: str) -> None:
+    """Remove a folder that a trial wrote to, however deep what lies in it: folders in folders are lifted out of it.
+
+    What else removes trees calls itself for each level, and would end the server, at each of its starts.
+    """
+    with contextlib.suppress(OSError):
+        while inside := [*os.scandir(folder)]:
+            for entry in inside:
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)
+                    continue
+                os.chmod(entry.path, 0o700)
+                for inner in [*os.scandir(entry.path)]:
+                    if inner.is_dir(follow_symlinks=False):
+                        os.chmod(inner.path, 0o700)  # what may not be written to cannot be moved
+                    os.rename(inner.path, os.path.join(folder, os.urandom(8).hex()))
+                os.rmdir(entry.path)
+        os.rmdir(folder)
 
 
 @contextlib.contextmanager
@@ -72,7 +90,8 @@ def working_folder(state_dir: Path) -> Iterator[str]:
 
     with contextlib.ExitStack() as stack:
         with locked(state_dir / "any"):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, dir=state_dir))
+            folder = tempfile.mkdtemp(prefix=PREFIX, dir=state_dir)
+            stack.callback(remove, folder)
             with contextlib.suppress(OSError):  # a file system without locks
                 stack.enter_context(_held(Path(folder)))
         yield folder

@@ -19,7 +19,7 @@ from typing import Any
 
 from pocketserve.engine.cores import available_memory
 from pocketserve.plain_files import make_private_folder
-from pocketserve.quarantine.leftovers import working_folder
+from pocketserve.quarantine.leftovers import remove, working_folder
 from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.trial import describe
 from pocketserve.quarantine.verdicts import Verdict
@@ -171,7 +171,9 @@ def _folder(state_dir: Path, stack: ExitStack) -> str:
     except OSError as error:
         reason = error.strerror
     try:
-        return stack.enter_context(tempfile.TemporaryDirectory(prefix="pocketserve-trial-"))
+        folder = tempfile.mkdtemp(prefix="pocketserve-trial-")
+        stack.callback(remove, folder)
+        return folder
     except OSError:
         text = f"there is no place to try the file in: {reason}; make room in {state_dir}, which the server writes to"
         raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1) from None
