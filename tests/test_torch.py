@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -500,6 +501,22 @@ def test_a_file_without_tensors(tmp_path: Path) -> None:
     path = tmp_path / "none.safetensors"
     save_file({}, path)
     assert read_safetensors(path) == {}
+
+
+def spoilt(path: Path, data: bytes, **tensors: tuple[list[int], list[int]]) -> Path:
+    """A file of bytes, with shape and place for each tensor."""
+    entries = {name: {"dtype": "U8", "shape": shape, "data_offsets": at} for name, (shape, at) in tensors.items()}
+    header = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
+    return path
+
+
+def test_tensors_that_overlap_or_take_hours_to_measure(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(ModelLoadError, match="its tensors overlap"):
+        read_safetensors(spoilt(path, bytes(4), a=([2], [0, 2]), b=([2], [1, 3])))
+    with pytest.raises(ModelLoadError, match="has 200000 dimensions, at most 64"):
+        read_safetensors(spoilt(path, bytes(4), a=([2**63 - 1] * 200_000, [0, 4])))
 
 
 @pytest.fixture(scope="module")

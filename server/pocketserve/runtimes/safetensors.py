@@ -6,8 +6,10 @@ the file before it is used. Source: the format description in the safetensors re
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ from pocketserve_wire import ApiError, strict_json
 
 MAX_HEADER_BYTES = 100_000_000
 """The bound that the format's own library sets."""
+
+MAX_DIMENSIONS = 64
+"""As many as NumPy has."""
 
 DTYPES = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
@@ -55,6 +60,9 @@ def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
     covered = sum(array.nbytes for _, array in tensors.values())
     if covered != len(data):
         raise _fault(path, f"its tensors cover {covered} bytes of {len(data)}; is it truncated?")
+    spans = sorted(tuple(entry["data_offsets"]) for entry in header.values())
+    if any(end != start for (_, end), (start, _) in pairwise(spans)):
+        raise _fault(path, "its tensors overlap")
     return tensors
 
 
@@ -67,14 +75,14 @@ def _tensor(path: Path, name: str, entry: Any, data: memoryview) -> tuple[str, A
         raise _fault(path, f"the entry of tensor {name[:80]!r} is not understood") from None
     if any(type(value) is not int or value < 0 for value in ints) or not start <= end <= len(data):
         raise _fault(path, f"tensor {name[:80]!r} lies outside the file; is it truncated?")
-    count = 1
-    for dim in shape:
-        count *= dim
+    if len(shape) > MAX_DIMENSIONS:  # the product of more would take hours
+        raise _fault(path, f"tensor {name[:80]!r} has {len(shape)} dimensions, at most {MAX_DIMENSIONS} are read")
+    count = math.prod(shape)
     if count * dtype.itemsize != end - start:
         raise _fault(path, f"tensor {name[:80]!r} has {end - start} bytes, its shape needs {count * dtype.itemsize}")
     try:
         return dtype_name, np.frombuffer(data[start:end], dtype=dtype).reshape(shape)
-    except ValueError as error:  # more dimensions than NumPy has, or an empty one beside one beyond 64 bits
+    except ValueError as error:  # an empty dimension beside one beyond 64 bits
         raise _fault(path, f"tensor {name[:80]!r}: {error}") from None
 
 
