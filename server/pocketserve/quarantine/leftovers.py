@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -17,6 +18,23 @@ _HALF_WRITTEN: Final = "tmp"
 """How ``tempfile`` calls what the stores of the state folder write before they replace a file."""
 
 _NAME_CHARS: Final = len(_HALF_WRITTEN) + 8
+
+
+def spare_folder() -> Path:
+    """Make, and return, the folder of our own for trials while the state folder cannot be written.
+
+    Raises:
+        OSError: there is none, or it is not ours alone.
+    """
+    import tempfile  # late: few starts need it
+
+    folder = Path(tempfile.gettempdir(), f"pocketserve-{os.geteuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "somebody else's folder is in the way", str(folder))
+    return folder
 
 
 def sweep(state_dir: Path) -> None:

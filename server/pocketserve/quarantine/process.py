@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from typing import Any
 
 from pocketserve.engine.cores import available_memory
 from pocketserve.plain_files import make_private_folder
-from pocketserve.quarantine.leftovers import remove, working_folder
+from pocketserve.quarantine.leftovers import spare_folder, sweep, working_folder
 from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.trial import describe
 from pocketserve.quarantine.verdicts import Verdict
@@ -171,9 +170,9 @@ def _folder(state_dir: Path, stack: ExitStack) -> str:
     except OSError as error:
         reason = error.strerror
     try:
-        folder = tempfile.mkdtemp(prefix="pocketserve-trial-")
-        stack.callback(remove, folder)
-        return folder
+        spare = spare_folder()
+        sweep(spare)
+        return stack.enter_context(working_folder(spare))
     except OSError:
         text = f"there is no place to try the file in: {reason}; make room in {state_dir}, which the server writes to"
         raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1) from None

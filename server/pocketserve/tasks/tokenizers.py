@@ -15,7 +15,9 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_archive import MAX_FILE_BYTES, read_associated_file
 from pocketserve.runtimes.tflite_metadata import BertTokenizer, RegexTokenizer, SentencePieceTokenizer
+from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.facts import MAX_JSON_BYTES, MetadataError, ModelFacts
+from pocketserve.tasks.library_patterns import check_pattern, patterns_in
 from pocketserve.tasks.regex_words import RegexWords
 from pocketserve.tasks.sentencepiece_model import MAX_MODEL_BYTES
 from pocketserve.tasks.sentencepiece_setup import sentencepiece_of
@@ -98,9 +100,17 @@ class LibraryTokenizer:
 
     def tokens(self, text: str) -> Iterator[Token]:
         """See :class:`~pocketserve.tasks.tokens.Tokenizer`."""
-        # Unlike encode, it lets other threads go on meanwhile: a file's regular expressions may take for ever.
-        (encoded,) = self._library.encode_batch([text], add_special_tokens=False)
+        encoded = self._encode(text)
         return (Token(number, *place) for number, place in zip(encoded.ids, encoded.offsets, strict=True))
+
+    def _encode(self, text: str) -> Any:
+        try:
+            # Unlike encode, it lets other threads go on meanwhile: a file's regular expressions may take for ever.
+            return self._library.encode_batch([text], add_special_tokens=False)[0]
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # what Rust calls a panic is no Exception, and would end the request's thread
+            raise invalid_input(f"the model's tokenizer cannot take this text: {str(error)[:200]}") from None
 
     def _specials(self) -> Special:
         """What the post-processor puts around a pair of texts, told from an example."""
@@ -238,7 +248,11 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
             "on Termux pkg install rust first"
         ) from None
     try:
-        library = LibraryTokenizer(Library.from_str(content.decode("utf-8")))
+        made = Library.from_str(content.decode("utf-8"))
+        for part in (made.normalizer, made.pre_tokenizer):
+            for pattern in patterns_in(None if part is None else json.loads(part.__getstate__())):
+                check_pattern(pattern)
+        library = LibraryTokenizer(made)
     except ModelLoadError:
         raise
     except Exception as error:  # the library raises plain Exception
