@@ -10,9 +10,13 @@ import pytest
 
 from odd_pictures import rotated, saved
 from pocketserve.tasks import strips
+from pocketserve.tasks.base import Hints
+from pocketserve.tasks.frames import read_frame
 from pocketserve.tasks.pictures import WEBP_PIXELS, PictureShape, read_picture, read_whole
+from pocketserve.tasks.resampling import resample
 from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.wanted import while_wanted
+from pocketserve.tasks.wav import BLOCK_FRAMES, PCM, SampleFormat, decode
 from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
@@ -127,3 +131,38 @@ def test_a_webp_that_nothing_could_stop_is_refused() -> None:
     file[21:25] = ((side - 1) | (side - 1) << 14).to_bytes(4, "little")
     with pytest.raises(ApiError, match="the WebP has 4097x4097 pixels; the limit is 16777216"):
         read_picture(memoryview(bytes(file)), PictureShape(8, 8, 3), ImageOptions(), 64_000_000)
+
+
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+@pytest.mark.parametrize("form", ["nv21", "yuv420", "rgba", "rgb", "gray"])
+@pytest.mark.parametrize("halved", [False, True])
+def test_frames_are_read_in_strips(form: str, rotation: int, halved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    width, height = 10, 14
+    size = width * height
+    body = np.random.default_rng(4).integers(
+        0, 256, {"rgba": 4 * size, "rgb": 3 * size, "gray": size}.get(form, size * 3 // 2), np.uint8
+    )
+    hints = Hints(values={"format": form, "width": width, "height": height, "rotation": rotation})
+    asked = Asked()
+    whole = read_frame(memoryview(body.tobytes()), hints, 1000, halved=halved)
+    monkeypatch.setattr(strips, "STRIP_PIXELS", 2 * height)
+    with while_wanted(asked):
+        assert np.array_equal(read_frame(memoryview(body.tobytes()), hints, 1000, halved=halved), whole)
+    assert asked.count >= 3
+
+
+@pytest.mark.parametrize("height", [1, 3])
+def test_a_frame_of_an_odd_number_of_rows(height: int) -> None:
+    body = np.arange(5 * height, dtype=np.uint8)
+    hints = Hints(values={"format": "gray", "width": 5, "height": height})
+    assert np.array_equal(read_frame(memoryview(body.tobytes()), hints, 1000), body.reshape(height, 5))
+
+
+def test_a_sound_is_decoded_and_a_long_filter_run_in_blocks() -> None:
+    asked = Asked()
+    with while_wanted(asked):
+        decode(memoryview(bytes(4 * BLOCK_FRAMES)), SampleFormat(PCM, 1, 48_000, 1), 10**6, mono=True)
+    assert asked.count == 4
+    with while_wanted(asked):
+        resample(np.zeros((1 << 18, 1), np.float32), 768_000, 1000)
+    assert asked.count >= 4 + 2

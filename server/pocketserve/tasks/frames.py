@@ -7,9 +7,12 @@ cameras also make JPEGs. From Android 13 on, Image.getDataSpace() tells where a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pocketserve.tasks.base import Hints, invalid_input, invalid_parameter
+from pocketserve.tasks.strips import spans
 from pocketserve.tensors import Array
 
 FORMATS = ("nv21", "yuv420", "rgba", "rgb", "gray")
@@ -70,12 +73,25 @@ def read_frame(body: memoryview, hints: Hints, max_pixels: int, *, halved: bool 
     if kind in _STEPS and hints.values.get("pixel_stride", _STEPS[kind]) != _STEPS[kind]:
         raise invalid_parameter(f"format={kind} has a pixel_stride of {_STEPS[kind]}")
     if kind not in ("nv21", "yuv420"):
-        return np.ascontiguousarray(_turned(_packed(body, hints, _BYTES[kind]), hints))
+        turned = _turned(_packed(body, hints, _BYTES[kind]), hints)
+        return _by_strips(turned.shape, lambda rows: turned[rows])
     if width % 2 or height % 2:
         raise invalid_parameter(f"format={kind} needs an even width and height, not {width}x{height}")
     # Turning the planes moves half of the bytes that turning the colours would.
     luma, blue, red = (_turned(plane, hints) for plane in _yuv(body, hints))
-    return to_rgb(_halved(luma) if halved else luma, blue, red)
+    if halved:
+        whole = luma
+        luma = _by_strips(blue.shape, lambda rows: _halved(whole[2 * rows.start : 2 * rows.stop]))
+    return to_rgb(luma, blue, red)
+
+
+def _by_strips(shape: tuple[int, ...], make: Callable[[slice], Array]) -> Array:
+    """Put uint8 pixels together from rows, asking on the way whether the answer is still wanted."""
+    result = np.empty(shape, np.uint8)
+    for top, bottom in spans(-(-shape[0] // 2), 2 * shape[1]):  # pairs of rows have their colours in common
+        rows = slice(2 * top, 2 * bottom)
+        result[rows] = make(rows)
+    return result
 
 
 def _turned(pixels: Array, hints: Hints) -> Array:
@@ -95,7 +111,7 @@ def _packed(body: memoryview, hints: Hints, size: int) -> Array:
     row = _stride(hints, "row_stride", width * size)
     _check_length(body, _span(height, row, width * size), height * row, hints)
     pixels = _plane(body, 0, height, row, width * size).reshape(height, width, size)
-    return pixels[..., 0] if size == 1 else np.ascontiguousarray(pixels[..., :3])
+    return pixels[..., 0] if size == 1 else pixels[..., :3]
 
 
 def _yuv(body: memoryview, hints: Hints) -> tuple[Array, Array, Array]:
@@ -170,6 +186,16 @@ def to_rgb(luma: Array, blue: Array, red: Array) -> Array:
     Returns:
         uint8 [height, width, 3].
     """
+    step = 1 if blue.shape == luma.shape else 2
+
+    def make(rows: slice) -> Array:
+        few = slice(rows.start // step, rows.stop // step)
+        return _strip_to_rgb(luma[rows], blue[few], red[few])
+
+    return _by_strips((*luma.shape, 3), make)
+
+
+def _strip_to_rgb(luma: Array, blue: Array, red: Array) -> Array:
     b, r = blue.astype(np.int32) - 128, red.astype(np.int32) - 128
     # 1.402, 0.344136, 0.714136 and 1.772 with 16 bits behind the point, rounded.
     shifted = (r * 91881, b * -22554 + r * -46802, b * 116130)

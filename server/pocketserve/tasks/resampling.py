@@ -27,7 +27,9 @@ MAX_TERMS = 1000
 
 
 BLOCK = 1 << 16
-"""Samples that are computed between two looks at whether the answer is still wanted."""
+"""Samples that are computed between two looks at whether the answer is still wanted; fewer of a filter over many."""
+
+BLOCK_PRODUCTS = 1 << 23
 
 
 def resample(samples: Array, rate: int, wanted: int) -> Array:
@@ -60,12 +62,13 @@ def _resample_channel(signal: Array, up: int, down: int, count: int) -> Array:
     beyond = max(0, (count - 1) * down // up - len(signal) + 1)  # more than 0 only where the ratio is approximated
     padded = np.concatenate([np.zeros(reach, np.float32), signal, np.zeros(reach + 1 + beyond, np.float32)])
     windows = np.lib.stride_tricks.sliding_window_view(padded, phases.shape[1])
+    step = max(1, min(BLOCK, BLOCK_PRODUCTS // phases.shape[1]))
     for first in range(min(up, count)):
         at = first * down
         outputs, taps = result[first::up], windows[at // up :: down]
-        for begin in range(0, len(outputs), BLOCK):
+        for begin in range(0, len(outputs), step):
             check_wanted()
-            part = outputs[begin : begin + BLOCK]
+            part = outputs[begin : begin + step]
             part[:] = taps[begin : begin + len(part)] @ phases[at % up]
     return result
 

@@ -43,7 +43,7 @@ def upright(image: Image, mode: str, orientation: int) -> Image:
         return image
     sideways = orientation in SIDEWAYS
     result = PIL.Image.new(mode, image.size[::-1] if sideways else image.size, None)
-    for top, bottom in _strips(image.height, image.width):
+    for top, bottom in spans(image.height, image.width):
         strip = _converted(image.crop((0, top, image.width, bottom)), mode)
         if orientation in _TURNS:
             strip = strip.transpose(PIL.Image.Transpose[_TURNS[orientation]])
@@ -60,7 +60,7 @@ def crop(image: Image, box: tuple[int, int, int, int]) -> Image:
     if box == (0, 0, *image.size):
         return image
     result = PIL.Image.new(image.mode, (right - left, below - above), None)
-    for top, bottom in _strips(result.height, result.width):
+    for top, bottom in spans(result.height, result.width):
         result.paste(image.crop((left, above + top, right, above + bottom)), (0, top))
     return result
 
@@ -91,7 +91,7 @@ def _widened(image: Image, width: int, how: Resampling, left: float, right: floa
     import PIL.Image
 
     result = PIL.Image.new(image.mode, (width, image.height), None)
-    for top, bottom in _strips(image.height, max(image.width, width)):
+    for top, bottom in spans(image.height, max(image.width, width)):
         result.paste(image.resize((width, bottom - top), how, (left, top, right, bottom)), (0, top))
     return result
 
@@ -101,13 +101,13 @@ def _heightened(image: Image, height: int, how: Resampling, above: float, below:
     import PIL.Image
 
     result = PIL.Image.new(image.mode, (image.width, height), None)
-    for start, end in _strips(image.width, max(image.height, height)):
+    for start, end in spans(image.width, max(image.height, height)):
         columns = image.crop((start, 0, end, image.height))
         result.paste(columns.resize((end - start, height), how, (0, above, end - start, below)), (start, 0))
     return result
 
 
-def _strips(length: int, across: int) -> Iterator[tuple[int, int]]:
+def spans(length: int, across: int) -> Iterator[tuple[int, int]]:
     """Where strips begin and end, asking before each whether the answer is still wanted."""
     step = max(1, STRIP_PIXELS // max(1, across))
     for start in wanted(range(0, length, step)):

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pocketserve.tasks.base import invalid_input
+from pocketserve.tasks.wanted import wanted
 from pocketserve.tensors import Array
 from pocketserve_wire.records import dataclass
 
@@ -111,12 +112,12 @@ def decode(data: memoryview, form: SampleFormat, max_seconds: float, *, mono: bo
         )
     channels = 1 if mono else form.channels
     samples = np.empty((frames, channels), np.float32)
-    for first in range(0, frames, BLOCK_FRAMES):  # mixing down block by block keeps many channels out of memory
+    for first in wanted(range(0, frames, BLOCK_FRAMES)):  # mixing down block by block keeps many channels out of memory
         last = min(first + BLOCK_FRAMES, frames)
         block = _numbers(data[first * frame : last * frame], form).reshape(-1, form.channels)
         samples[first:last] = block.mean(axis=1, keepdims=True) if mono else block
-    if not np.isfinite(samples).all():
-        raise invalid_input("the sound holds samples that are no numbers (NaN or infinite)")
+        if not np.isfinite(samples[first:last]).all():
+            raise invalid_input("the sound holds samples that are no numbers (NaN or infinite)")
     return Sound(samples, form.rate)
 
 
