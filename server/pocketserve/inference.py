@@ -16,7 +16,6 @@ import numpy as np
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.lane import Turn
 from pocketserve.engine.running import Running
-from pocketserve.engine.sequences import read_step
 from pocketserve.engine.statistics import Timing
 from pocketserve.engine.terms import Terms
 from pocketserve.model_runs import PlainWork, take_runs, take_turn
@@ -37,6 +36,8 @@ from pocketserve_wire.oip import (
 )
 from pocketserve_wire.records import dataclass
 from pocketserve_wire.tensor import invalid
+
+SEQUENCE_PARAMETERS = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,11 @@ def run_tensors(
     tensors = request.inputs if request.raw is None else [raw_tensor(request.raw, bound_in)]
     wanted = wanted_outputs(request.outputs, bound_out)
     inputs = collect(tensors, bound_in, row_by_row, model.first_state if signature is None else {})
-    step = read_step(request.parameters)
+    step = None
+    if not SEQUENCE_PARAMETERS.isdisjoint(request.parameters):
+        from pocketserve.engine.sequences import read_step  # late: few models keep state
+
+        step = read_step(request.parameters)
     ready = time.perf_counter_ns()
     turn = take_turn(running, signature, inputs, terms, step)
     infer_end = time.perf_counter_ns()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pocketserve.engine.lane import Turn
 from pocketserve.engine.running import Running
-from pocketserve.engine.sequences import SequenceStep, SequenceTable
 from pocketserve.engine.terms import Terms
 from pocketserve.request_inputs import Inputs
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.engine.sequences import SequenceStep, SequenceTable
 
 
 def take_runs(running: Running, steps: Sequence[Inputs], chained: bool, terms: Terms) -> Turn[list[dict[str, Array]]]:

@@ -51,7 +51,8 @@ class Run:
 def runs(state_dir: Path) -> Iterator[tuple[Path, Run, bool]]:
     """Yield every run with its file, and whether a living server holds it."""
     with contextlib.suppress(OSError):
-        for path in sorted((state_dir / FOLDER).glob("[0-9]*.json"))[:MAX_FILES]:
+        named = (path for path in (state_dir / FOLDER).iterdir() if path.suffix == ".json" and path.name[0].isdigit())
+        for path in sorted(named)[:MAX_FILES]:
             found = _look(path)
             if found is not None:
                 yield path, *found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pocketserve.engine.cancellation import Cancellation
 from pocketserve_wire import ApiError, ErrorCode, strict_json
@@ -73,6 +75,7 @@ class Route:
     """One entry of the dispatch table, see :mod:`pocketserve.api.routes`.
 
     Attributes:
+        handler_name: the handler, as MODULE.FUNCTION of this package: a module is imported for its first request.
         group: the protocol it belongs to; Flask has one blueprint per group.
         open: answered without a token.
         owner: answered to the installation's own token only, not to an app's.
@@ -82,7 +85,7 @@ class Route:
 
     method: str
     pattern: str
-    handler: Handler
+    handler_name: str
     group: str
     answer: str
     body: str | None = None
@@ -91,11 +94,23 @@ class Route:
     label: str = ""
 
     @property
+    def handler(self) -> Handler:
+        """What answers a request."""
+        return _handler(self.handler_name)
+
+    @property
     def name(self) -> str:
         """A unique name: the operation's id."""
         tail = "_version" if "{version}" in self.pattern else ""
         slash = "_slash" if self.pattern.endswith("/") and len(self.pattern) > 1 else ""
-        return f"{self.handler.__name__}{self.label}{tail}{'_all' if self.pattern == '/v2/models/stats' else ''}{slash}"
+        everything = "_all" if self.pattern == "/v2/models/stats" else ""
+        return f"{self.handler_name.rpartition('.')[2]}{self.label}{tail}{everything}{slash}"
+
+
+@functools.cache
+def _handler(name: str) -> Handler:
+    module, _, function = name.partition(".")
+    return cast(Handler, getattr(importlib.import_module(f"pocketserve.api.{module}"), function))
 
 
 def json_response(value: Any) -> ApiResponse:

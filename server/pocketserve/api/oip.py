@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from pocketserve.api import tasks
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.engine import State
 from pocketserve.errands import PlannedErrand, Sender
@@ -89,8 +88,12 @@ def infer(service: Service, request: ApiRequest) -> ApiResponse:
     # A raw body has no parameters of its own, so the query string may hold them.
     parameters = decoded.parameters | waiting_parameters(request) if request.query else decoded.parameters
     terms = service.terms(parameters, request.deadline, request.cancellation, request.received)
-    run = partial(tasks.infer, service) if tasks.asks_for_task(decoded) else service.infer
-    response = run(model, version, decoded, terms)
+    if decoded.parameters.get("task") is True:  # any other value is some other server's parameter of this name
+        from pocketserve.api import tasks  # late: few ask for a task so
+
+        response = tasks.infer(service, model, version, decoded, terms)
+    else:
+        response = service.infer(model, version, decoded, terms)
     binary: dict[str, bool] | bool = decoded.binary_output
     if decoded.outputs:
         binary = {output.name: output.binary for output in decoded.outputs}

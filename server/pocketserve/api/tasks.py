@@ -19,14 +19,6 @@ OUTPUT = "answer"
 OWN = ("task", "content_type", "timeout", "priority", "stream")
 
 
-def asks_for_task(request: InferRequest) -> bool:
-    """Whether a request wants its input to go through the model's task: ``task`` is true.
-
-    Any other value is some other server's parameter of this name, as each request may have.
-    """
-    return request.parameters.get("task") is True
-
-
 def infer(service: Service, model: str, version: str | None, request: InferRequest, terms: Terms) -> InferResponse:
     """Answer one raw input.
 

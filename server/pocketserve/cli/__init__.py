@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import functools
 import importlib
 import os
 import re
@@ -42,12 +43,25 @@ class _Parser(argparse.ArgumentParser):
     """Knows options by their whole names only: ``--port`` is not ``--port-wait``."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, **{"formatter_class": _formatter, **options})
 
     def error(self, message: str) -> NoReturn:
         """Say what was wrong, and what may have been meant where something else was chosen than there is."""
         wrong = re.match(r"argument \S+: invalid choice: '(.*?)' ", message)
         super().error(message + (did_you_mean(wrong[1], COMMANDS) if wrong else ""))
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Make what argparse wants for each option: to ask for the width, its own would load shutil with compressors."""
+    return argparse.HelpFormatter(prog, width=_columns() - 2)
+
+
+@functools.cache
+def _columns() -> int:
+    try:
+        return int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns or 80
+    except (ValueError, OSError):  # no terminal
+        return 80
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

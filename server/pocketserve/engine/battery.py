@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -42,11 +41,11 @@ class Battery:
         program: what to ask where the files say nothing; None where it is not installed.
     """
 
-    def __init__(self, root: Path | None = None, find_program: Callable[[str], str | None] = shutil.which) -> None:
+    def __init__(self, root: Path | None = None, find_program: Callable[[str], str | None] | None = None) -> None:
         root = root or system.root()
         self._supplies = _batteries(root / "sys/class/power_supply")
         self._zones = _battery_zones(root / "sys/class/thermal")
-        self.program = find_program(PROGRAM)
+        self.program = (find_program or _find_program)(PROGRAM)
         self._lock = threading.Lock()
         self._given_up = False
         self._stop: int | None = None
@@ -125,24 +124,30 @@ def _sane(value: object, low: float, high: float) -> float | None:
     return float(value) if low <= value <= high else None
 
 
+def _find_program(name: str) -> str | None:
+    """Find a program in the folders of ``PATH``; ``shutil.which`` would load three compressors with it."""
+    paths = (os.path.join(folder, name) for folder in os.get_exec_path())
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+
+
 def _batteries(folder: Path) -> list[Path]:
     """The device's own batteries, not those of a mouse or a pen."""
     return [
         supply
-        for supply in _listed(folder, "*", MAX_SUPPLIES)
+        for supply in _listed(folder, "", MAX_SUPPLIES)
         if _read(supply / "type") == "Battery" and _read(supply / "scope") != "Device"
     ]
 
 
 def _battery_zones(folder: Path) -> list[Path]:
     """Thermal zones of batteries. A processor's is hot whenever it works: it says nothing of the device."""
-    zones = _listed(folder, "thermal_zone*", MAX_ZONES)
+    zones = _listed(folder, "thermal_zone", MAX_ZONES)
     return [zone for zone in zones if _read(zone / "type").lower().startswith("batt")]
 
 
-def _listed(folder: Path, pattern: str, most: int) -> list[Path]:
+def _listed(folder: Path, prefix: str, most: int) -> list[Path]:
     try:
-        return sorted(folder.glob(pattern))[:most]
+        return sorted(path for path in folder.iterdir() if path.name.startswith(prefix))[:most]
     except OSError:
         return []
 

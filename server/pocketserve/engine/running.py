@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.engine.batching import RowBatcher, free_rows
 from pocketserve.engine.lane import Lane, Scheduler
 from pocketserve.engine.policy import Gain
-from pocketserve.engine.sequences import SequenceTable
 from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.engine.loading import LoadedModel
+    from pocketserve.engine.sequences import SequenceTable
 
 DEFAULT_SEQUENCES = 64
 DEFAULT_OWN_SESSIONS = 4
@@ -113,6 +113,8 @@ def _sequences(model: LoadedModel, queue_limit: int, lane: Lane, clock: Callable
     """The table of a model that keeps state; None for the others."""
     if not model.feedback and not model.resettable:
         return None
+    from pocketserve.engine.sequences import SequenceTable  # late: few models keep state
+
     state = model.entry.manifest.state
     most = state.max_sequences or (DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS)
     opener = None if model.feedback else model.open_session

@@ -18,7 +18,6 @@ from pocketserve.repository.manifest import (
 )
 from pocketserve.repository.not_models import advice, advice_for_content, advice_for_folder
 from pocketserve.repository.toml_table import ManifestError
-from pocketserve.runtimes.placeholders import placeholder
 from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind, content_of, kind_at, kind_named, kind_of_name
 from pocketserve_wire.records import dataclass
 
@@ -338,6 +337,8 @@ def _holds_model(folder: Path) -> bool:
 def _problem_of(path: Path, root: Path) -> str | None:
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
         return f"{path.name} is a link that leaves the models folder; copy the file into it"
+    from pocketserve.runtimes.placeholders import placeholder  # late: most files are what they seem
+
     return placeholder(path) or advice_for_content(path)
 
 

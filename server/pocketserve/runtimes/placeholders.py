@@ -11,7 +11,7 @@ from pathlib import Path
 from .registry import first_bytes
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
-_PAGE = re.compile(rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]", re.IGNORECASE)
+_PAGE = rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]"
 
 
 def placeholder(path: Path) -> str | None:
@@ -25,6 +25,6 @@ def placeholder(path: Path) -> str | None:
         return None
     if head.startswith(_POINTER):
         return f"{path.name} is only a pointer of Git LFS: run git lfs pull in the clone, or download the file itself"
-    if _PAGE.match(head):
+    if b"<" in head and re.match(_PAGE, head, re.IGNORECASE):  # compiled for the first that may be one
         return f"{path.name} is a web page instead of the model: download the file itself"
     return None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 from pathlib import Path
 
 from pocketserve_wire.records import dataclass
 
 from .base import Runtime
-from .zip_kinds import kind_of_zip
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +124,8 @@ def content_of(path: Path) -> str | None:
     if head is None:
         return None
     if head.startswith(b"PK\3\4"):
+        from .zip_kinds import kind_of_zip  # late: most models are no archives
+
         return kind_of_zip(path)
     return next((name for at, mark, name in _HEADS if head[at : at + len(mark)] == mark), None)
 
@@ -136,7 +136,9 @@ def missing_framework(kind: Kind) -> str | None:
     if not kind.packages:  # what it needs is not Python's: a module beside the runtime's own knows how to look
         reason: str | None = importlib.import_module(f"{kind.module}_packages").missing()
         return reason
-    if any(importlib.util.find_spec(package) is not None for package in kind.packages):
+    from importlib.util import find_spec  # late: not before the first model
+
+    if any(find_spec(package) is not None for package in kind.packages):
         return None
     return f"no framework for {kind.name} models is installed: {kind.install}"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -97,6 +96,8 @@ def _unpacked(member: Member, packed: bytes, most: int) -> bytes:
         return packed
     if member.method != _DEFLATED:
         raise BadZipError(f"{member.name[:80]!r} is packed by method {member.method}")
+    import zlib  # late: most models are no archives
+
     try:
         # A few bytes may claim gigabytes; zlib stops at the bound.
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, most)

@@ -13,7 +13,7 @@ from typing import Any
 from pocketserve.plain_files import read_plain
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.side_files import folders_of, names_for, side_files
+from pocketserve.repository.side_files import TASK_FILE, folders_of, names_for, side_files
 from pocketserve.runtimes.base import ModelLoadError, Session
 from pocketserve.runtimes.flatbuffer import DamagedFileError
 from pocketserve.runtimes.tflite_metadata import ModelMetadata
@@ -171,3 +171,10 @@ def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
     except (DamagedFileError, ValueError, RecursionError):
         return {}
     return {name: str(value) for name, value in content.items()} if isinstance(content, dict) else {}
+
+
+def task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
+    """Return the ``task.py`` that would be used; None where there is none."""
+    if entry.manifest.task not in (None, "custom"):
+        return None
+    return ModelFacts(entry, version, (), ()).beside(TASK_FILE)

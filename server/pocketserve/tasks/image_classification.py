@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks import drawing
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
 from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
 from pocketserve.tasks.facts import ModelFacts
@@ -124,6 +123,8 @@ class ImageClassification:
 
     def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
         """See :class:`~pocketserve.tasks.base.Annotator`: the classes as bars below the picture."""
+        from pocketserve.tasks import drawing  # late: few answers are drawn
+
         canvas = drawing.Canvas(body, hints, self._picture.max_pixels)
         canvas.bars([(entry["label"], entry["score"]) for entry in answer])
         return canvas.png()

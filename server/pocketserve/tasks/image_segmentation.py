@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks import drawing
 from pocketserve.tasks.base import (
     NO_HINTS,
     Answer,
@@ -121,6 +120,8 @@ class ImageSegmentation:
 
     def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
         """See :class:`~pocketserve.tasks.base.Annotator`: each class in a colour over the picture, with a legend."""
+        from pocketserve.tasks import drawing  # late: few answers are drawn
+
         canvas = drawing.Canvas(body, hints, self._picture.max_pixels)
         classes, area = self._mask(runs[0], context)
         ground = [entry["index"] for entry in answer if entry["label"].lower() in (BACKGROUND, "0")]
@@ -187,9 +188,11 @@ def _png(classes: Array) -> bytes:
     """A PNG whose pixel values are the class numbers: 8-bit palette in the drawing's colours, or 16-bit grey."""
     import PIL.Image
 
+    from pocketserve.tasks.drawing import colour
+
     if classes.dtype == np.uint8:
         image = PIL.Image.frombytes("P", classes.shape[::-1], classes.tobytes())
-        image.putpalette([part for index in range(256) for part in drawing.colour(index)])
+        image.putpalette([part for index in range(256) for part in colour(index)])
     else:
         image = PIL.Image.fromarray(classes)
     file = CheckedFile()

@@ -11,7 +11,6 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.tflite_metadata import BoundingBoxProperties
-from pocketserve.tasks import drawing
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
 from pocketserve.tasks.boxes import generate_anchors, suppress
 from pocketserve.tasks.detection_outputs import Layout, find_layout, is_postprocessed, read_candidates
@@ -162,6 +161,8 @@ class ObjectDetection:
 
     def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
         """See :class:`~pocketserve.tasks.base.Annotator`."""
+        from pocketserve.tasks import drawing  # late: few answers are drawn
+
         canvas = drawing.Canvas(body, hints, self._picture.max_pixels)
         canvas.boxes([(entry["box"], f"{entry['label']} {entry['score']:.0%}", entry["index"]) for entry in answer])
         return canvas.png()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks import drawing
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.geometry import Placement, box_entry
@@ -145,6 +144,8 @@ class PoseEstimation:
 
     def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
         """See :class:`~pocketserve.tasks.base.Annotator`: the skeletons."""
+        from pocketserve.tasks import drawing  # late: few answers are drawn
+
         canvas = drawing.Canvas(body, hints, self._picture.max_pixels)
         least = POINT_THRESHOLD if self._options.threshold is None else self._options.threshold
         for number, entry in enumerate(answer):

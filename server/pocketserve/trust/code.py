@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pocketserve.repository.files import content_digest, key_of
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.side_files import TASK_FILE, code_files
+from pocketserve.repository.side_files import code_files
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.tflite_delegates import find_library, library_digest
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.facts import task_file
 from pocketserve.trust.reading import read_regular
 from pocketserve_wire.records import dataclass
 
@@ -66,16 +66,6 @@ def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
     return list({part.key: part for part in reversed(parts)}.values())[::-1]
 
 
-def may_hold_code(entry: ModelEntry, version: VersionEntry) -> bool:
-    """Tell whether :func:`code_of` finds anything; no file is read."""
-    return (
-        version.kind.name in ("torch", "pt2")
-        or version.options.get("trust") is True
-        or isinstance(version.options.get("delegate"), str)
-        or task_file(entry, version) is not None
-    )
-
-
 def whole_version(version: VersionEntry) -> CodePart:
     """Describe a version of a kind that is data as code: its framework would let it act.
 
@@ -85,13 +75,6 @@ def whole_version(version: VersionEntry) -> CodePart:
     path = version.path
     effect = f"may read and write files when version {version.name} is loaded or run"
     return CodePart(key_of(path), path.name, content_digest(version), effect, path)
-
-
-def task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
-    """Return the ``task.py`` that would be used; None where there is none."""
-    if entry.manifest.task not in (None, "custom"):
-        return None
-    return ModelFacts(entry, version, (), ()).beside(TASK_FILE)
 
 
 def _modules(main: Path, effect: str) -> Iterator[CodePart]:

@@ -9,7 +9,6 @@ import atexit
 import functools
 import hashlib
 import os
-import shlex
 import threading
 from collections.abc import Set
 from pathlib import Path
@@ -84,6 +83,8 @@ def not_trusted(path: Path, why: str) -> str:
         path: the model's file or folder.
         why: such as ``m.savedmodel has the operator ReadFile``.
     """
+    import shlex  # late: most models hold no code
+
     return f"{why}; `pocketserve trust {shlex.quote(str(path))}` shows what it may do, and asks for your consent"
 
 

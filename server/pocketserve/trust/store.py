@@ -59,9 +59,7 @@ class TrustStore:
         Raises:
             ModelLoadError: there is code that is not trusted, changed since, or could have been written by others.
         """
-        from pocketserve.trust.code import code_of  # late: a server that has loaded no model does not hold it
-
-        parts = code_of(entry, version)
+        parts = _code_of(entry, version)
         embedded = frozenset(embedded_code().values())
         foreign = [part for part in parts if part.digest not in embedded]
         consents = self._store.entries()
@@ -77,12 +75,10 @@ class TrustStore:
 
     def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
         """Say why code would not run, as far as that shows without reading it; None where nothing speaks against it."""
-        from pocketserve.trust.code import may_hold_code, task_file  # late, as above
-
         if not may_hold_code(entry, version) or f"{entry.name}/{version.path.name}" in embedded_code():
             return None
         consents = self._store.entries()
-        paths = [version.path, task_file(entry, version)]
+        paths = [version.path, _task_file(entry, version)]
         if any(path is not None and key_of(path) in consents for path in paths) or "delegate" in version.options:
             return None
         return not_trusted(_folder(entry, version), "it holds code that is not trusted")
@@ -126,6 +122,30 @@ def embedded_code() -> Mapping[str, str]:
     """
     known: dict[str, str] = json.loads(EMBEDDED.read_text(encoding="utf-8"))
     return known
+
+
+def may_hold_code(entry: ModelEntry, version: VersionEntry) -> bool:
+    """Tell whether a version has code that :func:`pocketserve.trust.code.code_of` finds; no file is read."""
+    return (
+        version.kind.name in ("torch", "pt2")
+        or version.options.get("trust") is True
+        or isinstance(version.options.get("delegate"), str)
+        or _task_file(entry, version) is not None
+    )
+
+
+def _task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
+    from pocketserve.tasks.facts import task_file  # late: a server that has loaded no model does not hold it
+
+    return task_file(entry, version)
+
+
+def _code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
+    if not may_hold_code(entry, version):
+        return []
+    from pocketserve.trust.code import code_of  # late: most models hold none
+
+    return code_of(entry, version)
 
 
 def check_writers(paths: Iterable[Path | None]) -> None:

@@ -7,15 +7,17 @@ A stranger is whoever sends a request without the token. It gets one answer for 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.utilities import BadRequest, Error
 
 from pocketserve.security import Guard
 from pocketserve.transports.http.body import Body, Placed
-from pocketserve.transports.http.chunked import ChunkedBody
 from pocketserve_wire import ApiError
+
+if TYPE_CHECKING:
+    from pocketserve.transports.http.chunked import ChunkedBody
 
 MAX_STRANGERS_BODY: Final = 4096
 """Bytes of a body without the token: the messages of pairing have a seventh of it."""
@@ -81,6 +83,8 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         except ApiError as error:
             self._restrict(error)
         if self.chunked:
+            from pocketserve.transports.http.chunked import ChunkedBody  # late: apps know the length of what they send
+
             self.body_rcv = ChunkedBody(self.adj.max_request_body_size)
         elif 0 < self.content_length < self.adj.max_request_body_size:
             self.body_rcv = Body(self.content_length, self._json_length())

@@ -1,0 +1,51 @@
+"""What a server imports until its first answer: each module costs a start, and on a phone a millisecond or two."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, start_server
+
+pytestmark = pytest.mark.live
+
+OWN = ("pocketserve", "pocketserve_wire")
+MAX_READY, MAX_ANSWERED = 116, 140
+"""Modules of our own, packages among them: for a server that is ready, and for one that has run a TFLite model."""
+
+UNUSED = {
+    "shutil", "zipfile", "gzip", "subprocess", "tempfile", "random", "secrets", "shlex", "base64", "email",
+    "http", "colorsys", "difflib", "platformdirs", "requests", "flask", "werkzeug", "PIL", "prometheus_client",
+}  # fmt: skip
+"""What neither needs."""
+
+
+REQUEST = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 8, 8, 1], "data": [0.0] * 64}]}
+
+
+def imported(log: str) -> set[str]:
+    """The modules that ``-X importtime`` told of."""
+    return set(re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", log, re.MULTILINE))
+
+
+def own(modules: set[str]) -> list[str]:
+    return sorted(name for name in modules if name.partition(".")[0] in OWN)
+
+
+def test_a_start_imports_what_it_needs(tmp_path: Path) -> None:
+    """Import late what a start without need does not use; a higher number here wants a reason."""
+    # The first start makes the token, and its first answer the verdict on the model's file: that takes more.
+    for _ in range(2):
+        server = start_server(tmp_path, MODELS, environment={"PYTHONPROFILEIMPORTTIME": "1"})
+        try:
+            ready = imported(server.log.read_text())
+            assert server.call("POST", "/v2/models/digits/infer", json=REQUEST).status_code == 200
+            answered = imported(server.log.read_text())
+        finally:
+            assert server.stop() == 0
+    assert {"pocketserve.service", "logging"} <= ready
+    assert sorted(name for name in answered if name.partition(".")[0] in UNUSED) == []
+    assert len(own(ready)) <= MAX_READY, own(ready)
+    assert len(own(answered)) <= MAX_ANSWERED, own(answered)
