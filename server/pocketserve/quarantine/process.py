@@ -20,7 +20,7 @@ from pocketserve.engine.cores import available_memory
 from pocketserve.plain_files import make_private_folder
 from pocketserve.quarantine.leftovers import spare_folder, sweep, working_folder
 from pocketserve.quarantine.rules import rules_for
-from pocketserve.quarantine.trial import describe
+from pocketserve.quarantine.trial import IMPORTED, describe
 from pocketserve.quarantine.verdicts import Verdict
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
@@ -36,9 +36,6 @@ HEADROOM_BYTES = 2 << 30
 SPARE_BYTES = 96 << 20
 SPARE_THREADS = 8
 """What a device must have left for a failed trial to be the file's fault; threads beside two for each core."""
-
-_SOUND: set[str] = set()
-"""Packages whose import has been seen to end well: importing a framework takes seconds."""
 
 ALARM_MARGIN_S = 5
 """After its time limit, a trial whose server has gone ends itself."""
@@ -105,14 +102,15 @@ class TrialProcess:
         finally:
             self.end()
         try:
-            verdict = _judge(fault, self._process.returncode, _answer(self._process))
+            answer = _answer(self._process)
+            verdict = _judge(fault, self._process.returncode, answer.removeprefix(IMPORTED))
         except ModelLoadError:
             _refuse_starved()
             raise
         if not verdict.ok:
             _refuse_starved()
-        if not verdict.ok and self._process.returncode:
-            _check_framework(self._kind, self._folder, self._timeout)
+        if not verdict.ok and not verdict.memory and not answer.startswith(IMPORTED):
+            _refuse_framework(self._kind, fault, self._timeout)
         return verdict
 
     def end(self) -> None:
@@ -252,38 +250,26 @@ def _judge(fault: Verdict | None, exit_code: int | None, answer: bytes) -> Verdi
     return Verdict(result["outcome"] == "good", result["reason"], result["runtime"])
 
 
-def _check_framework(kind: Kind, folder: str, timeout: float) -> None:
-    """A file is not to blame for a framework that does not even import without it.
+def _refuse_framework(kind: Kind, fault: Verdict | None, timeout: float) -> None:
+    """Blame no file for a framework whose import ends the process, or does not end; one that is here does neither.
+
+    Args:
+        fault: the limit that the trial broke; None where it ended by itself.
 
     Raises:
-        RuntimeMissingError: the framework's import ends its process, or does not end.
+        RuntimeMissingError: it is not here.
     """
-    for package in kind.packages:
-        if package in sys.modules or package in _SOUND or importlib.util.find_spec(package) is None:
-            continue
-        # Not from the working folder: the trial wrote to it, and this process is not confined.
-        command = [sys.executable, "-P", "-c", f"import {package}"]
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd=os.path.dirname(folder),
-                env=_environment(folder),
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise RuntimeMissingError(
-                f"the import of {package} alone takes more than {timeout:g} s; try again when the device has less to "
-                "do, or give --trial-timeout more seconds"
-            ) from None
-        if done.returncode not in (0, 1):  # 1: it raised, which harms nobody
-            raise RuntimeMissingError(
-                f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
-            )
-        _SOUND.add(package)
+    if not sys.modules.keys().isdisjoint(kind.packages):
+        return
+    package = next((name for name in kind.packages if importlib.util.find_spec(name) is not None), kind.name)
+    if fault is not None:
+        raise RuntimeMissingError(
+            f"the import of {package} alone takes more than {timeout:g} s; try again when the device has less to do, "
+            "or give --trial-timeout more seconds"
+        )
+    raise RuntimeMissingError(
+        f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
+    )
 
 
 def _resident_bytes(pid: int) -> int:

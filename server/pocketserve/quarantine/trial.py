@@ -1,15 +1,15 @@
 """The throw-away process: loads a model, sets up all that its files decide, runs it, and says how it went.
 
 Run by :mod:`pocketserve.quarantine.sandbox`, which confines it: the model's description comes pickled on standard
-input, from the server alone; the result goes as one JSON line to standard output. Whatever a framework prints goes to
-standard error.
+input, from the server alone; to standard output goes a line
+once the framework is imported, and one in JSON with the result. Whatever a framework prints goes to standard error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import importlib.util
+import gc
 import json
 import os
 import pickle
@@ -33,6 +33,7 @@ from pocketserve.quarantine.made_up import (
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.request_inputs import collect
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Session
+from pocketserve.runtimes.privacy import import_framework
 from pocketserve.runtimes.registry import Kind, runtime_for
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tensors import Array, to_tensor, zeros
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 _SCARCE = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 _NO_THREADS = ("can't start new thread", "Resource temporarily unavailable", "pthread_create")
 """How Python, C and frameworks say that the device has nothing to spare."""
+
+IMPORTED = b"imported\n"
+"""What is answered first, before any of the model's files is opened: a framework's import has ended well, or raised."""
 
 MAX_REASON = 1000
 """Characters; a file's own words may be in it, and nobody reads the pipe before the trial has ended."""
@@ -67,6 +71,7 @@ def main(confine: Callable[[], Confinement]) -> int:
     _limit(int(request["data_limit"]))
     signal.alarm(int(request["alarm"]))
     _import_framework(request["version"].kind, request["source"].threads)
+    os.write(answer_to, IMPORTED)
     confinement = confine()
     result = try_model(request["entry"], request["version"], request["source"])
     if result["outcome"] in ("refused", "missing") and confinement.confined:
@@ -107,10 +112,14 @@ def _import_framework(kind: Kind, threads: int) -> None:
             from pocketserve.runtimes.savedmodel import import_tensorflow
 
             import_tensorflow(threads)
-        for package in kind.packages:
-            if importlib.util.find_spec(package) is not None:
-                importlib.import_module(package)
-                return
+        elif "ai_edge_litert" in kind.packages:
+            from pocketserve.runtimes.tflite_open import PACKAGES, import_first
+
+            import_first(PACKAGES)
+        else:
+            for package in kind.packages:
+                import_framework(package)
+    gc.freeze()  # what is there now stays
 
 
 def _with_cause(reason: str) -> str:

@@ -7,7 +7,6 @@ through one traced function, ten times faster than calling the model object.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from pocketserve.wording import excerpt
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from .keras_config import check_config
+from .privacy import import_framework
 from .savedmodel import import_tensorflow
 from .tf_state import restorer
 from .tf_tensors import input_converters, input_errors, one_line, tensor_spec, to_array
@@ -162,7 +162,7 @@ def _import_keras() -> Any:
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     try:
-        keras = importlib.import_module("keras")
+        keras = import_framework("keras")
     except Exception as error:
         raise RuntimeMissingError(
             f"Keras is not usable ({one_line(error)}); install it with pip install 'pocketserve[tensorflow]'"

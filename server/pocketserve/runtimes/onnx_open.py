@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from .base import ModelLoadError, RuntimeMissingError
 from .onnx_errors import cleaned
-from .privacy import keep_private
+from .privacy import import_framework
 
 _log = logging.getLogger(__name__)
 
@@ -39,9 +38,8 @@ def import_package(module: str) -> Any:
     Raises:
         RuntimeMissingError: it does not import.
     """
-    keep_private()
     try:
-        ort = importlib.import_module(module)
+        ort = import_framework(module)
         ort.InferenceSession, ort.SessionOptions  # noqa: B018  # a folder left by an uninstall has neither
     except ModuleNotFoundError as error:
         if error.name == module:

@@ -12,7 +12,6 @@ answers. What is known of the loaders, found by running them:
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
 import threading
@@ -27,7 +26,7 @@ from pocketserve.trust.reading import not_trusted
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from .flatbuffer import DamagedFileError
-from .privacy import PRIVATE, keep_private
+from .privacy import PRIVATE, import_framework
 from .savedmodel_check import ForbiddenError, check_files, check_graphs
 from .savedmodel_graph import MetaGraph, read_meta_graphs
 from .tf_state import restorer
@@ -56,11 +55,10 @@ def import_tensorflow(threads: int) -> Any:
     Raises:
         RuntimeMissingError: it is not installed, or does not load.
     """
-    keep_private()
     # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
     os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "true")
     try:
-        tf = importlib.import_module("tensorflow")
+        tf = import_framework("tensorflow")
     except ModuleNotFoundError as error:
         if error.name == "tensorflow":
             raise RuntimeMissingError(_HOW_TO_INSTALL) from None

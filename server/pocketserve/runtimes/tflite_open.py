@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
@@ -14,7 +13,7 @@ from pocketserve_wire.records import dataclass
 
 from .base import ModelLoadError, ModelSource, RuntimeMissingError
 from .flatbuffer import DamagedFileError
-from .privacy import keep_private
+from .privacy import import_framework
 from .tflite_check import TensorFlowOperatorError, check_model
 from .tflite_delegates import DelegateRequest, Share
 from .tflite_errors import is_hopeless
@@ -180,11 +179,10 @@ def import_first(packages: Sequence[Package]) -> Framework:
     Raises:
         RuntimeMissingError: none does.
     """
-    keep_private()  # the last of them is TensorFlow
     broken = []
     for package in packages:
         try:
-            module = importlib.import_module(package.module)
+            module = import_framework(package.module)
         except ModuleNotFoundError as error:
             # A missing module deeper down means: installed, but not complete.
             if not _is_absent(package, error):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
-from pocketserve.runtimes.privacy import keep_private
+from pocketserve.runtimes.privacy import import_framework
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.wording import counted, excerpt
 from pocketserve_wire import DATATYPES
@@ -43,9 +43,8 @@ def import_torch() -> Any:
     Raises:
         RuntimeMissingError: it is missing, broken or too old; with the commands that help.
     """
-    keep_private()
     try:
-        import torch
+        torch = import_framework("torch")
     except Exception as error:  # a broken native library raises OSError, not ImportError
         raise RuntimeMissingError(
             f"PyTorch is not usable ({type(error).__name__}: {str(error)[:200]}); install it with "
