@@ -27,7 +27,7 @@ from benchmarks.processes import (
 )
 from benchmarks.samples import Comparison, Curve, Missing, Result, growth
 from benchmarks.timing import QUICK, Effort, interleave, say
-from pocketserve.wording import counted
+from pocketserve.messages import counted
 
 CONNECTIONS = (1, 8, 64)
 MORE_CONNECTIONS = (1, 2, 4, 8, 16, 32, 64)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pocketserve_client import greeting
+from pocketserve_client import handshake
 from pocketserve_wire import Tensor, oip
 from pocketserve_wire.frames import HEADER, HEADER_BYTES, Frame, FrameType, encode_frame
 
@@ -155,7 +155,7 @@ def framed(port: int, model: str, values: np.ndarray, *, greet: bool, name: str 
 
 def greeted(port: int) -> socket.socket:
     """A connection to our socket, after the handshake."""
-    return _prepared(greeting.connect(("127.0.0.1", port), None, TIMEOUT_S, MOST)[0])
+    return _prepared(handshake.connect(("127.0.0.1", port), None, TIMEOUT_S, MOST)[0])
 
 
 def http(port: int, path: str, body: bytes, *headers: str, keep_alive: bool = True) -> Call:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pocketserve.engine.cores import top_speed_khz
+from pocketserve.engine.device.cores import top_speed_khz
 
 START_TIMEOUT_S = 60.0
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.processes import cores, pinning
 from benchmarks.samples import Comparison, Curve, Growth, Imports, Missing, Result, summary
-from pocketserve.wording import counted
+from pocketserve.messages import counted
 
 SLOWEST = 10
 """Modules whose import is printed."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.report import P99_LEAST
 from benchmarks.samples import Comparison, Growth, summary
-from pocketserve.wording import counted
+from pocketserve.messages import counted
 
 KEYS = ("name", "what", "unit", "ours", "floor", "goal", "rule", "against", "statistic")
 GROWTH_KEYS = ("name", "what", "unit", "per", "points", "values", "slope", "start", "r2")

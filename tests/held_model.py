@@ -9,9 +9,9 @@ from time import monotonic
 from typing import Any
 
 from framed import TIMEOUT_S, Framed
-from pocketserve.engine.lane import Lane
-from pocketserve.engine.running import Running
-from pocketserve.engine.terms import Terms
+from pocketserve.engine.lifecycle.handle import Running
+from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.scheduling.queue import Lane
 
 Until = Callable[[Callable[[], bool]], None]
 

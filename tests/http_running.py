@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
-from pocketserve.security import Guard
 from pocketserve.transports.http.connections import Patience
 from pocketserve.transports.http.server import HttpServer
 

@@ -13,20 +13,24 @@ from typing import Any
 import numpy as np
 
 from conftest import MODELS, ROOT
+from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats.zip_archives import BadZipError, members, read_member
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.toml_table import ManifestError
-from pocketserve.runtimes import onnx_check, savedmodel_graph, tfjs_files, tflite_check, tflite_description
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.flatbuffer import DamagedFileError
+from pocketserve.runtimes.onnx import check as onnx_check
 from pocketserve.runtimes.registry import content_of
-from pocketserve.runtimes.safetensors import read_safetensors
-from pocketserve.runtimes.zip_kinds import BadZipError, members, read_member
+from pocketserve.runtimes.tensorflow import savedmodel_graph
+from pocketserve.runtimes.tfjs import files as tfjs_files
+from pocketserve.runtimes.tflite import check as tflite_check
+from pocketserve.runtimes.tflite import description as tflite_description
+from pocketserve.runtimes.torch.safetensors import read_safetensors
 from pocketserve.tasks import arrays
-from pocketserve.tasks.pictures import PictureShape, read_picture
-from pocketserve.tasks.sentencepiece_model import SentencePieceError, read_model
-from pocketserve.tasks.tables import Rows
+from pocketserve.tasks.audio.wav import read_wav
+from pocketserve.tasks.tabular.tables import Rows
+from pocketserve.tasks.text.sentencepiece_model import SentencePieceError, read_model
 from pocketserve.tasks.vision.options import ImageOptions
-from pocketserve.tasks.wav import read_wav
+from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, oip, strict_json
 from pocketserve_wire.faults import ConnectionFaultError

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pocketserve.engine.policy import Line, Sharing, Ticket
+from pocketserve.engine.scheduling.policy import Line, Sharing, Ticket
 from pocketserve_wire import ErrorCode
 
 FOREVER = 1e9

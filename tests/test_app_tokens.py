@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS
-from pocketserve import app_tokens
-from pocketserve.app_tokens import AppTokenError, AppTokens, add_token, digest, path_of, read_tokens, revoke_token
+from pocketserve.auth import app_tokens
+from pocketserve.auth.app_tokens import AppTokenError, AppTokens, add_token, digest, path_of, read_tokens, revoke_token
+from pocketserve.auth.guard import Guard
 from pocketserve.cli import main
-from pocketserve.security import Guard
 from pocketserve_client import Client, ServerError
 from pocketserve_wire import ApiError
 from pocketserve_wire.handshake import client_proof, server_proof

@@ -10,7 +10,7 @@ from typing import Any
 import platformdirs
 import pytest
 
-from pocketserve.cli import serve
+from pocketserve.cli.commands import serve
 from pocketserve.config import (
     OTHER_VARIABLES,
     SETTINGS,

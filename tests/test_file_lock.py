@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve import file_lock
-from pocketserve.file_lock import locked
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
+from pocketserve.state import file_lock
+from pocketserve.state.file_lock import locked
 
 TIMEOUT_S = 60.0
 
@@ -37,7 +37,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     """The kernel gives up what a process held."""
     path = tmp_path / "state.json"
-    code = "import os, pathlib, sys; from pocketserve.file_lock import locked\n"
+    code = "import os, pathlib, sys; from pocketserve.state.file_lock import locked\n"
     code += "with locked(pathlib.Path(sys.argv[1])) as held: os._exit(int(held))"
     assert subprocess.run([sys.executable, "-c", code, str(path)], timeout=TIMEOUT_S, check=False).returncode == 1
     with locked(path, 0) as held:

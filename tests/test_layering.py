@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = {"pocketserve": ROOT / "server", "pocketserve_wire": ROOT / "server", "pocketserve_client": ROOT / "client"}
+SERVER = ("pocketserve", "pocketserve_simulate", "pocketserve_wire")
+SOURCES = {**dict.fromkeys(SERVER, ROOT / "server"), "pocketserve_client": ROOT / "client"}
 FRAMEWORKS = {"torch", "tensorflow", "ai_edge_litert", "tflite_runtime", "onnxruntime"}
 LATE = FRAMEWORKS | {"PIL", "prometheus_client"}
 SLOW = {"subprocess", "difflib", "email", "zipfile", "http", "gzip", "secrets", "random", "tempfile", "colorsys"}
@@ -103,26 +104,39 @@ def test_all_that_a_package_may_import(package: str) -> None:
 
 
 API = ["pocketserve.api", "pocketserve.service", "pocketserve.serving", "pocketserve.cli"]
+MODELS = [f"pocketserve.{name}" for name in ("repository", "runtimes", "tasks", "engine", "inference")]
 HTTP = ["flask", "werkzeug", "waitress", "pocketserve.transports"]
 FORBIDDEN = {
-    "pocketserve_wire": ["pocketserve", "pocketserve_client", "socket", "socketserver", "http", "asyncio", "ssl"],
-    "pocketserve_client": ["pocketserve"],
+    "pocketserve_wire": [
+        "pocketserve",
+        "pocketserve_simulate",
+        "pocketserve_client",
+        "socket",
+        "socketserver",
+        "http",
+        "asyncio",
+        "ssl",
+    ],
+    "pocketserve_client": ["pocketserve", "pocketserve_simulate"],
+    "pocketserve": ["pocketserve_simulate"],  # one command is found there by its name
     "pocketserve.config": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
-    "pocketserve.security": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
+    "pocketserve.auth": [*HTTP, *API, *MODELS, "pocketserve_client"],
+    "pocketserve.formats": [*HTTP, *API, *MODELS, "pocketserve.state", "pocketserve_client"],
+    "pocketserve.state": [*HTTP, *API, *MODELS, "pocketserve.trust", "pocketserve_client"],
     "pocketserve.runtimes": [*HTTP, *API, "pocketserve.engine", "pocketserve.tasks", "pocketserve_client"],
     "pocketserve.tasks": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve.repository": [*HTTP, *API, "pocketserve.engine", "pocketserve.tasks", "pocketserve_client"],
-    "pocketserve.engine": [*HTTP, *API, "pocketserve_client"],
+    "pocketserve.engine": [*HTTP, *API, "pocketserve.inference", "pocketserve_client"],
+    "pocketserve.engine.device": ["pocketserve.engine.lifecycle", "pocketserve.engine.scheduling"],
+    "pocketserve.engine.scheduling": ["pocketserve.engine.engine", "pocketserve.engine.lifecycle"],
+    "pocketserve.engine.lifecycle": ["pocketserve.engine.engine", "pocketserve.quarantine"],
     "pocketserve.quarantine": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.doctor": [*HTTP, *API, "pocketserve_client", "requests"],
     "pocketserve.system": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
-    "pocketserve.simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.serving"],
-    "pocketserve.unloads": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
-    "pocketserve.file_lock": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
-    "pocketserve.run_marker": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
-    "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
-    "pocketserve.model_runs": [*HTTP, *API, "pocketserve.inference", "pocketserve_client"],
-    "pocketserve.request_inputs": [*HTTP, *API, "pocketserve.inference", "pocketserve_client"],
+    "pocketserve_simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.serving"],
+    "pocketserve.inference.run": [*HTTP, *API, "pocketserve_client"],
+    "pocketserve.inference.execute": [*HTTP, *API, "pocketserve.inference.run", "pocketserve_client"],
+    "pocketserve.inference.validate": [*HTTP, *API, "pocketserve.inference.run", "pocketserve_client"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.preload": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.api": [*HTTP, "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
@@ -244,10 +258,15 @@ def loaded_by(statement: str) -> set[str]:
         ("import pocketserve", {*LATE, "numpy", "requests", "flask", "waitress"}),
         (
             "import pocketserve.serving",
-            {*LATE, "requests", "flask", "werkzeug", "platformdirs", "numpy.typing"} | SLOW | SOCKET,
+            {*LATE, "requests", "flask", "werkzeug", "platformdirs", "numpy.typing", "pocketserve_simulate"}
+            | SLOW
+            | SOCKET,
         ),
         ("import pocketserve.cli as c; c._parser([])", {*LATE, "numpy", "requests", "flask", "waitress"}),
-        ("import pocketserve.cli as c; c._parser(['serve'])", {*LATE, "numpy", "requests", "flask", "waitress"}),
+        (
+            "import pocketserve.cli as c; c._parser(['serve'])",
+            {*LATE, "pocketserve_simulate", "numpy", "requests", "flask", "waitress"},
+        ),
         ("import pocketserve.config as c; c.load_config({}, {})", {"platformdirs", "tempfile", "numpy"}),
         ("import pocketserve.transports.socket.connection", {*LATE, "requests", "flask", "werkzeug", "waitress"}),
         ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.KINDS if k.module]", LATE),

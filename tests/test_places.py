@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from pocketserve.places import Places
+from pocketserve.engine.scheduling.semaphore import Places
 
 
 def test_no_more_are_taken_than_there_are():

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from conftest import MODELS
-from pocketserve.run_marker import RunMarker, boot_id, killed, notice_killed, running
+from pocketserve.state.run_lock import RunMarker, boot_id, killed, notice_killed, running
 
 ENDLESS = '{"pid": Infinity, "started": 1, "suspended": null, "boot": "", "ports": []}'
 NEVER = '{"pid": 7, "started": 1e300, "suspended": null, "boot": "", "ports": []}'
-START = "from pocketserve.run_marker import RunMarker; from pathlib import Path; import os, sys;"
+START = "from pocketserve.state.run_lock import RunMarker; from pathlib import Path; import os, sys;"
 
 
 def start_and_die(state) -> int:
@@ -70,7 +70,7 @@ def test_two_that_look_at_once_do_not_take_each_other_for_the_server(tmp_path):
     dead = start_and_die(tmp_path)
     with ThreadPoolExecutor(1) as pool:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pocketserve.run_marker.fcntl.flock", slow_flock)
+            patch.setattr("pocketserve.state.run_lock.fcntl.flock", slow_flock)
             first = pool.submit(killed, tmp_path)
             assert tried.wait(30)
         second = killed(tmp_path)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pocketserve.auth.guard import Guard, TokenFileError, ensure_token, read_token
 from pocketserve.cli.token_file import token_file_fault
-from pocketserve.security import Guard, TokenFileError, ensure_token, read_token
 from pocketserve_wire import ApiError, ErrorCode
 
 TOKEN = "abcdefghijklmnopqrstuvwxyz-_0123456789ABCDEF"
@@ -328,7 +328,7 @@ def test_without_a_token_everybody_passes(header: str | None) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
-from pocketserve.security import ensure_token
+from pocketserve.auth.guard import ensure_token
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 ensure_token(Path(sys.argv[1]))

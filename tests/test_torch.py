@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from conftest import MODELS, Server, StartServer
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.safetensors import read_safetensors
-from pocketserve.runtimes.torch_eager import RUNTIME, TorchSession
+from pocketserve.runtimes.torch.eager import RUNTIME, TorchSession
+from pocketserve.runtimes.torch.safetensors import read_safetensors
 from pocketserve.tensors import TensorSpec
 from pocketserve_client import Client, ServerError
 from trusting import trust_all, trusted

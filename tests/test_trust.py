@@ -22,10 +22,10 @@ from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.changes import made_from
 from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.trust import ownership
+from pocketserve.state import ownership
+from pocketserve.state.ownership import foreign_writer
 from pocketserve.trust.code import code_of
 from pocketserve.trust.modules import modules_beside, run_file
-from pocketserve.trust.ownership import foreign_writer
 from pocketserve.trust.reading import private_copy, read_code
 from pocketserve.trust.store import FILE_NAME, TrustStore, embedded_code
 from trusting import trust_all, trusted

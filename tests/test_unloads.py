@@ -12,7 +12,7 @@ from conftest import MODELS, Server, StartServer
 from pocketserve.config import load_config
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.service import Service
-from pocketserve.unloads import FOLDER, Unloads
+from pocketserve.state.unloaded import FOLDER, Unloads
 from ports import free_port
 
 

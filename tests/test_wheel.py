@@ -23,7 +23,7 @@ from pocketserve import __version__
 
 pytestmark = pytest.mark.wheel
 
-PACKAGES = ("pocketserve", "pocketserve_wire", "pocketserve_client")
+PACKAGES = ("pocketserve", "pocketserve_simulate", "pocketserve_wire", "pocketserve_client")
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 PIP_TIMEOUT_S = 240
 
@@ -88,7 +88,7 @@ def test_name_and_content(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names} == {*PACKAGES, f"pocketserve-{__version__}.dist-info"}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert f"pocketserve-{__version__}.dist-info/licenses/LICENSE" in names
-    assert "pocketserve/simulate/scenarios/commute.toml" in names
+    assert "pocketserve_simulate/scenarios/commute.toml" in names
     assert not any(name.endswith((".pyc", "token")) or "/tests/" in name or "/recipes/" in name for name in names)
     assert "License-Expression: Apache-2.0" in metadata
     assert wheel.stat().st_size < 3_000_000
@@ -104,7 +104,9 @@ def test_source_distribution(tmp_path: Path) -> None:
     assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "Makefile", "constraints.txt", "PKG-INFO"} <= set(
         files
     )
-    assert {"tests/conftest.py", "models/digits/digits.tflite", "server/pocketserve/cli/serve.py"} <= set(files)
+    assert {"tests/conftest.py", "models/digits/digits.tflite", "server/pocketserve/cli/commands/serve.py"} <= set(
+        files
+    )
     unwanted = (".venv", "__pycache__", ".git/", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ci")
     assert not [name for name in files if any(part in name for part in unwanted) or name.endswith(("token", ".log"))]
     assert sum(files.values()) < 10_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pocketserve.wording import counted, did_you_mean, excerpt, listed, near
+from pocketserve.messages import counted, did_you_mean, excerpt, listed, near
 
 
 def test_one_is_not_told_as_several() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from places import STATE
 from pocketserve.repository.scan import scan
-from pocketserve.runtimes.tflite_delegates import library_digest
+from pocketserve.runtimes.tflite.delegates import library_digest
 from pocketserve.trust.code import code_of
 from pocketserve.trust.store import TrustStore
 

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pocketserve import plain_files
 from pocketserve.runtimes.base import TRIAL_VARIABLE
+from pocketserve.state import plain_files
 
 _read_plain = plain_files.read_plain
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pocketserve_client import forks
+from pocketserve_client import fork_safety
 from pocketserve_client.errors import NobodyListensError
 from pocketserve_client.http import HttpTransport
 from pocketserve_client.socket import SocketTransport
@@ -23,7 +23,7 @@ class AutomaticTransport:
         self._socket = socket
         self._http = http
         self.start_anew()
-        forks.watch(self)
+        fork_safety.watch(self)
         self._chosen: Transport | None = None
 
     def start_anew(self) -> None:

@@ -19,7 +19,7 @@ from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from pocketserve_client.errors import NotOurServerError, UnprovenPortError
-from pocketserve_wire.run_file import Run
+from pocketserve_wire.files.run_file import Run
 
 MAX_HEAD_BYTES: Final = 1 << 20
 """Beside the body: status lines, headers, and the sizes of chunks."""

@@ -24,7 +24,8 @@ from pocketserve_client.inputs import RawInput, raw_body, with_hint
 from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import OCTETS, Answer, Request, Transport
-from pocketserve_wire import ApiError, oip, run_file, strict_json
+from pocketserve_wire import ApiError, oip, strict_json
+from pocketserve_wire.files import run_file
 from pocketserve_wire.handshake import LEAST_MAX_FRAME
 
 DEFAULT_HOST = "127.0.0.1"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from pocketserve_client import greeting
+from pocketserve_client import handshake
 from pocketserve_client.errors import ConnectionLostError, ServerError, ServerUnreachableError
 from pocketserve_client.transport import JSON, OCTETS, Answer, Request
 from pocketserve_wire.faults import ConnectionFaultError
@@ -93,7 +93,7 @@ class Connection:
     ) -> None:
         self._name = f"{address[0]}:{address[1]}"
         self._timeout = timeout
-        self._socket, self._decoder, self.limits = greeting.connect(address, key, timeout, max_answer)
+        self._socket, self._decoder, self.limits = handshake.connect(address, key, timeout, max_answer)
         # Blocking calls that return after a while: a timeout of Python's own would cost a poll() with each read.
         self._socket.setblocking(True)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(PING_AFTER_S))
@@ -374,7 +374,7 @@ class Connection:
         elif frame.type == FrameType.GOAWAY:
             self._leave(frame.request_id)
         elif frame.type == FrameType.ERROR:
-            self._fail(greeting.named_error(frame))
+            self._fail(handshake.named_error(frame))
 
     def _leave(self, last_id: int) -> None:
         """The server takes nothing new: what it will not answer can be sent again elsewhere."""

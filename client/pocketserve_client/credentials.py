@@ -9,7 +9,7 @@ from pathlib import Path
 
 import platformdirs
 
-from pocketserve_wire.plain_file import open_plain
+from pocketserve_wire.files.plain_file import open_plain
 
 APP_NAME = "pocketserve"
 MAX_TOKEN_FILE = 1024

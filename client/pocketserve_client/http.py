@@ -14,7 +14,7 @@ from typing import Final
 import requests
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-from pocketserve_client import forks
+from pocketserve_client import fork_safety
 from pocketserve_client.bounded import BoundedAdapter, Exchange, Owner, too_large
 from pocketserve_client.errors import ConnectionLostError, ServerUnreachableError
 from pocketserve_client.transport import JSON, Answer, Request
@@ -63,7 +63,7 @@ class HttpTransport:
         self.answered = False
         self._closed = False
         self.start_anew()
-        forks.watch(self)
+        fork_safety.watch(self)
 
     def start_anew(self) -> None:
         """Leave all connections to the process from which this one was forked."""

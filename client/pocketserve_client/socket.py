@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pocketserve_client import forks
+from pocketserve_client import fork_safety
 from pocketserve_client.connection import MAX_ANSWER_BYTES, Connection, PendingAnswer
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerUnreachableError
 from pocketserve_client.transport import Answer, Request
@@ -32,7 +32,7 @@ class SocketTransport:
         self._closed = False
         self._opening = threading.Lock()
         self._connection: Connection | None = None
-        forks.watch(self)
+        fork_safety.watch(self)
 
     def start_anew(self) -> None:
         """Leave the connection to the process from which this one was forked."""

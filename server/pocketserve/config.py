@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pocketserve.wording import did_you_mean, near
+from pocketserve.messages import did_you_mean, near
 from pocketserve_wire import limits
 from pocketserve_wire.records import dataclass
 

@@ -16,19 +16,20 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pocketserve import __version__
+from pocketserve.auth.pairing import PairingDesk
 from pocketserve.config import Config
-from pocketserve.engine.byte_budget import ByteBudget
-from pocketserve.engine.cancellation import Cancellation
+from pocketserve.engine.device.power import PowerWatch
 from pocketserve.engine.engine import Engine, State
-from pocketserve.engine.lane import Lane
-from pocketserve.engine.power import PowerWatch
-from pocketserve.engine.running import EngineOptions, Running
+from pocketserve.engine.lifecycle.byte_budget import ByteBudget
+from pocketserve.engine.lifecycle.handle import EngineOptions, Running
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.options import DEFAULT_RANK, Terms, asks_for_a_place, read_terms, stream_of
+from pocketserve.engine.scheduling.queue import Lane
+from pocketserve.engine.scheduling.semaphore import Places
 from pocketserve.engine.statistics import Timing, Traffic, VersionStatistics
-from pocketserve.engine.terms import DEFAULT_RANK, Terms, asks_for_a_place, read_terms, stream_of
-from pocketserve.errands import PlannedErrand, Sender
-from pocketserve.inference import Prediction, run_planned, run_raw_input, run_tensors
-from pocketserve.pairing import PairingDesk
-from pocketserve.places import Places
+from pocketserve.inference.queued import PlannedErrand, Sender
+from pocketserve.inference.run import Prediction, run_planned, run_raw_input, run_tensors
+from pocketserve.messages import counted
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.file_faults import file_fault
 from pocketserve.repository.repository import READ_AGAIN, Repository
@@ -36,10 +37,9 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.snapshots import SnapshotStore
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
+from pocketserve.state.unloaded import Unloads
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
 from pocketserve.trust.store import TrustStore
-from pocketserve.unloads import Unloads
-from pocketserve.wording import counted
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, Plan
 from pocketserve_wire.records import dataclass

@@ -14,22 +14,22 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from pocketserve.app_tokens import AppTokens, path_of
+from pocketserve.auth.app_tokens import AppTokens, path_of
+from pocketserve.auth.guard import Guard, ensure_token
 from pocketserve.config import Config
-from pocketserve.plain_files import replace_json
+from pocketserve.messages import counted, listed
 from pocketserve.preload import Preload
 from pocketserve.repository.manifest import name_fault
 from pocketserve.repository.scan import Models
-from pocketserve.run_marker import RunMarker, notice_killed, running
-from pocketserve.security import Guard, ensure_token
 from pocketserve.service import Service
-from pocketserve.state_folder import StateFolderError, secure
+from pocketserve.state.folder import StateFolderError, secure
+from pocketserve.state.plain_files import replace_json
+from pocketserve.state.run_lock import RunMarker, notice_killed, running
+from pocketserve.state.unloaded import Unloads
 from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.listener import PortTakenError
 from pocketserve.transports.socket.server import SocketServer
-from pocketserve.unloads import Unloads
-from pocketserve.wording import counted, listed
 from pocketserve_wire.records import dataclass
 
 log = logging.getLogger(__name__)

@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, Server, start_server
-from pocketserve.engine.byte_budget import ByteBudget
+from pocketserve.engine.lifecycle.byte_budget import ByteBudget
 from pocketserve.repository import repository as repositories
 from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import Models, scan
-from pocketserve.tasks import pictures
-from pocketserve.tasks.picture_headers import MAX_SCANS, scans_of
-from pocketserve.tasks.pictures import PictureShape, read_picture
-from pocketserve.tasks.resampling import BLOCK, resample
-from pocketserve.tasks.tables import MAX_ROWS
+from pocketserve.tasks.audio.resampling import BLOCK, resample
+from pocketserve.tasks.checkpoint import while_wanted
+from pocketserve.tasks.tabular.tables import MAX_ROWS
+from pocketserve.tasks.vision import pictures
 from pocketserve.tasks.vision.options import ImageOptions
-from pocketserve.tasks.wanted import while_wanted
+from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of
+from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")

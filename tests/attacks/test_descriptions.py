@@ -31,17 +31,17 @@ from conftest import MODELS, StartServer
 from pocketserve.repository.manifest import MAX_MANIFEST_BYTES, ManifestError, read_manifest
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.tflite_metadata import AssociatedFile, FileType, TensorMetadata
+from pocketserve.runtimes.tflite.metadata import AssociatedFile, FileType, TensorMetadata
 from pocketserve.tasks import labels
+from pocketserve.tasks.checkpoint import EVERY, while_wanted
 from pocketserve.tasks.facts import ModelFacts
-from pocketserve.tasks.regex_words import MAX_PATTERN_CHARS, RegexWords, compile_delimiter
-from pocketserve.tasks.sentencepiece import SentencePiece
-from pocketserve.tasks.sentencepiece_model import ModelKind, PieceType, SentencePieceModel
 from pocketserve.tasks.text.options import TextOptions
-from pocketserve.tasks.tokenizers import tokenizer_of
-from pocketserve.tasks.tokens import Special, Tokenizer
-from pocketserve.tasks.wanted import EVERY, while_wanted
-from pocketserve.tasks.wordpiece import MOST_WORD_CHARS, WordPiece
+from pocketserve.tasks.text.regex_words import MAX_PATTERN_CHARS, RegexWords, compile_delimiter
+from pocketserve.tasks.text.sentencepiece import SentencePiece
+from pocketserve.tasks.text.sentencepiece_model import ModelKind, PieceType, SentencePieceModel
+from pocketserve.tasks.text.tokenizers import tokenizer_of
+from pocketserve.tasks.text.tokens import Special, Tokenizer
+from pocketserve.tasks.text.wordpiece import MOST_WORD_CHARS, WordPiece
 from pocketserve.tensors import TensorSpec
 from pocketserve_client import Client, ServerError
 from words_models import model
@@ -72,11 +72,11 @@ UNITS = (
 """What a text is made of that a matcher may try again and again."""
 
 BOUNDED = {
-    "pocketserve.runtimes.onnx_errors": 6000,
+    "pocketserve.runtimes.onnx.errors": 6000,
     "pocketserve.runtimes.placeholders": 64,
-    "pocketserve.runtimes.torch_source._TOKEN": 3000,  # matched from token to token, never searched for: see below
+    "pocketserve.runtimes.torch.source._TOKEN": 3000,  # matched from token to token, never searched for: see below
     "pocketserve.quarantine.rules._LOADER": 4096,
-    "pocketserve.tasks.tables._COMMA": 20,  # asked for a whole cell alone
+    "pocketserve.tasks.tabular.tables._COMMA": 20,  # asked for a whole cell alone
 }
 """Patterns that see at most so many characters."""
 
@@ -122,7 +122,7 @@ def test_no_pattern_takes_long() -> None:
 
 
 TOKENS = """
-from pocketserve.runtimes.torch_source import _TOKEN
+from pocketserve.runtimes.torch.source import _TOKEN
 for unit in (b"1", b"1.", b".1", b"1e", b"a", b"1_", b" ", b"\\"", b"\\\\"):
     for end in (b"!", b"a", b"\\n", b"."):
         _TOKEN.match(unit * 4_000_000 + end)
@@ -135,7 +135,7 @@ def test_a_token_of_a_program_is_matched_in_one_pass() -> None:
 
 
 COMPILE = """
-from pocketserve.tasks.regex_words import compile_delimiter
+from pocketserve.tasks.text.regex_words import compile_delimiter
 for pattern in ("[]a" * 130 + "(", "[" * 200_000, "(" * 200_000 + ")" * 200_000, "[]" * 100_000, "\\\\" * 200_001,
                 "[^]" * 133, "a|" * 199 + "(", "|" * 400, "[a" * 200, "[\\\\" * 200, "a" * 399 + "+"):
     try:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.keras import RUNTIME
-from pocketserve.runtimes.keras_config import LAYERS, OTHERS
+from pocketserve.runtimes.tensorflow.keras import RUNTIME
+from pocketserve.runtimes.tensorflow.keras_config import LAYERS, OTHERS
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -26,8 +26,8 @@ CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 
 @pytest.fixture(scope="module")
 def keras() -> Any:
-    from pocketserve.runtimes.keras import _import_keras
-    from pocketserve.runtimes.savedmodel import import_tensorflow
+    from pocketserve.runtimes.tensorflow.keras import _import_keras
+    from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
 
     import_tensorflow(1)
     return _import_keras()

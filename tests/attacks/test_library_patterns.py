@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.library_patterns import MAX_PATTERN_CHARS, check_pattern, patterns_in
+from pocketserve.tasks.text.library_patterns import MAX_PATTERN_CHARS, check_pattern, patterns_in
 from pocketserve.tasks.text.options import TextOptions
-from pocketserve.tasks.tokenizers import LibraryTokenizer, tokenizer_of
+from pocketserve.tasks.text.tokenizers import LibraryTokenizer, tokenizer_of
 from pocketserve_wire import ApiError
 from words_models import model
 

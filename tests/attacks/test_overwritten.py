@@ -59,7 +59,7 @@ def state_dict(folder: Path) -> Files:
     """The embedded PyTorch model with weights as ``torch.save`` writes them."""
     import torch
 
-    from pocketserve.runtimes.safetensors import read_safetensors
+    from pocketserve.runtimes.torch.safetensors import read_safetensors
 
     tensors = read_safetensors(DIGITS / "weights.safetensors")
     torch.save({name: torch.from_numpy(array.copy()) for name, (_, array) in tensors.items()}, folder / "weights.pt")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pocketserve.runtimes import savedmodel_ops
+from pocketserve.formats.flatbuffers import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.savedmodel import RUNTIME
-from pocketserve.runtimes.savedmodel_check import ForbiddenError, check_files, check_graphs
-from pocketserve.runtimes.savedmodel_graph import read_meta_graphs
-from pocketserve.runtimes.savedmodel_ops import ALLOWED, FROM_FILE, RESTORES
+from pocketserve.runtimes.tensorflow import savedmodel_ops
+from pocketserve.runtimes.tensorflow.savedmodel import RUNTIME
+from pocketserve.runtimes.tensorflow.savedmodel_check import ForbiddenError, check_files, check_graphs
+from pocketserve.runtimes.tensorflow.savedmodel_graph import read_meta_graphs
+from pocketserve.runtimes.tensorflow.savedmodel_ops import ALLOWED, FROM_FILE, RESTORES
 
 pytestmark = pytest.mark.tensorflow
 
@@ -27,7 +27,7 @@ CALLS |= {"Case", "If", "StatefulPartitionedCall", "While"}
 
 @pytest.fixture(scope="module")
 def tf() -> Any:
-    from pocketserve.runtimes.savedmodel import import_tensorflow
+    from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
 
     return import_tensorflow(1)
 
@@ -309,7 +309,7 @@ def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(table: Pat
     from tensorflow.core.protobuf import saved_object_graph_pb2
 
     assert saved_object_graph_pb2.SavedObject.FromString(new).WhichOneof("kind") == "constant"
-    from pocketserve.runtimes import savedmodel_graph as graphs
+    from pocketserve.runtimes.tensorflow import savedmodel_graph as graphs
 
     graph = graphs.MetaGraph()
     document = b"\x0a" + varint(len(new)) + new

@@ -16,12 +16,12 @@ import pytest
 
 from conftest import MODELS
 from pocketserve.cli import main
-from pocketserve.run_marker import RunMarker
-from pocketserve.simulate.squatter import Squatter
+from pocketserve.state.run_lock import RunMarker
 from pocketserve_client import Client, ServerUnreachableError
 from pocketserve_client import client as facade
 from pocketserve_client.errors import UnprovenPortError
-from pocketserve_wire import run_file
+from pocketserve_simulate.phone.port_hijacker import Squatter
+from pocketserve_wire.files import run_file
 from ports import free_port
 
 TOKEN = "t" * 43
@@ -101,7 +101,7 @@ class Recorder:
 
 def dead_run(state: Path, http: str) -> None:
     """Leave what a server leaves that was killed."""
-    code = "import os, sys; from pathlib import Path; from pocketserve.run_marker import RunMarker\n"
+    code = "import os, sys; from pathlib import Path; from pocketserve.state.run_lock import RunMarker\n"
     code += "RunMarker(Path(sys.argv[1]), (), sys.argv[2]); os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", code, str(state), http], timeout=TIMEOUT_S).returncode == -9
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from places import ROOT
+from pocketserve.formats.flatbuffers import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.tflite import TfliteRuntime
-from pocketserve.runtimes.tflite_check import check_model
-from pocketserve.runtimes.tflite_open import PACKAGES
+from pocketserve.runtimes.tflite.check import check_model
+from pocketserve.runtimes.tflite.open import PACKAGES
+from pocketserve.runtimes.tflite.session import TfliteRuntime
 
 DATA = ROOT / "tests" / "runtimes" / "data"
 
@@ -20,7 +20,7 @@ DATA = ROOT / "tests" / "runtimes" / "data"
 @pytest.mark.tensorflow
 def test_operators_of_tensorflow_are_refused_with_its_own_interpreter_too(tmp_path: Path) -> None:
     """It would write the file; an innocent name does not help, since the options say what is run."""
-    from pocketserve.runtimes.savedmodel import import_tensorflow
+    from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
 
     tf = import_tensorflow(1)
     target = tmp_path / "target"

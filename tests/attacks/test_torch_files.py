@@ -23,9 +23,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch")
 
-from pocketserve.runtimes import ptl, torch_archive, torchscript  # noqa: E402
 from pocketserve.runtimes.base import ModelLoadError, ModelSource  # noqa: E402
-from pocketserve.runtimes.ptl_stack import UndecidedError  # noqa: E402
+from pocketserve.runtimes.torch import archive as torch_archive  # noqa: E402
+from pocketserve.runtimes.torch import ptl, torchscript  # noqa: E402
+from pocketserve.runtimes.torch.ptl_stack import UndecidedError  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

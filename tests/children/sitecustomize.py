@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from pocketserve import plain_files
+from pocketserve.state import plain_files
 from waiting_labels import read
 
 plain_files.read_plain = read

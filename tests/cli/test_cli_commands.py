@@ -18,10 +18,10 @@ import pytest
 from conftest import MODELS
 from pocketserve import __version__
 from pocketserve.cli import COMMANDS, main
-from pocketserve.cli.bench import memory_of
+from pocketserve.cli.commands.bench import memory_of
+from pocketserve.cli.commands.models import _load_each, _print_models
 from pocketserve.cli.device_load import busy
 from pocketserve.cli.local import open_local
-from pocketserve.cli.models import _load_each, _print_models
 from pocketserve_client import ConnectionLostError
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"

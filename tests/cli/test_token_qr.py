@@ -11,7 +11,7 @@ import pytest
 import zxingcpp
 
 from pocketserve.cli import CommandError, main
-from pocketserve.cli.token import qr_code
+from pocketserve.cli.commands.token import qr_code
 
 LIGHT_OF = {"█": (255, 255), "▀": (255, 0), "▄": (0, 255), " ": (0, 0)}
 

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import MODELS
-from pocketserve.cli import main, tune
-from pocketserve.cli.choice import MIN_GAIN, MIN_ROUNDS, choose
-from pocketserve.cli.tune import interleave, thread_candidates
+from pocketserve.cli import main
+from pocketserve.cli.commands import tune
+from pocketserve.cli.commands.tune import interleave, thread_candidates
+from pocketserve.cli.comparison import MIN_GAIN, MIN_ROUNDS, choose
 from pocketserve.repository.manifest import Manifest, parse_manifest
 
 

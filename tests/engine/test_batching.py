@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from conftest import MODELS, STATE
 from pocketserve.config import Config, load_config
-from pocketserve.engine.batching import TRIALS, RowBatcher, agrees, free_rows
-from pocketserve.engine.cores import Threads
-from pocketserve.engine.lane import Lane, Turn
-from pocketserve.engine.loading import LoadedModel, load_model
-from pocketserve.engine.terms import Terms
+from pocketserve.engine.device.cores import Threads
+from pocketserve.engine.lifecycle.loaded_model import LoadedModel, load_model
+from pocketserve.engine.scheduling.batching import TRIALS, RowBatcher, agrees, free_rows
+from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.scheduling.queue import Lane, Turn
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array

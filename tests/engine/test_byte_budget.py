@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.engine.byte_budget import ByteBudget
-from pocketserve.tasks.wanted import hold, holding_of, while_wanted
+from pocketserve.engine.lifecycle.byte_budget import ByteBudget
+from pocketserve.tasks.checkpoint import hold, holding_of, while_wanted
 from pocketserve_wire import ApiError, ErrorCode
 
 LIMIT_S = 30.0

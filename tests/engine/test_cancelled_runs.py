@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from pocketserve.engine.bindings import Bindings
-from pocketserve.engine.cancellation import Cancellation
-from pocketserve.engine.terms import Terms
-from pocketserve.inference import run_raw_input, run_tensors
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.options import Terms
+from pocketserve.inference.run import run_raw_input, run_tensors
 from pocketserve.tasks.base import AnswerOptions, Arrays, Prepared
-from pocketserve.tasks.wanted import EVERY, check_wanted, in_blocks, wanted
+from pocketserve.tasks.checkpoint import EVERY, check_wanted, in_blocks, wanted
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode, Tensor, oip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketserve.engine.cores import (
+from pocketserve.engine.device.cores import (
     Threads,
     available_memory,
     count_fast,

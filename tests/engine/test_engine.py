@@ -24,13 +24,13 @@ import pytest
 
 import waiting_labels
 from conftest import ROOT
-from pocketserve.engine.cancellation import Cancellation
-from pocketserve.engine.cores import count_fast, usable_cores
+from pocketserve.engine.device.cores import count_fast, usable_cores
 from pocketserve.engine.engine import Engine, State
-from pocketserve.engine.loading import LoadedModel
-from pocketserve.engine.running import EngineOptions, Running
-from pocketserve.engine.sequences import SequenceStep
-from pocketserve.engine.terms import Terms
+from pocketserve.engine.lifecycle.handle import EngineOptions, Running
+from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+from pocketserve.engine.lifecycle.sequences import SequenceStep
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.options import Terms
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -730,7 +730,7 @@ AFFINITY = """
 import os, sys, time
 from pathlib import Path
 from pocketserve.engine.engine import Engine
-from pocketserve.engine.running import EngineOptions
+from pocketserve.engine.lifecycle.handle import EngineOptions
 from pocketserve.repository.scan import scan
 
 entry = scan(Path(sys.argv[1]))["petals"]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketserve.engine.cancellation import Cancellation
 from pocketserve.engine.engine import Engine
-from pocketserve.engine.lane import Lane, Scheduler
-from pocketserve.engine.running import EngineOptions
-from pocketserve.engine.terms import Terms
-from pocketserve.engine.waiting import Errand
+from pocketserve.engine.lifecycle.handle import EngineOptions
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.entries import Errand
+from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.scheduling.queue import Lane, Scheduler
 from pocketserve_wire import ApiError, ErrorCode
 
 LATER = 1000.0

@@ -14,7 +14,7 @@ from conftest import STATE
 from pocketserve.api import oip
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import Config
-from pocketserve.request_inputs import collect
+from pocketserve.inference.validate import collect
 from pocketserve.service import Service
 from pocketserve_client.arrays import as_tensor
 from pocketserve_wire import ApiError, ErrorCode

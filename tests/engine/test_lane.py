@@ -9,9 +9,9 @@ from time import monotonic
 
 import pytest
 
-from pocketserve.engine.cancellation import Cancellation
-from pocketserve.engine.lane import Lane, Turn
-from pocketserve.engine.terms import Terms
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.scheduling.queue import Lane, Turn
 from pocketserve_wire import ApiError, ErrorCode
 
 TIMEOUT_S = 20.0

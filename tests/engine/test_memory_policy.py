@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.engine.memory import Resident, choose_evictions, expired, giving_back, next_expiry
+from pocketserve.engine.lifecycle.memory import Resident, choose_evictions, expired, giving_back, next_expiry
 
 
 def resident(key: str, size: int = 10, last_used: float = 0.0, in_use: bool = False, keep_alive: float = 0.0):

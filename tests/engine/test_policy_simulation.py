@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketserve.engine.policy import Account, Gain, Ticket
+from pocketserve.engine.scheduling.policy import Account, Gain, Ticket
 from pocketserve_wire import ErrorCode
 from simulated_world import FOREVER, Fate, World
 

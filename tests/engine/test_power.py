@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import MODELS
-from pocketserve.engine import battery as battery_module
-from pocketserve.engine.battery import PROGRAM, Battery, Reading, read_status
-from pocketserve.engine.engine import Engine
-from pocketserve.engine.power import (
+from pocketserve.engine.device import battery as battery_module
+from pocketserve.engine.device.battery import PROGRAM, Battery, Reading, read_status
+from pocketserve.engine.device.power import (
     ASK_RARELY_S,
     ASK_S,
     ASKED,
@@ -25,7 +24,8 @@ from pocketserve.engine.power import (
     PowerWatch,
     reasons_for,
 )
-from pocketserve.engine.running import EngineOptions
+from pocketserve.engine.engine import Engine
+from pocketserve.engine.lifecycle.handle import EngineOptions
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.registry import KINDS, runtime_for
 from pocketserve_wire import ApiError, ErrorCode

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from conftest import MODELS
-from pocketserve import prepared
 from pocketserve.api import oip as api
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import load_config
+from pocketserve.inference import compile as prepared
 from pocketserve.service import Service
 from pocketserve.tensors import to_tensor
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode

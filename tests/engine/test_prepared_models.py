@@ -20,7 +20,7 @@ from places import ROOT
 from pocketserve.api import oip as api
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import load_config
-from pocketserve.prepared import Prepared
+from pocketserve.inference.compile import Prepared
 from pocketserve.service import Service
 from pocketserve.tensors import to_tensor
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode

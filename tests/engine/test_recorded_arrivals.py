@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.engine.policy import Line
+from pocketserve.engine.scheduling.policy import Line
 from pocketserve_wire import ErrorCode
 from simulated_world import World
 

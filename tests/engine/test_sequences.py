@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pocketserve.engine.cancellation import Cancellation
-from pocketserve.engine.sequences import SequenceStep, SequenceTable, read_step
-from pocketserve.engine.terms import Terms
+from pocketserve.engine.lifecycle.sequences import SequenceStep, SequenceTable, read_step
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.options import Terms
 from pocketserve_wire import ApiError, ErrorCode
 
 WAIT_S = 10.0

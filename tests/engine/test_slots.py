@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.engine.slots import TRANSITIONS, Event, Slot, State
+from pocketserve.engine.lifecycle.state import TRANSITIONS, Event, Slot, State
 from pocketserve_wire import ApiError, ErrorCode
 
 ERROR = ApiError(ErrorCode.MODEL_FAILED, "damaged")

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import MODELS, STATE
 from pocketserve.config import Config
-from pocketserve.engine.batching import agrees
+from pocketserve.engine.scheduling.batching import agrees
 from pocketserve.service import Service
 from pocketserve.tensors import Array, to_array, to_tensor
 from pocketserve_wire import ApiError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pocketserve.engine.cancellation import Cancellation
-from pocketserve.engine.terms import DEFAULT_RANK, MAX_TIMEOUT_US, read_terms
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.options import DEFAULT_RANK, MAX_TIMEOUT_US, read_terms
 from pocketserve_wire import ApiError, ErrorCode
 
 NOW = 1000.0

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
-from pocketserve.security import Guard
 from pocketserve.transports.http.body import MAX_JOINED, Body, BodyFile, Part, Placed
 from pocketserve.transports.http.server import HttpServer
 from pocketserve_wire.limits import FIRST_BODY_BYTES, TENSOR_ALIGNMENT

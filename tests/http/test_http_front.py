@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import MODELS
+from pocketserve.auth.guard import Guard
 from pocketserve.config import load_config
-from pocketserve.security import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.app import create_app
 from pocketserve.transports.http.front import create_front, create_on_demand
@@ -126,7 +126,7 @@ def test_an_application_that_cannot_be_made_is_tried_again():
 LATE = """
 import io, sys
 from pocketserve.config import load_config
-from pocketserve.security import Guard
+from pocketserve.auth.guard import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.front import create_server_app
 

@@ -12,8 +12,8 @@ from openapi_spec_validator import validate
 
 from conftest import MODELS
 from pocketserve.api.routes import ROUTES
+from pocketserve.auth.guard import Guard
 from pocketserve.config import load_config
-from pocketserve.security import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.app import create_app
 from pocketserve_wire import ErrorCode

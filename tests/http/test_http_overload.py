@@ -12,10 +12,10 @@ import pytest
 import requests
 
 from conftest import MODELS
+from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
-from pocketserve.engine.lane import Lane
-from pocketserve.engine.terms import Terms
-from pocketserve.security import Guard
+from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.scheduling.queue import Lane
 from pocketserve.service import FREE_THREADS, Service
 from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer

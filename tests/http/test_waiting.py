@@ -13,7 +13,7 @@ from conftest import MODELS, ROOT, STATE
 from pocketserve.api import oip, predictions, tfserving
 from pocketserve.api.messages import ApiRequest, ApiResponse
 from pocketserve.config import Config
-from pocketserve.engine.cancellation import Cancellation
+from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode
 

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, Server, StartServer
-from pocketserve.engine.batching import agrees
+from pocketserve.engine.scheduling.batching import agrees
 from pocketserve.tensors import Array, to_array, to_tensor
 from pocketserve_wire import oip
 from pocketserve_wire.oip import InferRequest

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pocketserve.pairing import MAX_EXCHANGES, MAX_TRIES, OPEN_S, PairingDesk
+from pocketserve.auth.pairing import MAX_EXCHANGES, MAX_TRIES, OPEN_S, PairingDesk
 from pocketserve_wire import ApiError
 from pocketserve_wire.pairing import CODE_DIGITS, ClientExchange, ServerExchange, new_code
 

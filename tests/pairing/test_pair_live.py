@@ -16,10 +16,10 @@ import pytest
 
 from conftest import MODELS, Server
 from pocketserve.api.routes import ROUTES
+from pocketserve.auth.guard import Guard
+from pocketserve.auth.pairing import PairingDesk, PairingState
 from pocketserve.cli import main
 from pocketserve.config import Config
-from pocketserve.pairing import PairingDesk, PairingState
-from pocketserve.security import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.app import create_app
 from pocketserve.transports.http.server import HttpServer

@@ -20,8 +20,8 @@ import pytest
 
 from conftest import MODELS, ROOT, StartServer, find_hostile
 from places import copy_folder
-from pocketserve.engine.cores import Threads
-from pocketserve.engine.loading import load_model
+from pocketserve.engine.device.cores import Threads
+from pocketserve.engine.lifecycle.loaded_model import load_model
 from pocketserve.quarantine.leftovers import spare_folder
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
@@ -29,7 +29,7 @@ from pocketserve.repository.files import content_digest, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.registry import KINDS
-from pocketserve.state_folder import StateFolderError, secure
+from pocketserve.state.folder import StateFolderError, secure
 from pocketserve.trust.code import code_of
 from pocketserve_client import Client, ServerError
 from pocketserve_wire import ApiError, ErrorCode
@@ -109,8 +109,8 @@ def test_a_state_folder_that_cannot_be_made(folder: Path, tmp_path: Path, monkey
 FULL = """
 import resource, sys
 from pathlib import Path
-from pocketserve.engine.loading import load_model
-from pocketserve.engine.cores import Threads
+from pocketserve.engine.lifecycle.loaded_model import load_model
+from pocketserve.engine.device.cores import Threads
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource
@@ -428,8 +428,8 @@ STARVED = """
 import os, resource, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 from pathlib import Path
-from pocketserve.engine.loading import load_model
-from pocketserve.engine.cores import Threads
+from pocketserve.engine.lifecycle.loaded_model import load_model
+from pocketserve.engine.device.cores import Threads
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch")
 pytest.importorskip("torchao")
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
-from pocketserve.runtimes.executorch import RUNTIME, ExecutorchSession  # noqa: E402
+from pocketserve.runtimes.executorch.session import RUNTIME, ExecutorchSession  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -186,7 +186,7 @@ import sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.executorch import RUNTIME
+from pocketserve.runtimes.executorch.session import RUNTIME
 refused = 0
 for path in sorted(Path(sys.argv[1]).iterdir()):
     try:

@@ -15,9 +15,9 @@ import pytest
 
 from conftest import StartServer
 from pocketserve.engine.bindings import bind
-from pocketserve.request_inputs import collect
+from pocketserve.inference.validate import collect
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
-from pocketserve.runtimes.keras import RUNTIME, KerasSession, _explain
+from pocketserve.runtimes.tensorflow.keras import RUNTIME, KerasSession, _explain
 from pocketserve.tensors import TensorSpec, to_tensor
 from pocketserve_client import Client
 from pocketserve_wire import ApiError
@@ -35,8 +35,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def keras() -> Any:
     """Keras, imported as the runtime does."""
-    from pocketserve.runtimes.keras import _import_keras
-    from pocketserve.runtimes.savedmodel import import_tensorflow
+    from pocketserve.runtimes.tensorflow.keras import _import_keras
+    from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
 
     import_tensorflow(1)
     return _import_keras()

@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import find_assets
-from pocketserve.runtimes import onnx_check
+from pocketserve.formats.flatbuffers import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.onnx import RUNTIME, OnnxRuntime, OnnxSession
-from pocketserve.runtimes.onnx_check import ModelFacts, check_model
-from pocketserve.runtimes.onnx_errors import is_about_sizes
+from pocketserve.runtimes.onnx import check as onnx_check
+from pocketserve.runtimes.onnx.check import ModelFacts, check_model
+from pocketserve.runtimes.onnx.errors import is_about_sizes
+from pocketserve.runtimes.onnx.session import RUNTIME, OnnxRuntime, OnnxSession
 from pocketserve.tensors import TensorSpec
 
 ort = pytest.importorskip("onnxruntime", reason="onnx")

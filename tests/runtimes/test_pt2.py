@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch")
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
-from pocketserve.runtimes.pt2 import RUNTIME, Pt2Session  # noqa: E402
-from pocketserve.runtimes.pt2_containers import class_names, stand_ins  # noqa: E402
+from pocketserve.runtimes.torch.pt2 import RUNTIME, Pt2Session  # noqa: E402
+from pocketserve.runtimes.torch.pt2_containers import class_names, stand_ins  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
 from trusting import trusted  # noqa: E402
 

@@ -18,10 +18,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch")
 
-from pocketserve.runtimes import ptl  # noqa: E402
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
-from pocketserve.runtimes.ptl import RUNTIME, outline_of  # noqa: E402
-from pocketserve.runtimes.torchscript import ScriptSession  # noqa: E402
+from pocketserve.runtimes.torch import ptl  # noqa: E402
+from pocketserve.runtimes.torch.ptl import RUNTIME, outline_of  # noqa: E402
+from pocketserve.runtimes.torch.torchscript import ScriptSession  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
 
 pytestmark = [
@@ -275,7 +275,7 @@ import sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.ptl import RUNTIME
+from pocketserve.runtimes.torch.ptl import RUNTIME
 refused = 0
 for path in sorted(Path(sys.argv[1]).iterdir()):
     try:

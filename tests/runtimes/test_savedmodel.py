@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from conftest import StartServer
+from pocketserve.formats.flatbuffers import DamagedFileError
 from pocketserve.repository.files import digest, files_below
-from pocketserve.runtimes import savedmodel
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
-from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.savedmodel import RUNTIME, SavedModelSession
-from pocketserve.runtimes.savedmodel_check import ForbiddenError, check_graphs
-from pocketserve.runtimes.savedmodel_graph import read_meta_graphs
+from pocketserve.runtimes.tensorflow import savedmodel
+from pocketserve.runtimes.tensorflow.savedmodel import RUNTIME, SavedModelSession
+from pocketserve.runtimes.tensorflow.savedmodel_check import ForbiddenError, check_graphs
+from pocketserve.runtimes.tensorflow.savedmodel_graph import read_meta_graphs
 from pocketserve.tensors import TensorSpec
 
 pytestmark = pytest.mark.tensorflow
@@ -30,7 +30,7 @@ Save = Callable[..., Path]
 @pytest.fixture(scope="module")
 def tf() -> Any:
     """TensorFlow, imported as the runtime does."""
-    from pocketserve.runtimes.savedmodel import import_tensorflow
+    from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
 
     return import_tensorflow(1)
 

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketserve.runtimes import tfjs
 from pocketserve.runtimes.base import (
     TRIAL_VARIABLE,
     ModelLoadError,
@@ -29,9 +28,10 @@ from pocketserve.runtimes.base import (
     ResettableSession,
     RuntimeMissingError,
 )
-from pocketserve.runtimes.tfjs import TfjsRuntime, TfjsSession
-from pocketserve.runtimes.tfjs_packages import find_modules
-from pocketserve.runtimes.tfjs_process import WorkerError
+from pocketserve.runtimes.tfjs import session as tfjs
+from pocketserve.runtimes.tfjs.packages import find_modules
+from pocketserve.runtimes.tfjs.process import WorkerError
+from pocketserve.runtimes.tfjs.session import TfjsRuntime, TfjsSession
 from pocketserve.tensors import TensorSpec
 
 pytestmark = pytest.mark.tfjs
@@ -587,7 +587,8 @@ def test_sessions_of_many_threads_share_the_process(runtime: TfjsRuntime, folder
 def test_the_process_ends_with_its_parent(folder: Path) -> None:
     code = (
         "import sys, os; from pathlib import Path; from pocketserve.runtimes.base import ModelSource; "
-        "from pocketserve.runtimes.tfjs import RUNTIME; session = RUNTIME.open(ModelSource(Path(sys.argv[1]))); "
+        "from pocketserve.runtimes.tfjs.session import RUNTIME; session = "
+        "RUNTIME.open(ModelSource(Path(sys.argv[1]))); "
         "print(RUNTIME.pid, flush=True); os._exit(0)"
     )
     paths = os.pathsep.join(path for path in sys.path if path)

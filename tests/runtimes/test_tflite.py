@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from conftest import StartServer
+from pocketserve.formats.flatbuffers import Buffer
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession, RuntimeMissingError
-from pocketserve.runtimes.flatbuffer import Buffer
-from pocketserve.runtimes.tflite import RUNTIME, TfliteRuntime, TfliteSession
-from pocketserve.runtimes.tflite_errors import explained
-from pocketserve.runtimes.tflite_open import PACKAGES, Package
+from pocketserve.runtimes.tflite.errors import explained
+from pocketserve.runtimes.tflite.open import PACKAGES, Package
+from pocketserve.runtimes.tflite.session import RUNTIME, TfliteRuntime, TfliteSession
 from pocketserve.tensors import Quantization, TensorSpec, dequantize, quantize
 from pocketserve_client import Client
 

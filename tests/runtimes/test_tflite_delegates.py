@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.tflite import RUNTIME, TfliteSession
-from pocketserve.runtimes.tflite_delegates import Share
-from pocketserve.runtimes.tflite_open import PACKAGES
+from pocketserve.runtimes.tflite.delegates import Share
+from pocketserve.runtimes.tflite.open import PACKAGES
+from pocketserve.runtimes.tflite.session import RUNTIME, TfliteSession
 from pocketserve.trust.reading import private_copy
 from trusting import trusted
 

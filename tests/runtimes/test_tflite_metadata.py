@@ -16,10 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pocketserve.runtimes import tflite_archive, tflite_description
-from pocketserve.runtimes import tflite_metadata as md
-from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.tflite_check import TensorFlowOperatorError, check_model
+from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.runtimes.tflite import archive as tflite_archive
+from pocketserve.runtimes.tflite import description as tflite_description
+from pocketserve.runtimes.tflite import metadata as md
+from pocketserve.runtimes.tflite.check import TensorFlowOperatorError, check_model
 
 DATA = Path(__file__).parent / "data"
 MODEL = DATA / "metadata.tflite"

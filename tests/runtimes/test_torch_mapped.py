@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch")
 
-from pocketserve.runtimes import torch_weights  # noqa: E402
 from pocketserve.runtimes.base import ModelSource  # noqa: E402
-from pocketserve.runtimes.torch_eager import RUNTIME, TorchSession  # noqa: E402
+from pocketserve.runtimes.torch import weights as torch_weights  # noqa: E402
+from pocketserve.runtimes.torch.eager import RUNTIME, TorchSession  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
 from trusting import trusted  # noqa: E402
 

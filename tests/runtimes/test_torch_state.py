@@ -12,8 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch")
 
-from pocketserve.runtimes import pt2, ptl, torch_graphs, torch_state, torchscript  # noqa: E402
 from pocketserve.runtimes.base import ModelSource, ResettableSession  # noqa: E402
+from pocketserve.runtimes.torch import graphs as torch_graphs  # noqa: E402
+from pocketserve.runtimes.torch import pt2, ptl, torchscript  # noqa: E402
+from pocketserve.runtimes.torch import state as torch_state  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, STATE
-from pocketserve.engine.cores import Threads
-from pocketserve.engine.loading import load_model
+from pocketserve.engine.device.cores import Threads
+from pocketserve.engine.lifecycle.loaded_model import load_model
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
 from pocketserve.trust.store import TrustStore

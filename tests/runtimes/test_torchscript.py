@@ -19,10 +19,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch")
 
-from pocketserve.runtimes import ptl, torch_common, torchscript  # noqa: E402
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
-from pocketserve.runtimes.torchscript import RUNTIME, ScriptSession  # noqa: E402
-from pocketserve.runtimes.torchscript_values import field_names  # noqa: E402
+from pocketserve.runtimes.torch import common as torch_common  # noqa: E402
+from pocketserve.runtimes.torch import ptl, torchscript  # noqa: E402
+from pocketserve.runtimes.torch.torchscript import RUNTIME, ScriptSession  # noqa: E402
+from pocketserve.runtimes.torch.torchscript_values import field_names  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.runtimes.zip_kinds import BadZipError, Member, kind_of_zip, members, read_member
+from pocketserve.formats.zip_archives import BadZipError, Member, kind_of_zip, members, read_member
 
 pytestmark = pytest.mark.torch
 

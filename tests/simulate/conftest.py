@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from conftest import MODELS
-from pocketserve.simulate.device import DEVICES, PhoneModel
-from pocketserve.simulate.phone import Phone
 from pocketserve_client import Client
+from pocketserve_simulate.phone.device import DEVICES, PhoneModel
+from pocketserve_simulate.phone.phone import Phone
 from ports import free_port
 
 LIMIT_S = 60.0

@@ -11,13 +11,13 @@ import sys
 import pytest
 
 from conftest import MODELS
-from pocketserve.simulate.device import PhoneModel
-from pocketserve.simulate.events import Event, EventError
 from pocketserve_client import NotOurServerError, ServerError, ServerUnreachableError
 from pocketserve_client.automatic import AutomaticTransport
 from pocketserve_client.http import HttpTransport
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import Request
+from pocketserve_simulate.phone.device import PhoneModel
+from pocketserve_simulate.phone.events import Event, EventError
 
 from .asking import Asker, Record
 from .conftest import FLOWER, WIDTH, Served, eventually, width
@@ -286,7 +286,7 @@ def test_a_squatter_hears_everything_over_http(serve_on):
     ],
 )
 def test_events_that_cannot_be(event, expected):
-    from pocketserve.simulate.events import open_event
+    from pocketserve_simulate.phone.events import open_event
 
     with pytest.raises(EventError) as caught:
         open_event(event)

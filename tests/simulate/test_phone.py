@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.simulate.conditions import Condition, combine
-from pocketserve.simulate.device import DEVICES, PhoneModel, map_cores
-from pocketserve.simulate.phone import Phone, PhoneError, describe
-from pocketserve.simulate.strays import below
-from pocketserve.simulate.throttle import DutyCycle
+from pocketserve_simulate.phone.conditions import Condition, combine
+from pocketserve_simulate.phone.detached_children import below
+from pocketserve_simulate.phone.device import DEVICES, PhoneModel, map_cores
+from pocketserve_simulate.phone.phone import Phone, PhoneError, describe
+from pocketserve_simulate.phone.throttle import DutyCycle
 
 from .conftest import QUICK, eventually
 
@@ -130,7 +130,7 @@ def test_the_look(tmp_path):
     """Code asks our seam and is on Android; platformdirs and Termux's programs agree."""
     code = (
         "import os, subprocess, tempfile, platformdirs; from pocketserve import system;"
-        "from pocketserve.engine.cores import count_fast, readable_memory, top_speed_khz, usable_cores;"
+        "from pocketserve.engine.device.cores import count_fast, readable_memory, top_speed_khz, usable_cores;"
         "print(system.platform(), platformdirs.user_state_path('x'), tempfile.gettempdir(), readable_memory());"
         "print(top_speed_khz(usable_cores()[0]), subprocess.check_output(['termux-battery-status'])[:20]);"
         "print(subprocess.check_output(['getprop', 'ro.build.version.sdk'], text=True))"
@@ -228,9 +228,10 @@ def test_a_failing_command_is_started_again_by_the_supervisor_only(tmp_path):
 def test_it_dies_with_the_simulation(tmp_path):
     """A stopped process that nobody wakes would stay for ever."""
     code = (
-        "import sys, os, pathlib; from pocketserve.simulate.phone import Phone;"
-        "from pocketserve.simulate.events import Event;"
-        "from pocketserve.simulate.device import DEVICES; phone = Phone(DEVICES['mid'], pathlib.Path(sys.argv[1]));"
+        "import sys, os, pathlib; from pocketserve_simulate.phone.phone import Phone;"
+        "from pocketserve_simulate.phone.events import Event;"
+        "from pocketserve_simulate.phone.device import DEVICES; phone = Phone(DEVICES['mid'], "
+        "pathlib.Path(sys.argv[1]));"
         "phone.start(['serve', '--http-port', '0', '--socket-port', '0']); phone.begin(Event('freeze'));"
         "print(phone.pid, flush=True); os.kill(os.getpid(), 9)"
     )

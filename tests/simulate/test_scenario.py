@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT
-from pocketserve.simulate.events import KINDS
-from pocketserve.simulate.scenario import (
+from pocketserve_simulate.phone.events import KINDS
+from pocketserve_simulate.scenarios.scenario import (
     DISTURBANCES,
     MAX_FILE_BYTES,
     Scenario,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.simulate.command import run_scenario
-from pocketserve.simulate.scenario import read_scenario, shipped
+from pocketserve_simulate.command import run_scenario
+from pocketserve_simulate.scenarios.scenario import read_scenario, shipped
 
 pytestmark = [pytest.mark.live, pytest.mark.simulated]
 
@@ -107,7 +107,7 @@ def test_those_that_are_shipped(tmp_path: Path) -> None:
 
 def run_patiently(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """The command, with a copy of a shipped scenario that allows ten seconds for each recovery."""
-    text = (resources.files("pocketserve.simulate") / "scenarios" / f"{name}.toml").read_text()
+    text = (resources.files("pocketserve_simulate.scenarios") / f"{name}.toml").read_text()
     longer = re.compile(r"^seconds = (\d+)$", re.MULTILINE)
     path = folder / f"{name}.toml"
     path.write_text(longer.sub(lambda found: f"seconds = {int(found[1]) + 8}\nrecovery = 10", text, count=1))

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import MODELS
 from pocketserve.cli import main
-from pocketserve.run_marker import killed
+from pocketserve.state.run_lock import killed
 from pocketserve_client import Client, ServerUnreachableError
 
 from .conftest import WIDTH, eventually, free_ports, width

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from pocketserve.simulate import strays
-from pocketserve.simulate.strays import Strays, below
+from pocketserve_simulate.phone import detached_children
+from pocketserve_simulate.phone.detached_children import Strays, below
 
 LEADER = """
 import subprocess, sys
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 
 def test_those_that_have_ended_take_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there were: Node and trials come and go, and the last one is followed as the first."""
-    monkeypatch.setattr(strays, "MOST", 1)
+    monkeypatch.setattr(detached_children, "MOST", 1)
     followed = Strays()
     command = [sys.executable, "-c", LEADER]
     with subprocess.Popen(

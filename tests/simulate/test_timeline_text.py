@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.simulate.events import KINDS, EventError
-from pocketserve.simulate.timeline_text import parse_events, parse_line
+from pocketserve_simulate.phone.event_text import parse_events, parse_line
+from pocketserve_simulate.phone.events import KINDS, EventError
 
 
 def test_a_timeline():

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, Server, StartServer
-from pocketserve.simulate.questions import Question, prepare
-from pocketserve.simulate.scenario import NEVER_READS, VANISHING, ScenarioError, Stream, parse_scenario
-from pocketserve.simulate.strangers import Stranger
-from pocketserve.simulate.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Addresses, App
 from pocketserve_client import Client
+from pocketserve_simulate.scenarios.misbehaving_clients import Stranger
+from pocketserve_simulate.scenarios.questions import Question, prepare
+from pocketserve_simulate.scenarios.scenario import NEVER_READS, VANISHING, ScenarioError, Stream, parse_scenario
+from pocketserve_simulate.scenarios.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Addresses, App
 from ports import free_port
 
 pytestmark = [pytest.mark.live, pytest.mark.simulated]

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pocketserve.simulate.record import Exit, Happened, Life, Memory, Record
-from pocketserve.simulate.report import tables, to_json, write_report
-from pocketserve.simulate.timeline import BAND, PALETTE, SILENCE, Place, _lanes, draw
-from pocketserve.simulate.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Sample
-from pocketserve.simulate.verdict import promises, recoveries
+from pocketserve_simulate.report import tables, to_json, write_report
+from pocketserve_simulate.scenarios.record import Exit, Happened, Life, Memory, Record
+from pocketserve_simulate.scenarios.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Sample
+from pocketserve_simulate.scenarios.verdict import promises, recoveries
+from pocketserve_simulate.timeline import BAND, PALETTE, SILENCE, Place, _lanes, draw
 
 STREAMS = {
     "keys": {"client": "socket", "model": "petals", "ask": "tensors", "allow": ["SUPERSEDED"]},

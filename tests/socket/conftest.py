@@ -17,9 +17,9 @@ from conftest import MODELS, STATE
 from framed import TIMEOUT_S, Framed
 from pocketserve.config import Config
 from pocketserve.service import Service
-from pocketserve.transports.socket.patience import Patience
+from pocketserve.transports.socket.event_loop import Watcher
 from pocketserve.transports.socket.server import SocketServer
-from pocketserve.transports.socket.watcher import Watcher
+from pocketserve.transports.socket.timeouts import Patience
 
 TOKEN = "t" * 43
 RESTLESS: dict[str, float] = {"quiet": 0.1, "lingering": 0.3, "wrong_proof": 0.01}

@@ -16,7 +16,7 @@ import pytest
 
 from framed import TIMEOUT_S, Answer, Framed
 from held_model import HeldModel, Until
-from pocketserve.engine.waiting import Place
+from pocketserve.engine.scheduling.entries import Place
 from pocketserve.service import LONG_LINE
 from pocketserve.tensors import to_array, to_tensor
 from pocketserve.transports.socket.connection import SMALL_BODY

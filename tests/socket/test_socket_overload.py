@@ -13,7 +13,7 @@ import pytest
 
 from framed import TIMEOUT_S
 from held_model import HeldModel, Until
-from pocketserve.engine.lane import Lane
+from pocketserve.engine.scheduling.queue import Lane
 from pocketserve.transports.socket.server import INCOMING
 from pocketserve_wire import ErrorCode
 from pocketserve_wire.frames import Frame, FrameType, encode_frame

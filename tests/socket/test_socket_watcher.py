@@ -9,8 +9,8 @@ from time import monotonic
 
 import pytest
 
+from pocketserve.transports.socket.event_loop import Watcher
 from pocketserve.transports.socket.poller import BROKEN, PollPoller, best_poller
-from pocketserve.transports.socket.watcher import Watcher
 
 POLLERS = {"best": best_poller, "poll": PollPoller}
 

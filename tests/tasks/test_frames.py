@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.tasks.base import Hints
-from pocketserve.tasks.frames import is_frame, read_frame, to_rgb
-from pocketserve.tasks.pictures import PictureShape, read_picture
+from pocketserve.tasks.vision.frames import is_frame, read_frame, to_rgb
 from pocketserve.tasks.vision.options import ImageOptions
+from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve_wire import ApiError, ErrorCode
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.tasks.base import Hints
-from pocketserve.tasks.geometry import Area, place, whole
-from pocketserve.tasks.pictures import PictureShape, read_picture
+from pocketserve.tasks.vision.geometry import Area, place, whole
 from pocketserve.tasks.vision.options import ImageOptions
+from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from odd_pictures import saved
-from pocketserve.tasks import pictures
-from pocketserve.tasks.pictures import PictureShape, read_picture, read_whole
+from pocketserve.tasks.vision import pictures
 from pocketserve.tasks.vision.options import ImageOptions
+from pocketserve.tasks.vision.pictures import PictureShape, read_picture, read_whole
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions
-from pocketserve.tasks.image_classification import ImageClassification
 from pocketserve.tasks.labels import Labels, mismatch
-from pocketserve.tasks.picture_input import PictureInput, picture_shape
+from pocketserve.tasks.vision.image_classification import ImageClassification
 from pocketserve.tasks.vision.options import ImageOptions
+from pocketserve.tasks.vision.picture_input import PictureInput, picture_shape
 from pocketserve.tensors import Array, Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 

@@ -13,8 +13,8 @@ import pytest
 
 from conftest import Server, start_server
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.image_classification import ImageClassification
-from pocketserve.tasks.tables import Rows, rows_of
+from pocketserve.tasks.tabular.tables import Rows, rows_of
+from pocketserve.tasks.vision.image_classification import ImageClassification
 from pocketserve.tensors import TensorSpec
 from pocketserve_client import Client, ServerError
 from pocketserve_wire import ApiError

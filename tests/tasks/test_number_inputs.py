@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks import arrays, tables
+from pocketserve.tasks import arrays
 from pocketserve.tasks.base import AnswerOptions
-from pocketserve.tasks.tabular_regression import TabularRegression
+from pocketserve.tasks.tabular import tables
+from pocketserve.tasks.tabular.tabular_regression import TabularRegression
 from pocketserve.tasks.tensors import Tensors
 from pocketserve.tensors import Array, Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode

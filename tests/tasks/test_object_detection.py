@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import KINDS
-from pocketserve.tasks import object_detection
 from pocketserve.tasks.base import AnswerOptions
-from pocketserve.tasks.boxes import decode_anchors, generate_anchors, overlap, suppress, to_corners
 from pocketserve.tasks.facts import properties_of
 from pocketserve.tasks.selection import select_task
+from pocketserve.tasks.vision import object_detection
+from pocketserve.tasks.vision.boxes import decode_anchors, generate_anchors, overlap, suppress, to_corners
 from pocketserve.tasks.vision.options import AnchorOptions
 from pocketserve_wire import ApiError, ErrorCode
 from vision_models import facts, picture

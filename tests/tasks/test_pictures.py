@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odd_pictures import CLAIMED, bombs, gif_of, png, saved
-from pocketserve.tasks import strips
-from pocketserve.tasks.picture_headers import size_to_hold
-from pocketserve.tasks.pictures import PictureShape, read_picture
+from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.options import ImageOptions
+from pocketserve.tasks.vision.picture_headers import size_to_hold
+from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -340,7 +340,7 @@ sys.path[:0] = {paths!r}
 import PIL.Image
 from odd_pictures import bombs
 from pocketserve.tasks.vision.options import ImageOptions
-from pocketserve.tasks.pictures import PictureShape, read_picture
+from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve_wire import ApiError
 
 def most():

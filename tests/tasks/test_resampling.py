@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketserve.tasks.resampling import resample
+from pocketserve.tasks.audio.resampling import resample
 from sounds import tone
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=60)

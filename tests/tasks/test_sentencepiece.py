@@ -20,22 +20,22 @@ from hypothesis import strategies as st
 from conftest import ROOT, StartServer
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import KINDS
-from pocketserve.runtimes.tflite_metadata import (
+from pocketserve.runtimes.tflite.metadata import (
     AssociatedFile,
     FileType,
     ModelMetadata,
     SentencePieceTokenizer,
     TensorMetadata,
 )
-from pocketserve.tasks import charsmap, sentencepiece_model
 from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tasks.checkpoint import EVERY, while_wanted
 from pocketserve.tasks.selection import select_task
-from pocketserve.tasks.sentencepiece import SentencePiece
-from pocketserve.tasks.sentencepiece_model import SentencePieceError, read_model
-from pocketserve.tasks.sentencepiece_setup import sentencepiece_of
+from pocketserve.tasks.text import charsmap, sentencepiece_model
 from pocketserve.tasks.text.options import TextOptions
-from pocketserve.tasks.tokens import Special
-from pocketserve.tasks.wanted import EVERY, while_wanted
+from pocketserve.tasks.text.sentencepiece import SentencePiece
+from pocketserve.tasks.text.sentencepiece_model import SentencePieceError, read_model
+from pocketserve.tasks.text.sentencepiece_setup import sentencepiece_of
+from pocketserve.tasks.text.tokens import Special
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 from tasks.sentencepiece_vectors import DATA, FILE, MODELS, RULES, TEXTS, WORDS, by_library, train

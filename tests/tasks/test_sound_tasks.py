@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.audio.voice_activity import speech_windows
 from pocketserve.tasks.base import AnswerOptions, Hints
-from pocketserve.tasks.voice_activity import speech_windows
 from pocketserve.tensors import Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 from sounds import RATE, tone, wav

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from pocketserve.repository.manifest import ManifestError, parse_manifest
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks import sounds as module
+from pocketserve.tasks.audio import sounds as module
+from pocketserve.tasks.audio.feature_layout import feature_layout
+from pocketserve.tasks.audio.spectrogram import Spectrogram, cosines, mel_filters
 from pocketserve.tasks.audio.spectrogram_options import SpectrogramOptions
 from pocketserve.tasks.base import Hints
-from pocketserve.tasks.feature_layout import feature_layout
-from pocketserve.tasks.spectrogram import Spectrogram, cosines, mel_filters
 from pocketserve.tensors import Quantization, TensorSpec
 from pocketserve_wire import ApiError
 from sounds import RATE, tone, wav
@@ -128,7 +128,7 @@ def test_frames_that_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worked on piece by piece, they are the same."""
     made = spectrogram(**SMALL)
     whole = made.features(signal())
-    monkeypatch.setattr("pocketserve.tasks.spectrogram.BLOCK", 1000)
+    monkeypatch.setattr("pocketserve.tasks.audio.spectrogram.BLOCK", 1000)
     np.testing.assert_array_equal(made.features(signal()), whole)
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from odd_pictures import rotated, saved
-from pocketserve.tasks import strips
+from pocketserve.tasks.audio.resampling import resample
+from pocketserve.tasks.audio.wav import BLOCK_FRAMES, PCM, SampleFormat, decode
 from pocketserve.tasks.base import Hints
-from pocketserve.tasks.frames import read_frame
-from pocketserve.tasks.pictures import WEBP_PIXELS, PictureShape, read_picture, read_whole
-from pocketserve.tasks.resampling import resample
+from pocketserve.tasks.checkpoint import while_wanted
+from pocketserve.tasks.vision import strips
+from pocketserve.tasks.vision.frames import read_frame
 from pocketserve.tasks.vision.options import ImageOptions
-from pocketserve.tasks.wanted import while_wanted
-from pocketserve.tasks.wav import BLOCK_FRAMES, PCM, SampleFormat, decode
+from pocketserve.tasks.vision.pictures import WEBP_PIXELS, PictureShape, read_picture, read_whole
 from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.registry import KINDS
-from pocketserve.runtimes.tflite_metadata import (
+from pocketserve.runtimes.tflite.metadata import (
     AssociatedFile,
     AudioProperties,
     BertTokenizer,

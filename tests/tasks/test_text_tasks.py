@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks import texts as module
 from pocketserve.tasks.base import AnswerOptions, Hints
-from pocketserve.tasks.regex_words import RegexWords, compile_delimiter
+from pocketserve.tasks.text import texts as module
 from pocketserve.tasks.text.options import TextOptions
-from pocketserve.tasks.texts import read_texts
-from pocketserve.tasks.tokenizers import tokenizer_of
+from pocketserve.tasks.text.regex_words import RegexWords, compile_delimiter
+from pocketserve.tasks.text.texts import read_texts
+from pocketserve.tasks.text.tokenizers import tokenizer_of
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 from words_models import VOCABULARY, bert_inputs, model, task_of

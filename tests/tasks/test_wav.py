@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketserve.tasks.wav import Sound, is_wav, read_wav
+from pocketserve.tasks.audio.wav import Sound, is_wav, read_wav
 from pocketserve_wire import ApiError, ErrorCode
 from sounds import chunk, format_chunk, stored, tone, wav
 

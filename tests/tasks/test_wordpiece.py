@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.tasks.text.options import TextOptions
-from pocketserve.tasks.tokenizers import tokenizer_of
+from pocketserve.tasks.text.tokenizers import tokenizer_of
 from words_models import VOCABULARY, bert_inputs, model
 
 library = pytest.importorskip("tokenizers", reason="the comparison needs the tokenizers library")
@@ -98,8 +98,8 @@ def is_newer(char: str) -> bool:
 def _uncased() -> tuple[Any, Any]:
     if "pair" not in _CACHE:
         made = pipeline(lowercase=True)
-        from pocketserve.tasks.tokens import Special
-        from pocketserve.tasks.wordpiece import WordPiece
+        from pocketserve.tasks.text.tokens import Special
+        from pocketserve.tasks.text.wordpiece import WordPiece
 
         vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
         _CACHE["pair"] = made, WordPiece(vocabulary, Special((2,), (3,), (3,), 0, 1), lower_case=True)

@@ -14,8 +14,8 @@ from werkzeug.routing import MapAdapter
 
 from conftest import MODELS
 from pocketserve.api import dispatch
+from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
-from pocketserve.security import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.app import create_app
 from pocketserve.transports.socket.requests import _read_target

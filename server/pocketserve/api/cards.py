@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from pocketserve.engine.loading import LoadedModel
+from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.tasks.base import Described
 
 DEFAULT_PORT = 8470

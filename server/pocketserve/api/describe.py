@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.api.cards import DEFAULT_PORT, card
-from pocketserve.engine.running import Running
+from pocketserve.engine.lifecycle.handle import Running
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import describe
 
 if TYPE_CHECKING:
-    from pocketserve.engine.loading import LoadedModel
-    from pocketserve.runtimes.tflite_metadata import Normalization, TensorMetadata
+    from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+    from pocketserve.runtimes.tflite.metadata import Normalization, TensorMetadata
 
 
 def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT, local: str = "") -> dict[str, Any]:
@@ -72,8 +72,8 @@ def device_of(sessions: Sequence[Session]) -> str:
 def _file_metadata(model: LoadedModel) -> dict[str, Any]:
     if model.version.kind.name != "tflite":
         return {}
-    from pocketserve.runtimes.flatbuffer import DamagedFileError
-    from pocketserve.runtimes.tflite_description import read_metadata
+    from pocketserve.formats.flatbuffers import DamagedFileError
+    from pocketserve.runtimes.tflite.description import read_metadata
 
     try:
         found = read_metadata(model.source.path)

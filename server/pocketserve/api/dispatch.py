@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_response
 from pocketserve.api.routes import ROUTES
-from pocketserve.engine.cancellation import cancelled
+from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.service import Service
-from pocketserve.tasks.wanted import holding_of
+from pocketserve.tasks.checkpoint import holding_of
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 from pocketserve_wire.records import dataclass
 

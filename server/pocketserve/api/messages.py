@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, cast
 
-from pocketserve.engine.cancellation import Cancellation
+from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 from pocketserve_wire.records import dataclass
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pocketserve import __version__
 from pocketserve.api.describe import device_of
 from pocketserve.api.messages import ApiRequest, ApiResponse
-from pocketserve.engine.power import REASONS, PowerWatch
+from pocketserve.engine.device.power import REASONS, PowerWatch
 from pocketserve.engine.statistics import Traffic, VersionStatistics
 from pocketserve.service import Service
 

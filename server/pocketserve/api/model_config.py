@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pocketserve.engine.running import Running
+from pocketserve.engine.lifecycle.handle import Running
 from pocketserve.registry import task_named
 from pocketserve.repository.scan import ModelEntry
-from pocketserve.tasks.picture_input import picture_shape
+from pocketserve.tasks.vision.picture_input import picture_shape
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
 

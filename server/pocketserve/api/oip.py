@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.engine import State
-from pocketserve.errands import PlannedErrand, Sender
+from pocketserve.inference.queued import PlannedErrand, Sender
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError, ErrorCode, oip, strict_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, query_number, refuse_unknown_query
-from pocketserve.pairing import PairingState
+from pocketserve.auth.pairing import PairingState
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 

@@ -13,7 +13,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.statistics import Timing
-from pocketserve.inference import Prediction
+from pocketserve.inference.run import Prediction
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode

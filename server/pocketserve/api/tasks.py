@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.api.predictions import document
-from pocketserve.engine.terms import Terms
+from pocketserve.engine.scheduling.options import Terms
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode, Tensor, strict_json

@@ -1,4 +1,4 @@
-"""The command line: one file per command, each with ``add_parser`` and ``run``."""
+"""The command line: one file per command in ``commands``, each with ``add_parser`` and ``run``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pocketserve import __version__
-from pocketserve.cli.ending import tidy_end
 from pocketserve.cli.output import plain_output, printable
-from pocketserve.wording import did_you_mean, near
+from pocketserve.cli.signals import tidy_end
+from pocketserve.messages import did_you_mean, near
 
 COMMANDS = ("serve", "predict", "models", "inspect", "trust", "token", "pair", "doctor", "bench", "simulate", "demo")
+ELSEWHERE = {"simulate": "pocketserve_simulate.cli"}
+"""Modules of the commands that are not in ``pocketserve.cli.commands``."""
+
 EXIT_DONE, EXIT_FAILED = 0, 1  # and 2, by argparse, for wrong usage
 WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")
 """Options that may also stand before the command."""
@@ -117,7 +120,7 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     named = next((word for word in given if not word.startswith("-")), None)
     # Only the named command is imported: `serve` must not hold the client, nor `token` the server.
     for name in (named,) if named in COMMANDS else COMMANDS:
-        module = importlib.import_module(f"pocketserve.cli.{name}")
+        module = importlib.import_module(ELSEWHERE.get(name, f"pocketserve.cli.commands.{name}"))
         command = module.add_parser(commands)
         command.add_argument("--debug", action="store_true", help="show where an error came from")
         command.set_defaults(run=module.run, parser=command)

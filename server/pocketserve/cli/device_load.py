@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pocketserve.wording import counted
+from pocketserve.messages import counted
 
 BUSY_SHARE = 1.0
 """From this load for each core on, somebody else is likely measured too. Android counts waiting drivers as well."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pocketserve.service import Service
 
 # Where no log is set up, Python prints warnings: a load that failed, which the command itself tells as its error.
-logging.getLogger("pocketserve.engine.opening").addHandler(logging.NullHandler())
+logging.getLogger("pocketserve.engine.lifecycle.loader").addHandler(logging.NullHandler())
 
 
 def is_model_path(text: str) -> bool:

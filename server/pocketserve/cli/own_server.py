@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.ending import whole_step
+from pocketserve.cli.signals import whole_step
 from pocketserve_wire.records import dataclass
 
 START_TIMEOUT_S = 60.0
@@ -44,7 +44,7 @@ def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
     """
     with tempfile.TemporaryDirectory(prefix="pocketserve-") as folder:
         ready, token = Path(folder, "ready.json"), Path(folder, "token")
-        command = [sys.executable, "-m", "pocketserve.cli.bound", str(os.getpid()), "serve", str(models)]
+        command = [sys.executable, "-m", "pocketserve.cli.parent_death", str(os.getpid()), "serve", str(models)]
         command += ["--http-port", "0", "--socket-port", "0"]
         command += ["--ready-file", str(ready), "--token-file", str(token), "--log-level", "warning", *options]
         process: subprocess.Popen[bytes] | None = None

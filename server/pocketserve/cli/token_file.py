@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pocketserve_wire.plain_file import open_plain
+from pocketserve_wire.files.plain_file import open_plain
 
 MAX_TOKEN_FILE = 1024
 """Bytes; the server's own reading stops there."""

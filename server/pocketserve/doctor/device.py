@@ -14,9 +14,9 @@ from dataclasses import field
 from pathlib import Path
 
 from pocketserve import system
-from pocketserve.engine.cores import usable_cores
-from pocketserve.programs import Outcome, run_program
-from pocketserve.run_marker import suspended_seconds
+from pocketserve.engine.device.cores import usable_cores
+from pocketserve.engine.device.programs import Outcome, run_program
+from pocketserve.state.run_lock import suspended_seconds
 from pocketserve_wire.records import dataclass
 
 MAX_FILE_BYTES = 1 << 20

@@ -10,8 +10,8 @@ from pathlib import Path
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
 from pocketserve.doctor.surroundings import Settings
-from pocketserve.engine.cores import count_fast, readable_memory, top_speed_khz
-from pocketserve.wording import counted
+from pocketserve.engine.device.cores import count_fast, readable_memory, top_speed_khz
+from pocketserve.messages import counted
 
 CPUS = "sys/devices/system/cpu"
 LITTLE_MEMORY = 300 << 20

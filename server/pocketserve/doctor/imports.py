@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pocketserve.doctor.device import Device
-from pocketserve.programs import Outcome
+from pocketserve.engine.device.programs import Outcome
 from pocketserve.runtimes.privacy import PRIVATE
 from pocketserve_wire.records import dataclass
 

@@ -9,8 +9,8 @@ from pocketserve.doctor.android import on_android
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
 from pocketserve.doctor.surroundings import Settings
-from pocketserve.run_marker import boot_id, killed
-from pocketserve_wire.run_file import Run
+from pocketserve.state.run_lock import boot_id, killed
+from pocketserve_wire.files.run_file import Run
 
 TOLD_FOR_S = 86_400.0
 

@@ -11,7 +11,7 @@ from pocketserve.doctor.finding import Finding, ok, problem, warning
 from pocketserve.doctor.scan_models import MARK
 from pocketserve.doctor.surroundings import Settings
 from pocketserve.doctor.token import is_shared
-from pocketserve.wording import counted
+from pocketserve.messages import counted
 
 LIMIT_S = 10.0
 MAX_LISTED = 20

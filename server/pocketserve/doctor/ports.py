@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem
 from pocketserve.doctor.surroundings import Settings
-from pocketserve.run_marker import running
+from pocketserve.state.run_lock import running
 
 LISTENING = "0A"
 

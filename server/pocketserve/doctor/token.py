@@ -6,10 +6,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from pocketserve.auth.guard import TokenFileError, read_token
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem
 from pocketserve.doctor.surroundings import Settings
-from pocketserve.security import TokenFileError, read_token
 
 SUBJECT = "token"
 SHARED_STORAGE = ("storage", "sdcard", "mnt/sdcard", "data/media")

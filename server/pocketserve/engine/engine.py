@@ -1,7 +1,7 @@
 """The life of models: loaded on first use or on request, held while in use, unloaded when idle or when room is needed.
 
-This is what requests meet. What each version stands at is in `slots.py`, opening it in `opening.py`, who must go for it
-in `budget.py`, and what happens while nobody asks in `janitor.py`.
+This is what requests meet. What each version stands at is in `lifecycle/state.py`, opening it in `lifecycle/loader.py`,
+who must go for it in `budget.py`, and what happens while nobody asks in `lifecycle/reaper.py`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from pocketserve.engine import cores
-from pocketserve.engine.budget import Budget
-from pocketserve.engine.cancellation import Cancellation
-from pocketserve.engine.janitor import Janitor
-from pocketserve.engine.lane import Scheduler
-from pocketserve.engine.opening import Opener
-from pocketserve.engine.power import PowerWatch
-from pocketserve.engine.running import EngineOptions, Running
-from pocketserve.engine.slots import Event, Slot, SlotTable, State, close_all, detach
+from pocketserve.engine.device import cores
+from pocketserve.engine.device.power import PowerWatch
+from pocketserve.engine.lifecycle.budget import Budget
+from pocketserve.engine.lifecycle.handle import EngineOptions, Running
+from pocketserve.engine.lifecycle.loader import Opener
+from pocketserve.engine.lifecycle.reaper import Janitor
+from pocketserve.engine.lifecycle.state import Event, Slot, SlotTable, State, close_all, detach
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.repository.changes import made_from
 from pocketserve.repository.scan import ModelEntry, VersionEntry

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pocketserve.file_lock import locked
+from pocketserve.state.file_lock import locked
 
 PREFIX: Final = "trial-"
 _HALF_WRITTEN: Final = "tmp"

@@ -16,8 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pocketserve.engine.cores import available_memory
-from pocketserve.plain_files import make_private_folder
+from pocketserve.engine.device.cores import available_memory
 from pocketserve.quarantine.leftovers import spare_folder, sweep, working_folder
 from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.trial import IMPORTED, describe
@@ -26,6 +25,7 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.privacy import PRIVATE
 from pocketserve.runtimes.registry import Kind
+from pocketserve.state.plain_files import make_private_folder
 from pocketserve_wire import ApiError, ErrorCode
 
 WATCH_INTERVAL_S = 0.05

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pocketserve.engine.cores import available_memory
+from pocketserve.engine.device.cores import available_memory
 from pocketserve.quarantine.leftovers import sweep
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import Stamp, check_digest, digest, stamp, version_files

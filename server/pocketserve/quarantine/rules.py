@@ -13,7 +13,7 @@ from typing import Any, Final
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.side_files import side_files
 from pocketserve.runtimes.base import ModelSource, RuntimeMissingError
-from pocketserve.runtimes.tflite_delegates import find_library
+from pocketserve.runtimes.tflite.delegates import find_library
 
 _SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store", "/run/opengl-driver"),
@@ -118,7 +118,7 @@ def _keras_settings() -> list[str]:
 
 
 def _modules() -> Sequence[str]:
-    from pocketserve.runtimes.tfjs_packages import find_modules
+    from pocketserve.runtimes.tfjs.packages import find_modules
 
     try:
         return [str(find_modules())]

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pocketserve.engine.setup import Setup, set_up
+from pocketserve.engine.lifecycle.setup import Setup, set_up
+from pocketserve.inference.validate import collect
+from pocketserve.messages import excerpt
 from pocketserve.quarantine.made_up import (
     Make,
     enlarged,
@@ -31,13 +33,11 @@ from pocketserve.quarantine.made_up import (
     small_numbers,
 )
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.request_inputs import collect
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Session
 from pocketserve.runtimes.privacy import import_framework
 from pocketserve.runtimes.registry import Kind, runtime_for
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tensors import Array, to_tensor, zeros
-from pocketserve.wording import excerpt
 
 if TYPE_CHECKING:
     from pocketserve.quarantine.sandbox import Confinement
@@ -109,11 +109,11 @@ def _import_framework(kind: Kind, threads: int) -> None:
     """Import what opens files of a kind. Where it cannot be imported, opening the file says so."""
     with contextlib.suppress(Exception):
         if kind.packages == ("tensorflow",):
-            from pocketserve.runtimes.savedmodel import import_tensorflow
+            from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
 
             import_tensorflow(threads)
         elif "ai_edge_litert" in kind.packages:
-            from pocketserve.runtimes.tflite_open import PACKAGES, import_first
+            from pocketserve.runtimes.tflite.open import PACKAGES, import_first
 
             import_first(PACKAGES)
         else:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import errno
 import os
 
-from pocketserve.plain_files import open_plain
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.placeholders import placeholder
+from pocketserve.state.plain_files import open_plain
 
 _ZIP = (0, b"PK")
 _STARTS = {

@@ -7,10 +7,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pocketserve.plain_files import open_plain
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.repository.toml_table import is_contained_name
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.state.plain_files import open_plain
 
 MAX_FILES = 4096
 
@@ -137,7 +137,7 @@ def _external_data(path: Path) -> tuple[str, ...]:
     Raises:
         ModelLoadError: it is damaged, or what it names is not there.
     """
-    from pocketserve.runtimes.onnx_check import check_model  # with the first such model, not at start
+    from pocketserve.runtimes.onnx.check import check_model  # with the first such model, not at start
 
     now = stamp([path])
     known = _LOCATIONS.get(path)

@@ -13,10 +13,10 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pocketserve.plain_files import read_plain
 from pocketserve.registry import TASK_NAMES, task_named
 from pocketserve.repository.section import Section
 from pocketserve.repository.toml_table import ManifestError, Table
+from pocketserve.state.plain_files import read_plain
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
 from pocketserve_wire.limits import MAX_RANK

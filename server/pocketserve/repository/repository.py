@@ -9,8 +9,8 @@ from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
 
+from pocketserve.messages import listed
 from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, plain_number, scan
-from pocketserve.wording import listed
 from pocketserve_wire import ApiError, ErrorCode
 
 MOST_COMPARED = 200

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pocketserve.plain_files import open_plain
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.state.plain_files import open_plain
 
 TASK_FILE: Final = "task.py"
 NAMES: Final = (

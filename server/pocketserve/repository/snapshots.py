@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from pocketserve.file_lock import locked
-from pocketserve.plain_files import make_private_folder, open_plain
 from pocketserve.repository.files import Stamp, base_of, digest_of, stamp, unreadable, version_files
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.state.file_lock import locked
+from pocketserve.state.plain_files import make_private_folder, open_plain
 from pocketserve_wire import ApiError, ErrorCode
 
 _PREFIX = "pocketserve-snapshot-"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pocketserve.wording import did_you_mean
+from pocketserve.messages import did_you_mean
 
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024
 """Of a file's name, as Linux has it, and of the whole path below the model's folder."""

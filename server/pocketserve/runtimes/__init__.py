@@ -1,1 +1,1 @@
-"""One file per framework behind one small interface (`base.py`); `registry.py` finds and imports them lazily."""
+"""Frameworks, a folder each, behind one small interface (`base.py`); `registry.py` finds and imports them lazily."""

@@ -44,11 +44,11 @@ _EXECUTORCH = ("executorch",), "pip install 'pocketserve[executorch]'; not avail
 _TENSORFLOW = ("tensorflow",), "pip install 'pocketserve[tensorflow]'; not available in Termux, convert the model there"
 
 
-def _kind(name: str, *suffixes: str, needs: tuple[tuple[str, ...], str], module: str = "", marker: str = "") -> Kind:
+def _kind(name: str, *suffixes: str, needs: tuple[tuple[str, ...], str], module: str, marker: str = "") -> Kind:
     return Kind(
         name,
         suffixes,
-        f"pocketserve.runtimes.{module or name}",
+        f"pocketserve.runtimes.{module}",
         *needs,
         marker or None,
         own_threads=name in ("tflite", "onnx"),
@@ -56,16 +56,16 @@ def _kind(name: str, *suffixes: str, needs: tuple[tuple[str, ...], str], module:
 
 
 KINDS: tuple[Kind, ...] = (
-    _kind("tflite", ".tflite", needs=_TFLITE),
-    _kind("onnx", ".onnx", needs=_ONNX),
-    _kind("executorch", ".pte", needs=_EXECUTORCH),
-    _kind("torchscript", ".torchscript", ".ts", ".jit", ".pt", ".pth", needs=_TORCH),
-    _kind("ptl", ".ptl", needs=_TORCH),
-    _kind("torch", ".py", needs=_TORCH, module="torch_eager"),
-    _kind("keras", ".keras", ".h5", ".hdf5", needs=_TENSORFLOW),
-    _kind("savedmodel", needs=_TENSORFLOW, marker="saved_model.pb"),
-    _kind("tfjs", needs=((), ""), marker="model.json"),
-    _kind("pt2", ".pt2", needs=_TORCH),
+    _kind("tflite", ".tflite", needs=_TFLITE, module="tflite.session"),
+    _kind("onnx", ".onnx", needs=_ONNX, module="onnx.session"),
+    _kind("executorch", ".pte", needs=_EXECUTORCH, module="executorch.session"),
+    _kind("torchscript", ".torchscript", ".ts", ".jit", ".pt", ".pth", needs=_TORCH, module="torch.torchscript"),
+    _kind("ptl", ".ptl", needs=_TORCH, module="torch.ptl"),
+    _kind("torch", ".py", needs=_TORCH, module="torch.eager"),
+    _kind("keras", ".keras", ".h5", ".hdf5", needs=_TENSORFLOW, module="tensorflow.keras"),
+    _kind("savedmodel", needs=_TENSORFLOW, module="tensorflow.savedmodel", marker="saved_model.pb"),
+    _kind("tfjs", needs=((), ""), module="tfjs.session", marker="model.json"),
+    _kind("pt2", ".pt2", needs=_TORCH, module="torch.pt2"),
 )
 """All kinds, in the order in which a default version is chosen when nothing else decides."""
 
@@ -124,7 +124,7 @@ def content_of(path: Path) -> str | None:
     if head is None:
         return None
     if head.startswith(b"PK\3\4"):
-        from .zip_kinds import kind_of_zip  # late: most models are no archives
+        from pocketserve.formats.zip_archives import kind_of_zip  # late: most models are no archives
 
         return kind_of_zip(path)
     return next((name for at, mark, name in _HEADS if head[at : at + len(mark)] == mark), None)
@@ -134,7 +134,7 @@ def content_of(path: Path) -> str | None:
 def missing_framework(kind: Kind) -> str | None:
     """How to install what a kind needs, if no package for it is there; no framework is imported."""
     if not kind.packages:  # what it needs is not Python's: a module beside the runtime's own knows how to look
-        reason: str | None = importlib.import_module(f"{kind.module}_packages").missing()
+        reason: str | None = importlib.import_module(f"{kind.module.rpartition('.')[0]}.packages").missing()
         return reason
     from importlib.util import find_spec  # late: not before the first model
 

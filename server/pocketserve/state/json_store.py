@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pocketserve.file_lock import locked
-from pocketserve.plain_files import make_private_folder, read_plain
-from pocketserve.trust.ownership import other_writer
+from pocketserve.state.file_lock import locked
+from pocketserve.state.ownership import other_writer
+from pocketserve.state.plain_files import make_private_folder, read_plain
 
 T = TypeVar("T")
 

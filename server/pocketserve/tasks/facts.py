@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import json
@@ -10,16 +11,19 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from pocketserve.plain_files import read_plain
+from pocketserve.formats.flatbuffers import DamagedFileError
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.side_files import TASK_FILE, folders_of, names_for, side_files
 from pocketserve.runtimes.base import ModelLoadError, Session
-from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.tflite_metadata import ModelMetadata
+from pocketserve.runtimes.tflite.metadata import ModelMetadata
+from pocketserve.state.plain_files import read_plain
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire.records import dataclass
 
+CONFIG = "config.json"
+MAX_LITERAL = 1 << 18
+"""Characters of a text in Python's notation; reading one takes a hundred times its size."""
 MAX_JSON_BYTES = 4 * 2**20
 """Of a configuration beside a model. 21,000 class names are about 1 MB."""
 
@@ -75,7 +79,7 @@ class ModelFacts:
         """The TFLite metadata; None for other formats and where there is none."""
         if self.version.kind.name != "tflite":
             return None
-        from pocketserve.runtimes.tflite_description import read_metadata  # late: not for other formats
+        from pocketserve.runtimes.tflite.description import read_metadata  # late: not for other formats
 
         try:
             return read_metadata(self.file)
@@ -164,7 +168,7 @@ def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
     """
     if version.kind.name != "tflite":
         return dict(getattr(session, "properties", {}))
-    from pocketserve.runtimes.tflite_archive import read_associated_file  # late: not for other formats
+    from pocketserve.runtimes.tflite.archive import read_associated_file  # late: not for other formats
 
     try:
         content = json.loads(read_associated_file(version.path, "metadata.json", MAX_JSON_BYTES))
@@ -178,3 +182,11 @@ def task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
     if entry.manifest.task not in (None, "custom"):
         return None
     return ModelFacts(entry, version, (), ()).beside(TASK_FILE)
+
+
+def literal(text: str) -> Any:
+    """A text in Python's notation, ``{0: 'person'}`` or ``[640, 640]``; None for anything else."""
+    try:
+        return ast.literal_eval(text) if len(text) <= MAX_LITERAL else None
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
+from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.messages import counted
 from pocketserve.repository.manifest import MAX_LANGUAGES
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.tflite_archive import label_files, lines_of, read_associated_files, strangeness
-from pocketserve.runtimes.tflite_metadata import TensorMetadata
-from pocketserve.tasks.facts import ModelFacts
-from pocketserve.tasks.preprocessing import CONFIG, literal
-from pocketserve.wording import counted
+from pocketserve.runtimes.tflite.archive import label_files, lines_of, read_associated_files, strangeness
+from pocketserve.runtimes.tflite.metadata import TensorMetadata
+from pocketserve.tasks.facts import CONFIG, ModelFacts, literal
 from pocketserve_wire.records import dataclass
 
 MAX_LABELS_BYTES = 8 * 2**20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pocketserve.runtimes.flatbuffer import DamagedFileError
-from pocketserve.runtimes.tflite_archive import read_associated_file
-from pocketserve.runtimes.tflite_metadata import FileType, ScoreCalibration, ScoreThresholding, TensorMetadata
+from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.runtimes.tflite.archive import read_associated_file
+from pocketserve.runtimes.tflite.metadata import FileType, ScoreCalibration, ScoreThresholding, TensorMetadata
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, dequantize
 from pocketserve_wire.records import dataclass

@@ -11,7 +11,7 @@ from pocketserve.repository.files import content_digest, key_of
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.side_files import code_files
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.tflite_delegates import find_library, library_digest
+from pocketserve.runtimes.tflite.delegates import find_library, library_digest
 from pocketserve.tasks.facts import task_file
 from pocketserve.trust.reading import read_regular
 from pocketserve_wire.records import dataclass

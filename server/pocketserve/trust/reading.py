@@ -13,8 +13,8 @@ import threading
 from collections.abc import Set
 from pathlib import Path
 
-from pocketserve.plain_files import open_plain
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.state.plain_files import open_plain
 
 MAX_BYTES = 4 << 30
 """Of one file of code; an exported program holds its weights."""

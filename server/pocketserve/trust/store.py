@@ -14,7 +14,7 @@ from pocketserve.repository.files import Stamp, content_digest, key_of, stamp
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.state.json_store import JsonStore
-from pocketserve.trust.ownership import foreign_writer
+from pocketserve.state.ownership import foreign_writer
 from pocketserve.trust.reading import not_trusted
 from pocketserve_wire.records import dataclass
 

@@ -11,7 +11,7 @@ from werkzeug.routing import BaseConverter
 from pocketserve.api import dispatch
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_response
 from pocketserve.api.routes import ROUTES
-from pocketserve.security import Guard
+from pocketserve.auth.guard import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http import translation
 from pocketserve_wire import ApiError, ErrorCode

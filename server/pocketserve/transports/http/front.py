@@ -11,7 +11,7 @@ from typing import Any
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import ApiRequest, ApiResponse
-from pocketserve.security import Guard
+from pocketserve.auth.guard import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http import translation
 from pocketserve.transports.http.body import MAX_JOINED, BodyFile

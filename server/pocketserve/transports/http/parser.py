@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.utilities import BadRequest, Error
 
-from pocketserve.security import Guard
+from pocketserve.auth.guard import Guard
 from pocketserve.transports.http.body import Body, Placed
 from pocketserve_wire import ApiError
 

@@ -13,9 +13,9 @@ from waitress.adjustments import Adjustments
 from waitress.task import ErrorTask, ThreadedTaskDispatcher
 
 from pocketserve.api.messages import error_response
+from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
 from pocketserve.engine.statistics import Traffic
-from pocketserve.security import Guard
 from pocketserve.transports.http import translation
 from pocketserve.transports.http.connections import DEFAULT_PATIENCE, Channel, Patience, Server
 from pocketserve.transports.http.front import WsgiApp

@@ -7,8 +7,8 @@ from functools import cache
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route
+from pocketserve.auth.guard import Guard
 from pocketserve.engine.statistics import Traffic
-from pocketserve.security import Guard
 from pocketserve.transports.http import compression
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import parse_json_length

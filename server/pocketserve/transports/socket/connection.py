@@ -22,21 +22,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pocketserve.api.messages import ApiResponse, error_response
-from pocketserve.engine.cancellation import Cancellation
-from pocketserve.errands import PlannedErrand, Sender
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.inference.queued import PlannedErrand, Sender
 from pocketserve.service import LONG_LINE
 from pocketserve.transports.socket import requests
-from pocketserve.transports.socket.lingering import Lingering
-from pocketserve.transports.socket.outbox import Outbox
+from pocketserve.transports.socket.lingering_close import Lingering
 from pocketserve.transports.socket.poller import BROKEN
 from pocketserve.transports.socket.stream_reader import Known, StreamReader
+from pocketserve.transports.socket.writer import Outbox
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, GoAwayReason
 from pocketserve_wire.frame_decoder import FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType, Header, encode_frame, json_frame
 
 if TYPE_CHECKING:
-    from pocketserve.app_tokens import AppToken
+    from pocketserve.auth.app_tokens import AppToken
     from pocketserve.transports.socket.server import SocketServer
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from pocketserve.api import dispatch, oip
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, error_response
-from pocketserve.engine import terms
-from pocketserve.engine.cancellation import Cancellation
-from pocketserve.engine.lane import Lane
-from pocketserve.errands import PlannedErrand, Sender
+from pocketserve.engine.scheduling import options as terms
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.queue import Lane
+from pocketserve.inference.queued import PlannedErrand, Sender
 from pocketserve.service import EARLY_HEAD_BYTES, Service
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.frames import (
@@ -28,7 +28,7 @@ from pocketserve_wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from pocketserve.app_tokens import AppToken
+    from pocketserve.auth.app_tokens import AppToken
 
 RESPONSE: Final = int(FrameType.RESPONSE)
 Chunk = bytes | memoryview

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 from pocketserve import __version__
 from pocketserve.config import Config
-from pocketserve.places import Places
+from pocketserve.engine.scheduling.semaphore import Places
 from pocketserve.service import Service
 from pocketserve.transports.listener import affordable, bind
-from pocketserve.transports.socket.errands import Errands
-from pocketserve.transports.socket.patience import Patience
-from pocketserve.transports.socket.watcher import Watcher
-from pocketserve.transports.socket.workers import Room, Workers
+from pocketserve.transports.socket.event_loop import Watcher
+from pocketserve.transports.socket.queued_requests import Errands
+from pocketserve.transports.socket.threads import Room, Workers
+from pocketserve.transports.socket.timeouts import Patience
 
 if TYPE_CHECKING:
-    from pocketserve.app_tokens import AppTokens
+    from pocketserve.auth.app_tokens import AppTokens
     from pocketserve.transports.socket.connection import Connection
-    from pocketserve.transports.socket.lingering import Lingering
-    from pocketserve.transports.socket.stranger import Stranger
+    from pocketserve.transports.socket.handshake import Stranger
+    from pocketserve.transports.socket.lingering_close import Lingering
     from pocketserve_wire.handshake import ConnectionLimits
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class SocketServer:
 
     def _meet(self, connection: socket.socket) -> None:
         # Late: what speaks the protocol is imported for the first peer, and does not keep HTTP waiting at start.
-        from pocketserve.transports.socket.stranger import Stranger
+        from pocketserve.transports.socket.handshake import Stranger
 
         if len(self.strangers) >= STRANGERS:
             next(iter(self.strangers)).give_way()

@@ -11,11 +11,11 @@ import threading
 from typing import Final
 
 from pocketserve.api.messages import ApiResponse
-from pocketserve.engine.cancellation import Cancellation, cancelled
-from pocketserve.engine.lane import superseded
+from pocketserve.engine.scheduling.cancellation import Cancellation, cancelled
+from pocketserve.engine.scheduling.queue import superseded
 from pocketserve.service import Service
 from pocketserve.transports.socket import requests
-from pocketserve.transports.socket.watcher import Watcher
+from pocketserve.transports.socket.event_loop import Watcher
 from pocketserve_wire.frame_decoder import FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType
 

@@ -1,0 +1,272 @@
+"""Tokens of single apps: named, short-lived, and taken back one by one; the installation's own token lives on.
+
+The file holds no token but the SHA-256 of each. Over HTTP a token is hashed and looked up. In the socket's handshake
+the token is the key of an HMAC-SHA256, and RFC 2104 hashes a key that is longer than the hash's block before use: so
+these tokens have more than 64 characters, and their hash is all that the server needs to prove that it knows them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from pocketserve.state.file_lock import locked
+from pocketserve.state.plain_files import open_plain, replace_json
+from pocketserve_wire.files.run_file import LATEST
+from pocketserve_wire.records import dataclass
+
+TOKEN_BYTES: Final = 64
+"""Random bytes, 86 characters: more than HMAC-SHA256's block of 64."""
+
+MAX_TOKENS: Final = 32
+"""The handshake names no token, so the server tries each."""
+
+MAX_FILE_BYTES: Final = 65_536
+MAX_SECONDS: Final = 366 * 86_400
+LOOK_S: Final = 1.0
+"""How often the file is looked at while requests come: a token that was taken back is refused after so long."""
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class AppTokenError(Exception):
+    """The tokens cannot be changed as asked; the text is one sentence with the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppToken:
+    """What the server keeps of one app's token.
+
+    Attributes:
+        name: what it is called by its owner.
+        sha256: of the token, 64 hexadecimal digits.
+        created, expires: seconds since 1970, by the wall clock; it is good from the one to the other.
+    """
+
+    name: str
+    sha256: str
+    created: float
+    expires: float
+
+    @property
+    def key(self) -> bytes:
+        """The HMAC key that the token itself is equal to."""
+        return bytes.fromhex(self.sha256)
+
+    def is_good(self, now: float) -> bool:
+        """Tell whether the token counts at that time. Before it was made the clock is wrong, and it does not."""
+        return self.created <= now < self.expires
+
+
+def path_of(token_file: Path) -> Path:
+    """Return where the tokens of apps are kept: beside the installation's own."""
+    return token_file.with_name(f"{token_file.name}.apps.json")
+
+
+def digest(token: bytes) -> str:
+    """Return the SHA-256 of a token, 64 hexadecimal digits."""
+    import hashlib  # late: most servers know one token only
+
+    return hashlib.sha256(token).hexdigest()
+
+
+def read_tokens(path: Path) -> tuple[AppToken, ...]:
+    """Return the tokens in a file; none where there is no file.
+
+    Raises:
+        AppTokenError: it cannot be read, is no such file, or others could have written it.
+    """
+    try:
+        with open_plain(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise AppTokenError(f"the tokens of apps in {path} cannot be read: {error.strerror}") from None
+    if mode & 0o077:
+        raise AppTokenError(f"others can read the tokens of apps in {path}; run: chmod 600 {path}")
+    try:
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError("it is too large")
+        return tuple(map(_token_of, json.loads(content)["tokens"][:MAX_TOKENS]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise AppTokenError(f"{path} holds no tokens of apps; delete it, and make them anew") from None
+
+
+def _token_of(entry: Any) -> AppToken:
+    token = AppToken(str(entry["name"]), str(entry["sha256"]), float(entry["created"]), float(entry["expires"]))
+    if not (NAME.fullmatch(token.name) and _DIGEST.fullmatch(token.sha256)):
+        raise ValueError("no name, or no hash")
+    if not 0 <= token.created <= token.expires <= LATEST:
+        raise ValueError("no dates")
+    return token
+
+
+def add_token(path: Path, name: str, seconds: float, now: float | None = None) -> str:
+    """Make a token, note its hash, and return it; nobody can read it again.
+
+    Args:
+        seconds: how long it is good for, from now.
+
+    Raises:
+        AppTokenError: the name is none or is taken, there are too many, or the file cannot be changed.
+    """
+    import secrets  # late: a token is made once for an app
+
+    if not NAME.fullmatch(name):
+        raise AppTokenError("a token's name has letters, digits, dots, hyphens and underscores, 64 at most")
+    token, made = secrets.token_urlsafe(TOKEN_BYTES), time.time() if now is None else now
+
+    def change(tokens: list[AppToken]) -> None:
+        if any(other.name == name for other in tokens):
+            raise AppTokenError(f"there is a token called {name!r} already; take it back first: --revoke {name}")
+        if len(tokens) >= MAX_TOKENS:
+            raise AppTokenError(f"there are {MAX_TOKENS} tokens of apps, and no more; take one back with --revoke NAME")
+        tokens.append(AppToken(name, digest(token.encode("ascii")), made, made + seconds))
+
+    _change(path, made, change)
+    return token
+
+
+def revoke_token(path: Path, name: str, now: float | None = None) -> None:
+    """Take a token back. What runs goes on; what comes is refused.
+
+    Raises:
+        AppTokenError: there is no such token, or the file cannot be changed.
+    """
+
+    def change(tokens: list[AppToken]) -> None:
+        kept = [token for token in tokens if token.name != name]
+        if len(kept) == len(tokens):
+            raise AppTokenError(f"there is no token called {name!r}; `pocketserve token --list` names all")
+        tokens[:] = kept
+
+    _change(path, time.time() if now is None else now, change)
+
+
+def drop_expired(path: Path, now: float) -> None:
+    """Take what has expired out of the file, so that no clock brings it back; nothing is waited for."""
+    with contextlib.suppress(AppTokenError), locked(path, 0.0) as held:
+        tokens = read_tokens(path) if held else ()
+        kept = [token for token in tokens if now < token.expires]
+        if len(kept) < len(tokens):
+            _write(path, kept)
+
+
+def _change(path: Path, now: float, change: Callable[[list[AppToken]], None]) -> None:
+    """Read, change and write the file, one process at a time. What has expired goes, and never comes back."""
+    with locked(path) as held:
+        if not held:
+            raise AppTokenError(f"another program holds the tokens of apps in {path}; try again")
+        tokens = [token for token in read_tokens(path) if now < token.expires]
+        change(tokens)
+        _write(path, tokens)
+
+
+def _write(path: Path, tokens: list[AppToken]) -> None:
+    fields = ("name", "sha256", "created", "expires")
+    document = {"tokens": [{name: getattr(token, name) for name in fields} for token in tokens]}
+    try:
+        replace_json(path, document)
+    except OSError as error:
+        raise AppTokenError(f"the tokens of apps in {path} cannot be changed: {error.strerror}") from None
+
+
+class AppTokens:
+    """The tokens of apps as a server sees them: it reads them again once the file has changed.
+
+    May be used from several threads. A clock that is set back while the server runs gives no time: the time that has
+    passed counts on. What has expired is taken out of the file, so it stays so; a clock that jumps ahead ends tokens
+    for good.
+
+    Args:
+        path: the file.
+        wall, clock: the time of day, and a clock that only goes on; both in seconds.
+    """
+
+    def __init__(
+        self, path: Path, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._path = path
+        self._wall, self._clock = wall, clock
+        self._tokens: tuple[AppToken, ...] = ()
+        self._by_digest: dict[str, AppToken] = {}
+        self._seen: tuple[int, ...] | None = None
+        self._look_at = clock()
+        self._latest = wall(), clock()
+
+    def all(self) -> tuple[AppToken, ...]:
+        """Return those that are good now."""
+        self._look()
+        if not self._tokens:
+            return ()
+        now = self._now()
+        return tuple(token for token in self._tokens if token.is_good(now))
+
+    def keys(self) -> dict[AppToken, bytes]:
+        """Return those that are good now, each with its HMAC key."""
+        return {token: token.key for token in self.all()}
+
+    def find(self, presented: bytes) -> AppToken | None:
+        """Return the token that was presented, if it is one and is good."""
+        self._look()
+        if not self._by_digest:
+            return None
+        # What is compared are hashes that nobody can choose, by a table whose order nobody knows.
+        token = self._by_digest.get(digest(presented))
+        return token if token is not None and token.is_good(self._now()) else None
+
+    def is_good(self, token: AppToken) -> bool:
+        """Tell whether a token that was good is so still."""
+        self._look()
+        return self._by_digest.get(token.sha256) == token and token.is_good(self._now())
+
+    def _now(self) -> float:
+        """Return the time of day, or what it would be by what has passed, whichever is later."""
+        latest, at = self._latest  # one pair: what has passed must not be added twice by two threads
+        clock = self._clock()
+        now = max(self._wall(), latest + clock - at)
+        self._latest = now, clock
+        return now
+
+    def _look(self) -> None:
+        now = self._clock()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        try:
+            status = self._path.stat()
+            seen: tuple[int, ...] | None = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode)
+        except OSError:
+            seen = None
+        if seen != self._seen:
+            self._seen = seen
+            self._read()
+        if self._tokens:
+            self._drop_expired(self._now())
+
+    def _drop_expired(self, now: float) -> None:
+        if any(now >= token.expires for token in self._tokens):
+            self._hold(tuple(token for token in self._tokens if now < token.expires))
+            drop_expired(self._path, now)
+
+    def _read(self) -> None:
+        try:
+            tokens = read_tokens(self._path)
+        except AppTokenError as error:
+            import logging  # late, as what is logged is rare
+
+            logging.getLogger(__name__).warning("%s; no token of an app is accepted", error)
+            tokens = ()
+        self._hold(tokens)
+
+    def _hold(self, tokens: tuple[AppToken, ...]) -> None:
+        self._tokens, self._by_digest = tokens, {token.sha256: token for token in tokens}

@@ -1,0 +1,166 @@
+"""Who may talk to the server: the token, and the checks that keep web pages out.
+
+Every app on a phone can reach a loopback port, and every web page can make a browser send requests to it. So each
+request needs the installation's token; and requests that a foreign page made are refused before routing, by their
+``Host`` (DNS rebinding) and ``Origin`` headers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketserve.state.plain_files import make_private_folder, open_plain
+from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.auth.app_tokens import AppTokens
+
+TOKEN_BYTES = 32
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{32,256}")
+
+
+class TokenFileError(Exception):
+    """A token file that must not be used; the text says why and what to do."""
+
+
+def read_token(path: Path) -> str:
+    """Read a token that only its owner can read.
+
+    Raises:
+        TokenFileError: missing, readable by others, or without a token in it.
+    """
+    try:
+        with open_plain(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(1024).decode("ascii", errors="replace").strip()
+    except OSError as error:
+        raise TokenFileError(f"the token file {path} cannot be read: {error.strerror}") from None
+    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+        raise TokenFileError(f"the token file {path} can be read by others; run: chmod 600 {path}")
+    if not _TOKEN.fullmatch(text):
+        raise TokenFileError(f"the token file {path} holds no token; delete it and start the server again")
+    return text
+
+
+def ensure_token(path: Path) -> str:
+    """Read the token, or make a random 256-bit one in a new file of mode 0600.
+
+    Raises:
+        TokenFileError: the file exists but must not be used, or cannot be made.
+    """
+    try:
+        make_private_folder(path.parent)
+        # O_EXCL: of two servers that start together one makes the file and the other reads it.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        _wait_for_content(path)
+        return read_token(path)
+    except OSError as error:
+        raise TokenFileError(f"the token file {path} cannot be made: {error.strerror}") from None
+    import secrets  # late: a token is made once for an installation
+
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{token}\n")
+    except OSError as error:
+        path.unlink(missing_ok=True)  # an empty one would be refused for ever
+        reason = f"{error.strerror}; make room on the device"
+        raise TokenFileError(f"the token file {path} cannot be made: {reason}") from None
+    return token
+
+
+def _wait_for_content(path: Path) -> None:
+    """Give another server that has just made the file the moment it needs to write the token."""
+    with contextlib.suppress(OSError):  # reading it says what is wrong
+        for _ in range(50):
+            if path.stat().st_size:
+                return
+            time.sleep(0.01)
+
+
+class Guard:
+    """Decides whether a request may pass, from its headers alone.
+
+    Args:
+        token: the expected token; None lets everybody in.
+        extra_hosts: further ``Host`` names that are accepted.
+        apps: the tokens of apps, which are accepted, too.
+    """
+
+    def __init__(self, token: str | None, extra_hosts: Iterable[str] = (), apps: AppTokens | None = None) -> None:
+        self._apps = apps
+        self._token = token.encode("ascii") if token is not None else None
+        self._hosts = LOOPBACK_HOSTS | {host.lower() for host in extra_hosts}
+
+    def check_source(self, host: str | None, origin: str | None) -> None:
+        """Refuse what a foreign web page sent.
+
+        Raises:
+            ApiError: HOST_REFUSED or ORIGIN_REFUSED.
+        """
+        if not host or self._host_name(host) not in self._hosts:
+            raise ApiError(
+                ErrorCode.HOST_REFUSED,
+                "the Host header must name this machine: 127.0.0.1, localhost or [::1]",
+            )
+        if origin is not None and not self._is_own_origin(origin, host):
+            raise ApiError(ErrorCode.ORIGIN_REFUSED, "requests from web pages of another origin are refused")
+
+    def check_token(self, authorization: str | None) -> str | None:
+        """Require a token, as ``Bearer TOKEN`` or as the password of ``Basic``.
+
+        Returns:
+            The name of the app whose token it is; None for the installation's own.
+
+        Raises:
+            ApiError: UNAUTHORIZED, the same for every cause.
+        """
+        if self._token is None:
+            return None
+        # Always one comparison of bytes in constant time, whatever was sent.
+        presented = _presented(authorization or "")
+        if not hmac.compare_digest(presented, self._token):
+            app = self._apps.find(presented) if self._apps is not None else None
+            if app is not None:
+                return app.name
+            raise ApiError(
+                ErrorCode.UNAUTHORIZED,
+                "a valid token is required: send 'Authorization: Bearer TOKEN' (pocketserve token prints it)",
+            )
+        return None
+
+    @staticmethod
+    def _host_name(host: str) -> str | None:
+        match = _HOST.fullmatch(host)
+        return match[1].lower() if match and int(match[2] or 0) <= 65535 else None
+
+    @staticmethod
+    def _is_own_origin(origin: str, host: str) -> bool:
+        return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+
+
+def _presented(authorization: str) -> bytes:
+    scheme, _, value = authorization.partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer":
+        return value.encode("utf-8", errors="replace")
+    if scheme.lower() == "basic":
+        import base64  # late: programs send Bearer
+        import binascii
+
+        try:
+            return base64.b64decode(value, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return b""
+    return b""

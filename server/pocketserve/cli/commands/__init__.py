@@ -1,0 +1,1 @@
+"""Commands, a file each, with ``add_parser`` and ``run``."""

@@ -1,0 +1,235 @@
+"""``pocketserve bench``: what a model costs on this device: in process, over the socket and over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pocketserve.cli import CommandError
+from pocketserve.cli.device_load import busy, load_now
+from pocketserve.cli.local import open_local
+from pocketserve.cli.output import human_bytes, print_json, print_table, printable
+from pocketserve.cli.own_server import OwnServer, own_server
+from pocketserve.cli.progress import Progress
+from pocketserve.messages import counted
+
+if TYPE_CHECKING:
+    from pocketserve.tensors import Array
+
+T = TypeVar("T", int, float)
+
+WARM_UP = 10
+MAX_ROUNDS = 1_000_000
+MAX_SECONDS = 86_400
+MEMORY_KEYS = {
+    "Rss": "resident",
+    "Pss": "proportional",
+    "Private_Clean": "private",
+    "Private_Dirty": "private",
+    "Anonymous": "anonymous",
+}
+WAYS = {"in_process": "in this process", "socket": "over the socket", "http": "over HTTP"}
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """The command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "bench",
+        help="measure a model's latency and memory on this device",
+        description="Runs the model on random input of its own shape: in this process, and in a server that is "
+        "started for it, over the socket and over HTTP. The three are asked in turn.",
+    )
+    parser.add_argument("model", metavar="FILE|MODEL", help="a model file or folder, or a name in the models folder")
+    parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to measure")
+    parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL [the embedded models]")
+    parser.add_argument("--rounds", type=_rounds, default=200, metavar="N", help="samples of each way [200]")
+    parser.add_argument("--seconds", type=_seconds, default=30.0, metavar="S", help="stop sampling after so long [30]")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of one run [the fast cores]")
+    parser.add_argument(
+        "--tune", action="store_true", help="find the best threads and batches on this device, for model.toml"
+    )
+    parser.add_argument("--force", action="store_true", help="with --tune: also try what model.toml fixes")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all samples")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print."""
+    if options.force and not options.tune:
+        raise CommandError("--force belongs to --tune")
+    if options.tune:
+        from pocketserve.cli.commands.tune import tune
+
+        return tune(options)
+    from pocketserve.cli.random_inputs import random_inputs
+    from pocketserve_client.arrays import as_tensor
+    from pocketserve_wire.oip import InferRequest
+
+    load = load_now()  # before our own work is part of it
+    service, name, version = open_local(options.model, options.models_dir, threads=options.threads)
+    version = options.model_version = options.model_version or version
+    try:
+        with service.running(name, version) as (_, running):
+            model = running.model
+            inputs = random_inputs(model.inputs.specs)
+        request = InferRequest(inputs=[as_tensor(key, value) for key, value in inputs.items()], binary_output=True)
+        settings = ("--threads", str(options.threads), "--low-power", "off")
+        found = {"model": name, "version": model.version.name, "runtime": model.runtime, "threads": model.threads}
+        with own_server(service.config.models_dir, *settings) as server:
+            measured = _measure(options, name, inputs, lambda: service.infer(name, version, request), server)
+        result = {**found, **measured, "load": load}
+    finally:
+        service.close()
+    if options.json:
+        print_json(result)
+    else:
+        _print_result(result)
+    return 0
+
+
+def _measure(
+    options: argparse.Namespace,
+    name: str,
+    inputs: Mapping[str, Array],
+    in_process: Callable[[], object],
+    server: OwnServer,
+) -> dict[str, Any]:
+    from pocketserve_client import Client
+
+    with (
+        Client(server.socket, token_file=server.token_file) as framed,
+        Client(server.http, token_file=server.token_file) as http,
+    ):
+        version = options.model_version
+        ways: dict[str, Callable[[], object]] = {
+            "in_process": in_process,
+            "socket": lambda: framed.infer(name, inputs, version=version),
+            "http": lambda: http.infer(name, inputs, version=version),
+        }
+        before, began = memory_of(server.pid), time.perf_counter()
+        ways["socket"]()
+        first = (time.perf_counter() - began) * 1e3
+        samples = _samples(ways, options.rounds, options.seconds)
+        after = memory_of(server.pid)
+    return {
+        "inputs": [{"name": key, "shape": list(value.shape)} for key, value in inputs.items()],
+        "first_answer_ms": first,
+        "warm_up": min(WARM_UP, options.rounds),
+        "latency_ms": {way: {**summary(kept), "samples": kept} for way, kept in samples.items()},
+        "server_memory_bytes": {"before_loading": before, "after": after},
+    }
+
+
+def _samples(ways: Mapping[str, Callable[[], object]], rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of each way, taken in turn; the first turns do not count."""
+    samples: dict[str, list[float]] = {way: [] for way in ways}
+    ends, progress = time.monotonic() + seconds, Progress()
+    for turn in range(-min(WARM_UP, rounds), rounds):
+        for way, call in ways.items():
+            began = time.perf_counter()
+            call()
+            if turn >= 0:
+                samples[way].append((time.perf_counter() - began) * 1e3)
+        progress.show("measuring", max(0, turn) / rounds)
+        if turn >= 0 and time.monotonic() > ends:
+            break
+    progress.end()
+    return samples
+
+
+def summary(samples: list[float]) -> dict[str, float]:
+    """Median, 90th and 99th percentile, and mean."""
+    ordered = sorted(samples)
+    p90, p99 = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.9, 0.99))
+    return {"p50": statistics.median(ordered), "p90": p90, "p99": p99, "mean": statistics.fmean(ordered)}
+
+
+def memory_of(pid: int) -> dict[str, int] | None:
+    """Bytes that a process and those that it started hold, such as the Node process of TensorFlow.js.
+
+    Resident, the fair share of what is shared, private, and what of the resident is no file's: ``anonymous``. None if
+    the system hides that from us.
+    """
+    found: dict[str, int] = {}
+    for each in (pid, *_started_by(pid)):
+        try:
+            lines = Path(f"/proc/{each}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        except OSError:
+            if each == pid:
+                return None
+            continue  # it has ended meanwhile
+        for line in lines:
+            kind, _, size = line.partition(":")
+            if kind in MEMORY_KEYS:
+                name = MEMORY_KEYS[kind]
+                found[name] = found.get(name, 0) + 1024 * int(size.split()[0])
+    return found
+
+
+def _started_by(pid: int) -> list[int]:
+    """The processes that one started, and those that they did."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name, in brackets, may hold anything; the state and the parent come after it.
+            parent = int(path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        parents.setdefault(parent, []).append(int(path.parent.name))
+    found = list(parents.get(pid, ()))
+    for each in found:
+        found += parents.get(each, ())
+    return found
+
+
+def _print_result(result: Mapping[str, Any]) -> None:
+    shapes = ", ".join(f"{printable(item['name'])} {item['shape']}" for item in result["inputs"])
+    threads = counted(result["threads"], "thread")
+    asked = printable(f"{result['model']}, version {result['version']}, {result['runtime']}")
+    print(f"{asked}, {threads}; random input: {shapes}\n")
+    print(busy(result["load"]), end="")
+    rows = []
+    base = result["latency_ms"]["in_process"]["p50"]
+    for way, said in WAYS.items():
+        found = result["latency_ms"][way]
+        added = "" if way == "in_process" else f"{found['p50'] - base:+.3f}"
+        rows.append([said, *(f"{found[key]:.3f}" for key in ("p50", "p90", "p99")), added])
+    print_table(["WHOLE CALL", "p50 ms", "p90 ms", "p99 ms", "ADDED ms"], rows)
+    counts = f"{len(result['latency_ms']['socket']['samples'])} of each, after {result['warm_up']} that do not count"
+    print(f"{counts}. The server's first answer, which loads the model, took {result['first_answer_ms']:.0f} ms.")
+    memory = result["server_memory_bytes"]
+    if memory["before_loading"] and memory["after"]:
+        print()
+        rows = [
+            [
+                said.replace("_", " "),
+                *[human_bytes(memory[said][key]) for key in ("resident", "proportional", "private", "anonymous")],
+            ]
+            for said in ("before_loading", "after")
+        ]
+        print_table(["SERVER'S MEMORY", "RESIDENT", "PROPORTIONAL", "PRIVATE", "ANONYMOUS"], rows)
+
+
+def _number(kind: Callable[[str], T], text: str) -> T:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
+def _seconds(text: str) -> float:
+    value = _number(float, text)
+    if not 0 < value <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"must lie above 0 and up to {MAX_SECONDS}")
+    return value
+
+
+def _rounds(text: str) -> int:
+    value = _number(int, text)
+    if not 1 <= value <= MAX_ROUNDS:
+        raise argparse.ArgumentTypeError(f"must lie between 1 and {MAX_ROUNDS}")
+    return value

@@ -1,0 +1,65 @@
+"""``pocketserve pair``: show a code of ten digits, for which an app gets the token."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from pocketserve.cli import EXIT_DONE, CommandError
+from pocketserve.cli.connection import add_connection_options, connect, reading_answers
+from pocketserve.cli.output import printable
+from pocketserve.messages import counted
+
+if TYPE_CHECKING:
+    from pocketserve_client import Client
+
+WAIT_MS = 2_000
+MAX_OPEN_S = 3600.0
+"""Of an answer that is believed: who answers may be anybody, and is not waited for without end."""
+_ENDS = {
+    "refused": "too many attempts: another app may have interfered or be guessing; nothing was handed over",
+    "expired": "the code has expired; run `pocketserve pair` again when the app asks for it",
+    "closed": "pairing was closed from elsewhere; run `pocketserve pair` again",
+}
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """The command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "pair", help="show a code of ten digits with which an app gets the token"
+    )
+    add_connection_options(parser)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Open pairing on the running server, show the code, and wait for how it ends."""
+    from pocketserve_client.errors import PocketserveError
+
+    with connect(options) as client, reading_answers():
+        opened = client.open_pairing()
+        try:
+            code, remaining_s = printable(str(opened["code"])), float(opened["remaining_s"])
+            if not 0 < remaining_s <= MAX_OPEN_S:
+                raise ValueError("remaining_s is no time that pairing is open for")
+            print(f"Type this code in the app:  {code[:3]} {code[3:6]} {code[6:]}", flush=True)
+            print(f"It is good for {counted(round(remaining_s), 'second')} and one app. Ctrl-C closes it.", flush=True)
+            state = _wait(client, remaining_s)
+        except BaseException:
+            with contextlib.suppress(PocketserveError):
+                client.close_pairing()
+            raise
+    if state == "paired":
+        print("Paired: the app has the token.")
+        return EXIT_DONE
+    raise CommandError(_ENDS.get(state, f"the server says {state!r}, which this version does not know; update it"))
+
+
+def _wait(client: Client, remaining_s: float) -> str:
+    ends = time.monotonic() + remaining_s + WAIT_MS / 1000  # the server ends it; this is for one that does not
+    while (state := client.pairing_state(wait_ms=WAIT_MS)) == "open":
+        if time.monotonic() > ends:
+            raise CommandError("the server keeps pairing open for too long; restart it")
+    return state

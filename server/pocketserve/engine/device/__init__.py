@@ -1,0 +1,1 @@
+"""The device: cores, battery, power, and other programs run within bounds."""

@@ -1,0 +1,169 @@
+"""What the battery says of itself: the kernel's files where they may be read, else Termux's program.
+
+The program may hang for good and may start others: it is asked rarely, and never by a thread that a request waits for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from pocketserve import system
+
+PROGRAM = "termux-battery-status"
+PROGRAM_TIMEOUT_S = 4.0
+MAX_SUPPLIES, MAX_ZONES = 32, 128
+MAX_FILE_BYTES = 64
+SANE_C = (-40.0, 120.0)
+SANE_PERCENT = (0.0, 100.0)
+
+
+class Reading(NamedTuple):
+    """What is known of the battery; None is not known. Percent, whether it has a charger, and °C."""
+
+    charge: float | None = None
+    charging: bool | None = None
+    heat: float | None = None
+
+
+class Battery:
+    """The device's battery.
+
+    Args:
+        root: where ``/sys`` is; None is this device's.
+        find_program: where a program is, or None.
+
+    Attributes:
+        program: what to ask where the files say nothing; None where it is not installed.
+    """
+
+    def __init__(self, root: Path | None = None, find_program: Callable[[str], str | None] | None = None) -> None:
+        root = root or system.root()
+        self._supplies = _batteries(root / "sys/class/power_supply")
+        self._zones = _battery_zones(root / "sys/class/thermal")
+        self.program = (find_program or _find_program)(PROGRAM)
+        self._lock = threading.Lock()
+        self._given_up = False
+        self._stop: int | None = None
+
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether there is nothing here to look at, now or later."""
+        return not self._supplies and not self._zones and self.program is None
+
+    def read_files(self) -> Reading:
+        """What the kernel's files say; most devices hide some of them from apps. Takes well below a millisecond."""
+        found = (_sane(_number(folder / "capacity"), *SANE_PERCENT) for folder in self._supplies)
+        charges = [charge for charge in found if charge is not None]
+        states = [state for folder in self._supplies if (state := _read(folder / "status")) not in ("", "Unknown")]
+        return Reading(
+            charge=max(charges, default=None),
+            charging=any(state != "Discharging" for state in states) if states else None,
+            heat=self._heat(),
+        )
+
+    def _heat(self) -> float | None:
+        tenths = (_number(folder / "temp") for folder in self._supplies)
+        thousandths = (_number(folder / "temp") for folder in self._zones)
+        known = [value / 10 for value in tenths if value is not None]
+        known += [value / 1000 for value in thousandths if value is not None]
+        # Other units than the kernel's own give nonsense, which is passed over, not guessed at.
+        return max((heat for heat in known if SANE_C[0] <= heat <= SANE_C[1] and heat), default=None)
+
+    def ask_program(self) -> Reading | None:
+        """What Termux's program says; None if it says nothing within its time. Waits up to five seconds."""
+        from pocketserve.engine.device.programs import (
+            run_program,  # late: a server that need not ask holds no code for it
+        )
+
+        with self._lock:
+            if self.program is None or self._given_up:
+                return None
+            stopped, self._stop = os.pipe()
+        try:
+            return read_status(run_program([self.program], PROGRAM_TIMEOUT_S, stop=stopped).output)
+        finally:
+            with self._lock:
+                self._close_stop()
+            os.close(stopped)
+
+    def give_up(self) -> None:
+        """End the program if it runs, and start it no more: it must not outlive the server."""
+        with self._lock:
+            self._given_up = True
+            self._close_stop()
+
+    def _close_stop(self) -> None:
+        if self._stop is not None:
+            os.close(self._stop)  # its other end becomes readable
+            self._stop = None
+
+
+def read_status(text: str) -> Reading | None:
+    """The output of ``termux-battery-status``; None unless it is what it should be."""
+    try:
+        status = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(status, dict) or "percentage" not in status:
+        return None
+    plugged = status.get("plugged")
+    return Reading(
+        charge=_sane(status["percentage"], *SANE_PERCENT),
+        charging=plugged != "UNPLUGGED" if isinstance(plugged, str) else None,
+        heat=_sane(status.get("temperature"), *SANE_C),
+    )
+
+
+def _sane(value: object, low: float, high: float) -> float | None:
+    """A number between two limits; None for anything else, such as the -1 of a device that does not know."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if low <= value <= high else None
+
+
+def _find_program(name: str) -> str | None:
+    """Find a program in the folders of ``PATH``; ``shutil.which`` would load three compressors with it."""
+    paths = (os.path.join(folder, name) for folder in os.get_exec_path())
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+
+
+def _batteries(folder: Path) -> list[Path]:
+    """The device's own batteries, not those of a mouse or a pen."""
+    return [
+        supply
+        for supply in _listed(folder, "", MAX_SUPPLIES)
+        if _read(supply / "type") == "Battery" and _read(supply / "scope") != "Device"
+    ]
+
+
+def _battery_zones(folder: Path) -> list[Path]:
+    """Thermal zones of batteries. A processor's is hot whenever it works: it says nothing of the device."""
+    zones = _listed(folder, "thermal_zone", MAX_ZONES)
+    return [zone for zone in zones if _read(zone / "type").lower().startswith("batt")]
+
+
+def _listed(folder: Path, prefix: str, most: int) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.startswith(prefix))[:most]
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES).decode("ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(int(_read(path)))
+    except ValueError:
+        return None

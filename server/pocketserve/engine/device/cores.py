@@ -1,0 +1,136 @@
+"""What this process may use of the device now: the cores it may run on, the fast ones among them, and memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketserve import system
+from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from pocketserve.engine.device.power import PowerWatch
+
+FAST_SHARE = 0.7
+"""A core counts as fast from this share of the fastest core's top speed: big and middle cores, not little ones."""
+
+
+def usable_cores() -> list[int]:
+    """The cores this process may run on now; Android shrinks the set for background apps.
+
+    The main thread's set is asked, whichever thread asks: 0 would mean the calling thread, and a thread may be bound.
+    """
+    getter: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    if getter is None:
+        return list(range(os.cpu_count() or 1))
+    return sorted(getter(os.getpid()))
+
+
+def top_speed_khz(core: int, root: Path | None = None) -> int | None:
+    """A core's highest clock in kHz; None where the system does not tell.
+
+    ``scaling_max_freq`` is not used: some devices forbid reading it.
+
+    Args:
+        root: where the folders of the cores are; the system's by default.
+    """
+    folder = root or system.root() / "sys/devices/system/cpu"
+    try:
+        return int((folder / f"cpu{core}" / "cpufreq" / "cpuinfo_max_freq").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def count_fast(cores: Iterable[int], speed: Callable[[int], int | None] = top_speed_khz) -> int:
+    """How many of the cores are fast ones; all of them when no speed is known. At least 1."""
+    listed = list(cores)
+    speeds = [known for core in listed if (known := speed(core)) is not None]
+    if len(speeds) < len(listed) or not speeds:
+        return max(1, len(listed))
+    return sum(known >= FAST_SHARE * max(speeds) for known in speeds)
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """What one run may use, before its model has a say.
+
+    Attributes:
+        usual: threads where the manifest names none.
+        low_power: only half of what would be used otherwise is.
+    """
+
+    usual: int
+    low_power: bool = False
+
+    def for_model(self, named: int | None) -> int:
+        """Return the threads of one run.
+
+        Args:
+            named: threads that the model's manifest names.
+        """
+        threads = named or self.usual
+        return max(1, threads // 2) if self.low_power else threads
+
+
+class CoreWatch:
+    """Follows the cores that this process may use, and whether power is low, which halves them.
+
+    Android takes cores away from an app in the background and gives them back later.
+
+    Args:
+        usable_cores: the cores that this process may use now.
+    """
+
+    def __init__(self, usable_cores: Callable[[], list[int]], power: PowerWatch) -> None:
+        self.usable_cores = usable_cores
+        self.power = power
+        self._fitted = usable_cores(), power.low
+
+    def follow(self) -> bool:
+        """Take what is so now for given; returns whether it is something else than before."""
+        before, self._fitted = self._fitted, (self.usable_cores(), self.power.low)
+        return self._fitted != before
+
+    def has_changed(self, now: float) -> bool:
+        """Whether there is something to look at that was not looked at yet."""
+        return self.power.due(now) or (self.usable_cores(), self.power.low) != self._fitted
+
+    @property
+    def runs_at_a_time(self) -> int:
+        """Runs at a time, over all models."""
+        usable, low = self._fitted
+        return (max(1, len(usable) // 2) if low else len(usable)) + 1
+
+    def threads(self, named: int) -> Threads:
+        """What one run may use.
+
+        Args:
+            named: threads that the settings name; 0 takes the fast cores.
+        """
+        usable, low = self._fitted
+        return Threads(named or count_fast(usable), low_power=low)
+
+
+def available_memory() -> int:
+    """Bytes of memory that can be had without swapping; a cautious 1 GiB where the system does not tell."""
+    return readable_memory() or 2**30
+
+
+def readable_memory(meminfo: Path | None = None) -> int | None:
+    """Bytes of memory that can be had without swapping; None where the system does not tell.
+
+    Android lets apps read this file of ``/proc``, unlike ``/proc/stat``.
+
+    Args:
+        meminfo: the file; the system's by default.
+    """
+    file = meminfo or system.root() / "proc/meminfo"
+    try:
+        for line in file.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None

@@ -1,0 +1,193 @@
+"""Low power: when the battery is low or hot, fewer cores are used and background work is refused.
+
+Nobody looks at an idle server's battery: looking is due with the requests that come a minute or more after the last
+look, and is done behind their backs (see docs/adr/0021-low-power.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.engine.device.battery import Battery, Reading
+
+log = logging.getLogger(__name__)
+
+ASKED, BATTERY, HEAT = REASONS = ("asked", "battery", "heat")
+"""Why power is low: the setting demands it, the battery is low and not charged, the battery is hot."""
+
+CHARGED_BY, COOLED_BY = 5.0, 3.0
+"""Percent and °C beyond the limit at which a reason ends, so that it does not come and go."""
+
+LOOK_S, ASK_S, ASK_RARELY_S = 60.0, 300.0, 3600.0
+"""Between two looks at files; between two calls of a program; at most, for one that fails again and again."""
+
+STALE_S = 1800.0
+"""A reading that is older says nothing any more."""
+
+RETRY_S = 60.0
+END_S = 2.0
+
+
+def reasons_for(reading: Reading, before: frozenset[str], low_battery: float, hot_battery: float) -> frozenset[str]:
+    """Why power is low.
+
+    Args:
+        before: the reasons so far; each ends some way beyond its limit only.
+        low_battery: percent; 0 is never low.
+        hot_battery: °C; 0 is never hot.
+    """
+    found = set()
+    if low_battery and reading.charge is not None and not reading.charging:
+        limit = low_battery + (CHARGED_BY if BATTERY in before else 0.0)
+        if reading.charge < limit:
+            found.add(BATTERY)
+    if hot_battery and reading.heat is not None:
+        limit = hot_battery - (COOLED_BY if HEAT in before else 0.0)
+        if reading.heat >= limit:
+            found.add(HEAT)
+    return frozenset(found)
+
+
+class PowerWatch:
+    """Knows whether power is low, and when it is time to look again.
+
+    Args:
+        mode: ``auto`` looks at the battery, ``on`` and ``off`` do as they say.
+        low_battery, hot_battery: limits, see :func:`reasons_for`.
+        clock: seconds, monotonic.
+        open_battery: finds the battery at the first look; None takes this device's.
+
+    Attributes:
+        reasons: why power is low; empty when it is not.
+        reading: the last one; None before the first.
+        on_change: called after a change, on whichever thread noticed it.
+    """
+
+    def __init__(
+        self,
+        mode: str = "off",
+        low_battery: float = 0.0,
+        hot_battery: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        open_battery: Callable[[], Battery] | None = None,
+    ) -> None:
+        self.reasons = frozenset([ASKED] if mode == "on" else [])
+        self.reading: Reading | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        self._limits = low_battery, hot_battery
+        self._clock = clock
+        self._open_battery = open_battery or _this_battery
+        self._battery: Battery | None = None
+        self._lock = threading.Lock()
+        self._due = 0.0 if mode == "auto" else math.inf
+        self._read_at = 0.0
+        self._failures = 0
+        self._asker: threading.Thread | None = None
+
+    @property
+    def low(self) -> bool:
+        """Whether power is low."""
+        return bool(self.reasons)
+
+    def due(self, now: float) -> bool:
+        """Whether it is time to look again."""
+        return now >= self._due
+
+    def look(self) -> None:
+        """Look at the battery if it is time. What may take longer is left to a thread that ends with its answer."""
+        with self._lock:
+            now = self._clock()
+            if now < self._due:
+                return
+            self._due = now + LOOK_S
+            battery = self._battery = self._battery or self._open_battery()
+            if battery.tells_nothing:
+                self._due = math.inf  # a desktop: never again
+                return
+            found = battery.read_files()
+            ask = battery.program is not None and None in (found.charge, found.heat)
+            if ask:
+                self._due = now + ASK_RARELY_S  # sooner, once it has answered
+        if not ask:
+            self._take(found)
+            return
+        asker = threading.Thread(target=self._ask, args=(battery, found), name="pocketserve-battery", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no thread can be had now: it is asked another time
+            asker.start()
+            self._asker = asker
+
+    def _ask(self, battery: Battery, found: Reading) -> None:
+        answer = battery.ask_program()
+        with self._lock:
+            now = self._clock()
+            if self._due == math.inf:
+                return  # closed meanwhile
+            self._failures = 0 if answer is not None else self._failures + 1
+            self._due = now + min(ASK_S * 2**self._failures, ASK_RARELY_S)
+            if answer is None and found.charge is None and now - self._read_at < STALE_S:
+                answer = self.reading  # what it said the last time
+        self._take(answer or found)
+
+    def _take(self, reading: Reading) -> None:
+        with self._lock:
+            if reading is not self.reading:
+                self._read_at, self.reading = self._clock(), reading
+            before, self.reasons = self.reasons, reasons_for(reading, self.reasons, *self._limits)
+            changed = self.reasons != before
+        if changed:
+            if self.low:
+                log.info("low power (%s): fewer threads, and background requests are refused", self.describe())
+            else:
+                log.info("power is no longer low")
+            self.on_change()
+
+    def close(self) -> None:
+        """Look no more, and end a program that is being asked. Waits two seconds at most."""
+        with self._lock:
+            self._due = math.inf
+            battery, asker = self._battery, self._asker
+        if battery is not None:
+            battery.give_up()
+        if asker is not None:
+            asker.join(END_S)
+
+    def describe(self) -> str:
+        """Why power is low, in words; empty when it is not."""
+        words = {ASKED: "the setting low_power is on"}
+        if self.reading is not None:
+            words[BATTERY] = f"the battery is at {self.reading.charge or 0:.0f} %"
+            words[HEAT] = f"the battery has {self.reading.heat or 0:.0f} °C"
+        return " and ".join(words[reason] for reason in REASONS if reason in self.reasons)
+
+    def refuse_background(self) -> None:
+        """Refuse a request that can wait.
+
+        Raises:
+            ApiError: LOW_POWER while power is low.
+        """
+        why = self.describe()
+        now = self._clock()
+        if not why or (ASKED not in self.reasons and now - self._read_at > STALE_S):
+            return
+        wait_s = RETRY_S if ASKED in self.reasons else min(max(1.0, self._due - now), ASK_S)
+        raise ApiError(
+            ErrorCode.LOW_POWER,
+            f"background requests (priority 6 and above) are refused in low-power mode: {why}; try again later, "
+            "ask with a priority from 1 to 5, or serve with --low-power off",
+            retry_after_s=wait_s,
+        )
+
+
+def _this_battery() -> Battery:
+    from pocketserve.engine.device.battery import Battery  # late: the first look comes with the first model
+
+    return Battery()

@@ -1,0 +1,97 @@
+"""Keeping all loaded models within the memory that they may hold together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pocketserve.engine.lifecycle import memory
+from pocketserve.engine.lifecycle.state import Key, SlotTable, bounded, close_all
+from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.handle import Running
+
+
+class Budget:
+    """Makes room for one version by unloading others.
+
+    Args:
+        named: bytes that all loaded versions may hold, by the settings; 0 takes half of what is available, now and,
+            where that is less by then, at each load: other apps take memory, too, and Android kills who holds most.
+        available: bytes that can be had now.
+        clock: seconds, monotonic.
+
+    Attributes:
+        size: bytes that they may hold at most.
+    """
+
+    def __init__(self, slots: SlotTable, named: int, available: Callable[[], int], clock: Callable[[], float]) -> None:
+        self.size = named or available() // 2
+        self._available = None if named else available
+        self._slots = slots
+        self._clock = clock
+
+    def now(self) -> int:
+        """Bytes that all loaded versions may hold as things stand: never more than half of what is left on top."""
+        if self._available is None:
+            return self.size
+        return min(self.size, self.held() + self._available() // 2)
+
+    def held(self) -> int:
+        """Bytes that all loaded versions are thought to hold."""
+        with self._slots.lock:
+            return sum(resident.size for resident in self._slots.residents())
+
+    def make_room(self, key: Key, needed: int, deadline: float) -> None:
+        """Evict what must go for a load, and reserve its bytes until it is done.
+
+        Where only other loads under way are in the way, their end is awaited: what they loaded may go then.
+
+        Args:
+            needed: bytes.
+            deadline: the clock's time at which the wait ends.
+
+        Raises:
+            ApiError: MEMORY_BUDGET.
+        """
+        changed = self._slots.changed
+        with changed:
+            while (chosen := self._choose(key, needed)) is None:
+                alone = memory.choose_evictions(self._others(key), needed, self.now())
+                left = deadline - self._clock()
+                if alone is None or left <= 0 or not changed.wait(bounded(left)):
+                    raise self._no_room(key, needed)
+            self._slots.by_key[key].reserved = needed
+            closing = [self._slots.evict(other) for other in chosen]
+        close_all(*closing)
+
+    def has_room_for_copy(self, key: Key) -> bool:
+        """Whether a loaded version may be in memory twice while it is opened again, and nothing else goes for it.
+
+        Wants the lock.
+        """
+        running = self._slots.by_key[key].running
+        return running is not None and self._choose(key, 2 * running.model.memory_bytes) == []
+
+    def evict_beside(self, key: Key) -> list[Running | None]:
+        """Make others go for a model that turned out larger than its file. Wants the lock; returns what to close."""
+        running = self._slots.by_key[key].running
+        size = running.model.memory_bytes if running is not None else 0
+        return [self._slots.evict(other) for other in self._choose(key, size) or ()]
+
+    def _choose(self, key: Key, needed: int) -> list[object] | None:
+        reserved = sum(slot.reserved for other, slot in self._slots.by_key.items() if other != key)
+        return memory.choose_evictions(self._others(key), needed + reserved, self.now())
+
+    def _others(self, key: Key) -> list[memory.Resident]:
+        return [resident for resident in self._slots.residents() if resident.key != key]
+
+    def _no_room(self, key: Key, needed: int) -> ApiError:
+        held = sum(resident.size for resident in self._others(key))
+        return ApiError(
+            ErrorCode.MEMORY_BUDGET,
+            f"failed to load {key[0]!r}: it needs about {needed} bytes and {held} are in use, but the "
+            f"memory budget is {self.now()}; wait, unload a model or raise --memory-budget",
+            retry_after_s=1.0,
+        )

@@ -1,0 +1,92 @@
+"""One budget of bytes for what requests prepare: pictures while they are decoded, JSON while it is read.
+
+Each request alone is within its limits; many at a time are not, and a phone ends the process that takes too much.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pocketserve.engine.lifecycle import memory
+
+CHECK_S = 0.05
+"""How often a request that waits asks whether its answer is still wanted."""
+
+
+class ByteBudget:
+    """A number of bytes that requests share; who finds no room waits, first come, first served.
+
+    Once the last large holder is gone, memory that was freed goes back to the system.
+
+    Args:
+        size: bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._held = 0
+        self._large = 0
+        self._waiting: deque[object] = deque()
+        self._changed = threading.Condition()
+
+    @property
+    def held(self) -> int:
+        """Bytes that are held now."""
+        return self._held
+
+    @contextmanager
+    def hold(self, count: int, check: Callable[[], None]) -> Iterator[None]:
+        """Hold bytes for as long as the block runs; a request that alone exceeds the budget takes all of it.
+
+        Args:
+            check: called before each wait; it raises once nobody wants the answer.
+
+        Raises:
+            ApiError: whatever ``check`` raises.
+        """
+        count = min(count, self.size)
+        self._acquire(count, check)
+        large = count >= memory.LARGE_BYTES
+        try:
+            if large:
+                self._begin_large()
+            yield
+        finally:
+            self._release(count)
+            if large:
+                self._end_large()
+
+    def _acquire(self, count: int, check: Callable[[], None]) -> None:
+        ticket = object()
+        with self._changed:
+            self._waiting.append(ticket)
+            try:
+                while self._waiting[0] is not ticket or self._held + count > self.size:
+                    check()
+                    self._changed.wait(CHECK_S)
+                self._held += count
+            finally:
+                self._waiting.remove(ticket)
+                self._changed.notify_all()  # the next one may fit beside this one
+
+    def _release(self, count: int) -> None:
+        with self._changed:
+            self._held -= count
+            self._changed.notify_all()
+
+    def _begin_large(self) -> None:
+        with self._changed:
+            self._large += 1
+            first = self._large == 1
+        if first:
+            memory.keep_nothing()
+
+    def _end_large(self) -> None:
+        with self._changed:
+            self._large -= 1
+            last = self._large == 0
+        if last:
+            memory.return_freed()

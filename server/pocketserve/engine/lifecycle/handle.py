@@ -1,0 +1,122 @@
+"""A loaded version as requests hold it: the model, the lane in front of it, and its sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pocketserve.engine.scheduling.batching import RowBatcher, free_rows
+from pocketserve.engine.scheduling.policy import Gain
+from pocketserve.engine.scheduling.queue import Lane, Scheduler
+from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+    from pocketserve.engine.lifecycle.sequences import SequenceTable
+
+DEFAULT_SEQUENCES = 64
+DEFAULT_OWN_SESSIONS = 4
+"""Open sequences of models whose state is a few arrays, and of those where each needs a session of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The settings that the engine needs; see the settings table for their meaning."""
+
+    memory_budget: int
+    keep_alive: float
+    threads: int
+    queue_limit: int
+    max_image_pixels: int
+    batching: bool = True
+    max_batch: int = 8
+
+
+class Running:
+    """A loaded version with its lane, as requests hold it.
+
+    Attributes:
+        prepared: what :mod:`pocketserve.inference.compile` keeps of requests that come again and again; it goes with
+            the model.
+        made_from: see :func:`pocketserve.repository.changes.made_from`.
+        outdated: whether a rescan found that changed, so that the next request has it loaded anew.
+    """
+
+    __slots__ = (
+        "keep_alive",
+        "lane",
+        "last_used",
+        "made_from",
+        "model",
+        "outdated",
+        "prepared",
+        "retired",
+        "sequences",
+        "users",
+    )
+
+    def __init__(
+        self, model: LoadedModel, lane: Lane, sequences: SequenceTable | None, keep_alive: float, now: float
+    ) -> None:
+        self.model = model
+        self.lane = lane
+        self.sequences = sequences
+        self.keep_alive = keep_alive
+        self.last_used = now
+        self.users = 0
+        self.prepared: dict[object, Any] = {}
+        self.retired = False
+        self.made_from: object = None
+        self.outdated = False
+
+    @property
+    def open_sequences(self) -> int:
+        """Sequences whose state would be lost with it."""
+        return len(self.sequences) if self.sequences is not None else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it is thought to hold: the model, and what its open sequences have of their own."""
+        return self.model.memory_bytes + (self.sequences.memory_bytes if self.sequences is not None else 0)
+
+    def close(self) -> None:
+        """Let go of everything. Nobody uses it any more."""
+        if self.sequences is not None:
+            self.sequences.close()
+        self.model.close()
+
+
+def start_running(
+    model: LoadedModel, options: EngineOptions, scheduler: Scheduler, clock: Callable[[], float]
+) -> Running:
+    """Put a lane in front of a model that was just loaded."""
+    manifest = model.entry.manifest
+    queue_limit = manifest.queue_limit or options.queue_limit
+    # A manifest that demands batching need not be shown that it pays.
+    gain = Gain() if manifest.batching is None else None
+    lane = Lane(model.sessions, queue_limit, clock, scheduler, batcher=_batcher(model, options), gain=gain)
+    keep_alive = options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
+    return Running(model, lane, _sequences(model, queue_limit, lane, clock), keep_alive, clock())
+
+
+def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
+    """What runs several requests of a model as one; None where that cannot be or is not wanted."""
+    manifest = model.entry.manifest
+    wanted = options.batching if manifest.batching is None else manifest.batching
+    most = manifest.max_batch or options.max_batch
+    signatures = free_rows(model.entry_points)
+    if not wanted or most < 2 or not signatures or model.feedback or model.resettable:
+        return None
+    return RowBatcher(f"{model.entry.name}/{model.version.name}", signatures, most)
+
+
+def _sequences(model: LoadedModel, queue_limit: int, lane: Lane, clock: Callable[[], float]) -> SequenceTable | None:
+    """The table of a model that keeps state; None for the others."""
+    if not model.feedback and not model.resettable:
+        return None
+    from pocketserve.engine.lifecycle.sequences import SequenceTable  # late: few models keep state
+
+    state = model.entry.manifest.state
+    most = state.max_sequences or (DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS)
+    opener = None if model.feedback else model.open_session
+    return SequenceTable(most, state.max_idle, opener, queue_limit, clock, lane)

@@ -1,0 +1,106 @@
+"""The thread that unloads what is idle, and follows the cores and the battery."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pocketserve.engine.device.cores import CoreWatch
+from pocketserve.engine.lifecycle import memory
+from pocketserve.engine.lifecycle.state import SlotTable, bounded, close_all
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.handle import Running
+    from pocketserve.engine.lifecycle.loader import Opener
+    from pocketserve.engine.lifecycle.sequences import SequenceTable
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""How often requests look whether cores or power have changed; an idle server does not look."""
+
+
+class Janitor:
+    """One sleeping thread, from the first load on; it wakes only when something may expire or has changed.
+
+    Attributes:
+        look_at: the clock's time from which a request that ends has :meth:`consider` look at cores and power.
+    """
+
+    def __init__(self, slots: SlotTable, watch: CoreWatch, opener: Opener, clock: Callable[[], float]) -> None:
+        self.look_at = 0.0
+        self._slots = slots
+        self._watch = watch
+        self._opener = opener
+        self._clock = clock
+        self._wakes: float | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, if it does not run yet. It ends once the slots are closed and it is told."""
+        with self._slots.lock:
+            if self._thread is not None or self._slots.closed:
+                return
+            thread = threading.Thread(target=self._run, name="pocketserve-janitor", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more; the next load tries again
+                log.warning("idle models stay loaded for now: %s", error)
+                return
+            self._thread = thread
+
+    def wake(self) -> None:
+        """Have it look now."""
+        with self._slots.changed:
+            self._slots.changed.notify_all()
+
+    def consider(self, running: Running, now: float) -> None:
+        """Wake it if a sequence expires before it would wake, or cores or power changed; looked at once a second.
+
+        Wants the lock.
+        """
+        upcoming = running.sequences.next_expiry() if running.sequences is not None else None
+        early = upcoming is not None and (self._wakes is None or upcoming < self._wakes)
+        if now >= self.look_at:
+            self.look_at = now + LOOK_S
+            early = early or self._watch.has_changed(now)
+        if early:
+            self._slots.changed.notify_all()
+
+    def sweep(self) -> float | None:
+        """What it does when it wakes; see :meth:`pocketserve.engine.engine.Engine.sweep`."""
+        self._opener.look_around()
+        self._opener.fit_threads()
+        with self._slots.lock:
+            gone = memory.expired(self._slots.residents(), self._clock())
+            closing = [self._slots.evict(key) for key in gone]
+            tables = self._tables()
+        close_all(*closing)
+        for table in tables:
+            table.sweep()
+        with self._slots.lock:
+            return self._next_expiry()
+
+    def _tables(self) -> list[SequenceTable]:
+        return [running.sequences for _, _, running in self._slots.loaded() if running.sequences is not None]
+
+    def _next_expiry(self) -> float | None:
+        times = [table.next_expiry() for table in self._tables()]
+        times.append(memory.next_expiry(self._slots.residents(), self._clock()))
+        return min((time for time in times if time is not None), default=None)
+
+    def _run(self) -> None:
+        while True:
+            self.sweep()
+            with self._slots.changed:
+                if self._slots.closed:
+                    return
+                if self._watch.has_changed(self._clock()):
+                    continue  # it was not asleep yet when it was told
+                # Computed under the lock that the wait gives up: a model that is loaded meanwhile wakes it.
+                upcoming = self._wakes = self._next_expiry()
+                self._slots.changed.wait(None if upcoming is None else bounded(upcoming - self._clock()))
+                if self._slots.closed:
+                    return

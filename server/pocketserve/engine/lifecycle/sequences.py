@@ -1,0 +1,269 @@
+"""State between requests: the protocol's sequence extension.
+
+A sequence is a series of requests with one ``sequence_id``, opened by ``sequence_start`` and closed by
+``sequence_end``. Two kinds of model keep state. Some take it as inputs and give it back as outputs: then the arrays are
+kept here between requests. Others keep it inside: then each sequence has a session of its own.
+
+Sequences are bounded in number and in idle time; the one that rested longest makes room. Source: Triton's sequence
+extension of the Open Inference Protocol.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import field
+from typing import Any
+
+from pocketserve.engine.scheduling.cancellation import waking
+from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.scheduling.queue import Lane
+from pocketserve.runtimes.base import Session
+from pocketserve.tensors import Array
+from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.records import dataclass
+
+MAX_ID_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStep:
+    """What one request says of its sequence. An ``id`` of 0 or "" means that it belongs to none."""
+
+    id: int | str
+    start: bool
+    end: bool
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One series of requests.
+
+    Attributes:
+        state: the arrays to feed back, by input name.
+        session: a session of its own, for models that keep state inside; None for the others.
+        lane: the line in front of that session.
+        line: tickets of the steps that wait or run, in the order in which they came: they run one after the other.
+    """
+
+    last_used: float
+    state: dict[str, Array] = field(default_factory=dict)
+    session: Session | None = None
+    lane: Lane | None = None
+    line: deque[object] = field(default_factory=deque)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    users: int = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds beside the model. Looked at while its steps may run, so each is read once."""
+        session, state = self.session, self.state
+        return (session.memory_bytes if session is not None else 0) + sum(array.nbytes for array in state.values())
+
+    @contextmanager
+    def hold(self, ticket: object, terms: Terms) -> Iterator[None]:
+        """Wait until it is this step's turn.
+
+        Args:
+            ticket: what :meth:`SequenceTable.enter` put into the line.
+
+        Raises:
+            ApiError: DEADLINE_EXCEEDED or CANCELLED.
+        """
+        try:
+            if self.line[0] is not ticket:
+                self._await_turn(ticket, terms)
+            yield
+        finally:
+            with self.changed:
+                self.line.remove(ticket)
+                self.changed.notify_all()
+
+    def _await_turn(self, ticket: object, terms: Terms) -> None:
+        with waking(terms.cancellation, self.changed), self.changed:
+            while self.line[0] is not ticket:
+                if terms.cancellation is not None:
+                    terms.cancellation.check()
+                if not self.changed.wait(max(0.0, terms.deadline - time.monotonic())):
+                    raise ApiError(
+                        ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while its sequence was busy"
+                    )
+
+
+def read_step(parameters: Mapping[str, Any]) -> SequenceStep | None:
+    """The sequence parameters of a request; None when it belongs to no sequence.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    number = parameters.get("sequence_id", 0)
+    flags = [parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
+    text = isinstance(number, str) and len(number) <= MAX_ID_CHARS
+    if not text and not (type(number) is int and 0 <= number < 2**64):
+        raise ApiError(
+            ErrorCode.INVALID_PARAMETER, "parameters.sequence_id must be an integer from 0 or a short string"
+        )
+    if not all(isinstance(flag, bool) for flag in flags):
+        raise ApiError(ErrorCode.INVALID_PARAMETER, "parameters.sequence_start and sequence_end must be true or false")
+    return SequenceStep(number, *flags) if number not in (0, "") else None
+
+
+class SequenceTable:
+    """The open sequences of one loaded version.
+
+    Args:
+        most: sequences that may be open; the one that rested longest is given up for a new one.
+        max_idle: seconds without a request after which a sequence is given up.
+        open_session: makes a session for models that keep state inside; None for the others.
+        queue_limit: requests of one such sequence that may wait.
+        clock: seconds, monotonic.
+        beside: the version's own lane, which sequences with sessions of their own share its turns with.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        max_idle: float,
+        open_session: Callable[[], Session] | None,
+        queue_limit: int,
+        clock: Callable[[], float],
+        beside: Lane | None = None,
+    ) -> None:
+        self._beside = beside
+        self._most = most
+        self._max_idle = max_idle
+        self._open_session = open_session
+        self._queue_limit = queue_limit
+        self._clock = clock
+        self._sequences: OrderedDict[int | str, Sequence] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the open sequences hold: their sessions, or their arrays.
+
+        Asked under the engine's lock, so that it does not wait for ours, under which sessions are closed.
+        """
+        return sum(sequence.memory_bytes for sequence in tuple(self._sequences.values()))
+
+    def enter(self, step: SequenceStep) -> tuple[Sequence, object]:
+        """The sequence of a request, fresh if it starts one, and the request's ticket for its line.
+
+        Raises:
+            ApiError: INVALID_REQUEST when it continues a sequence that is not open (any more); QUEUE_FULL when it
+                starts one anew that is still busy, or too many wait.
+        """
+        with self._lock:
+            dropped = self._drop_idle()
+            try:
+                sequence = self._find(step, dropped)
+                ticket = object()
+                sequence.line.append(ticket)
+                sequence.users += 1
+                sequence.last_used = self._clock()
+            finally:
+                self._close_all(dropped)
+        return sequence, ticket
+
+    def prepare(self, sequence: Sequence) -> None:
+        """Give a sequence its session, where it needs one of its own. Called by the step whose turn it is.
+
+        Raises:
+            ApiError: the model cannot be opened once more.
+        """
+        if self._open_session is not None and sequence.session is None:
+            sequence.session = self._open_session()
+            beside = self._beside
+            sequence.lane = Lane(
+                [sequence.session],
+                self._queue_limit,
+                self._clock,
+                beside.scheduler if beside is not None else None,
+                beside.account if beside is not None else None,
+            )
+
+    def _find(self, step: SequenceStep, dropped: list[Sequence]) -> Sequence:
+        known = self._sequences.pop(step.id, None)
+        if known is not None and step.start and not known.users:
+            dropped.append(known)
+            known = None
+        if known is None:
+            if not step.start:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"sequence {str(step.id)[:64]!r} is not open (any more); start it with sequence_start",
+                )
+            dropped += self._make_room()
+            known = Sequence(self._clock())
+        elif step.start or len(known.line) > self._queue_limit:
+            self._sequences[step.id] = known
+            raise ApiError(
+                ErrorCode.QUEUE_FULL, f"sequence {str(step.id)[:64]!r} is busy; try again", retry_after_s=0.1
+            )
+        self._sequences[step.id] = known
+        return known
+
+    def leave(self, step: SequenceStep, sequence: Sequence, *, failed: bool) -> None:
+        """Note that a request has ended; the last one of a sequence closes it.
+
+        Args:
+            failed: the model had begun on it and failed: nobody knows the state that is left, so that is closed too.
+        """
+        with self._lock:
+            sequence.users -= 1
+            sequence.last_used = self._clock()
+            if (step.end or failed) and self._sequences.get(step.id) is sequence:
+                del self._sequences[step.id]
+            if not sequence.users and self._sequences.get(step.id) is not sequence:
+                self._close_all([sequence])
+
+    def sweep(self) -> None:
+        """Give up what nobody used for too long."""
+        with self._lock:
+            self._close_all(self._drop_idle())
+
+    def next_expiry(self) -> float | None:
+        """The earliest clock time at which a sequence may be given up; None when none is open.
+
+        Asked under the engine's lock, as :attr:`memory_bytes`.
+        """
+        now = self._clock()
+        ends = [(now if item.users else item.last_used) + self._max_idle for item in tuple(self._sequences.values())]
+        return min(ends, default=None)
+
+    def close(self) -> None:
+        """Give up every sequence; those with a request under way are closed by it."""
+        with self._lock:
+            self._close_all([sequence for sequence in self._sequences.values() if not sequence.users])
+            self._sequences.clear()
+
+    def _drop_idle(self) -> list[Sequence]:
+        now = self._clock()
+        expired = [
+            key for key, item in self._sequences.items() if not item.users and now - item.last_used >= self._max_idle
+        ]
+        return [self._sequences.pop(key) for key in expired]
+
+    def _make_room(self) -> list[Sequence]:
+        """The sequence that rested longest goes; those with a request under way stay."""
+        if len(self._sequences) < self._most:
+            return []
+        resting = [key for key, item in self._sequences.items() if not item.users]
+        if not resting:
+            raise ApiError(
+                ErrorCode.QUEUE_FULL, f"all {self._most} sequences of this model are busy; try again", retry_after_s=1
+            )
+        return [self._sequences.pop(resting[0])]
+
+    @staticmethod
+    def _close_all(sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence.session is not None:
+                sequence.session.close()
+                sequence.session = None

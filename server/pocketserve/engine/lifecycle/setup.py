@@ -1,0 +1,114 @@
+"""What a model is made of beside its session: bindings, task, state. A trial sets it up as the server does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from pocketserve.engine.bindings import Bindings, bind
+from pocketserve.repository.manifest import Manifest
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, Session
+from pocketserve.tasks.base import Task
+from pocketserve.tasks.facts import ModelFacts, properties_of
+from pocketserve.tasks.selection import select_task
+from pocketserve.tensors import Array, zeros
+from pocketserve_wire.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """All that a model's files decide and a session does not hold.
+
+    Attributes:
+        entry_points, task, feedback, first_state: as in
+            :class:`~pocketserve.engine.lifecycle.loaded_model.LoadedModel`.
+        memory_bytes: what labels and tokenizers take, estimated.
+    """
+
+    entry_points: Mapping[str | None, tuple[Bindings, Bindings]]
+    task: Task
+    feedback: Mapping[str, str]
+    first_state: Mapping[str, Array]
+    memory_bytes: int
+
+
+def set_up(
+    entry: ModelEntry,
+    version: VersionEntry,
+    session: Session,
+    max_image_pixels: int,
+    source: ModelSource,
+) -> Setup:
+    """Read metadata, labels and tokenizers, and choose the task.
+
+    Args:
+        source: what the session was opened from.
+
+    Raises:
+        ModelLoadError: the manifest, or a file beside the model, does not fit the model.
+    """
+    points = _entry_points(session, entry.manifest)
+    inputs, outputs = points[None]
+    properties = properties_of(dataclasses.replace(version, path=source.path), session)
+    facts = ModelFacts(
+        entry,
+        version,
+        inputs.specs,
+        outputs.specs,
+        properties,
+        max_image_pixels,
+        source.path,
+        source.trusted,
+        source.sides,
+    )
+    task = select_task(facts)
+    return Setup(points, task, _feedback(entry, inputs, outputs), _first_state(entry, inputs), facts.memory_bytes)
+
+
+def _entry_points(session: Session, manifest: Manifest) -> dict[str | None, tuple[Bindings, Bindings]]:
+    """Inputs and outputs by signature; None is the main entry point, the only one that the manifest speaks of."""
+    main = bind(session.inputs, manifest.inputs, "input"), bind(session.outputs, manifest.outputs, "output")
+    points: dict[str | None, tuple[Bindings, Bindings]] = {None: main}
+    for name, signature in session.signatures.items():
+        points[name] = (bind(signature.inputs, (), "input"), bind(signature.outputs, (), "output"))
+    return points
+
+
+def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[str, str]:
+    """The manifest's feedback in the session's own names.
+
+    Raises:
+        ModelLoadError: a name that the model does not have, or tensors that cannot be exchanged.
+    """
+    own: dict[str, str] = {}
+    for taken, given in entry.manifest.state.feedback.items():
+        for name, bound, what in ((taken, inputs, "input"), (given, outputs, "output")):
+            if name not in bound.by_name:
+                raise ModelLoadError(f"model.toml: state.feedback names {what} {name!r}; the model has {bound.names()}")
+        (spec, mine), (source, theirs) = inputs.by_name[taken], outputs.by_name[given]
+        if spec.datatype != source.datatype:
+            raise ModelLoadError(
+                f"model.toml: state.feedback: {given!r} is {source.datatype}, but {taken!r} takes {spec.datatype}"
+            )
+        own[mine] = theirs
+    return own
+
+
+def _first_state(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
+    """Zeros for the inputs of the manifest's feedback, by the session's own names.
+
+    Raises:
+        ModelLoadError: the manifest begins with a shape that the input does not take.
+    """
+    state = entry.manifest.state
+    first: dict[str, Array] = {}
+    for taken in state.feedback:
+        spec, own = inputs.by_name[taken]
+        shape = state.start.get(taken)
+        if shape is not None and not spec.open and not spec.accepts(shape):
+            raise ModelLoadError(
+                f"model.toml: state.start.{taken} is {list(shape)}, but the input's shape is {list(spec.shape)}"
+            )
+        first[own] = zeros(spec if shape is None else dataclasses.replace(spec, shape=shape))
+    return first

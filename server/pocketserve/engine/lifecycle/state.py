@@ -1,0 +1,206 @@
+"""What is known of every version, loaded or not, and the one lock under which that is decided.
+
+Opening and closing models happens outside of the lock: what is to be closed is handed back for :func:`close_all`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from pocketserve.engine.lifecycle import memory
+from pocketserve.engine.scheduling.cancellation import Cancellation, waking
+from pocketserve.engine.statistics import VersionStatistics
+from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.handle import Running
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""A model's name and its version's."""
+
+
+class State(Enum):
+    """Where a version stands. ON_DEMAND will be loaded by its first request; STOPPED was unloaded on request."""
+
+    ON_DEMAND = "on demand"
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPED = "unloaded"
+
+
+class Event(Enum):
+    """What happens to a version. LOAD_DEFERRED: the load may be tried again at once, so nothing is decided."""
+
+    LOAD_STARTED = "load started"
+    LOADED = "loaded"
+    LOAD_FAILED = "load failed"
+    LOAD_DEFERRED = "load deferred"
+    RELOAD_FAILED = "reload failed"
+    REOPENED = "reopened"
+    EVICTED = "evicted"
+    UNLOADED = "unloaded"
+    ALLOWED = "allowed"
+
+
+_AT_REST = (State.ON_DEMAND, State.READY, State.FAILED, State.STOPPED)
+TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    **{(state, Event.LOAD_STARTED): State.LOADING for state in _AT_REST},
+    **{(state, Event.UNLOADED): State.STOPPED for state in _AT_REST},
+    (State.LOADING, Event.LOADED): State.READY,
+    (State.LOADING, Event.LOAD_FAILED): State.FAILED,
+    (State.LOADING, Event.RELOAD_FAILED): State.READY,  # the old one serves on
+    (State.LOADING, Event.REOPENED): State.READY,
+    (State.READY, Event.EVICTED): State.ON_DEMAND,
+    (State.FAILED, Event.ALLOWED): State.ON_DEMAND,
+    (State.STOPPED, Event.ALLOWED): State.ON_DEMAND,
+}
+"""The next state. LOADING ends by LOAD_DEFERRED in the state in which the load began."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """Everything known of one version, loaded or not.
+
+    Attributes:
+        state: changed by :meth:`apply` alone.
+        before: the state in which the load under way began.
+        error: why the last load failed, whether or not an earlier one serves on; to be raised as ``again()`` has it.
+        failed_from: what it was to be made from then, see :func:`pocketserve.repository.changes.made_from`.
+        reserved: bytes that a load under way is thought to need, or the second copy of one that is opened again.
+    """
+
+    state: State = State.ON_DEMAND
+    before: State = State.ON_DEMAND
+    running: Running | None = None
+    error: ApiError | None = None
+    failed_from: object = None
+    reserved: int = 0
+    statistics: VersionStatistics = field(default_factory=VersionStatistics)
+
+    def apply(self, event: Event, error: ApiError | None = None) -> None:
+        """Change the state. Wants the table's lock.
+
+        Args:
+            error: why a load failed, for LOAD_FAILED and RELOAD_FAILED.
+
+        Raises:
+            RuntimeError: the event is not possible in this state.
+        """
+        deferred = self.state is State.LOADING and event is Event.LOAD_DEFERRED
+        state = self.before if deferred else TRANSITIONS.get((self.state, event))
+        if state is None:
+            raise RuntimeError(f"a version that is {self.state.value} cannot be {event.value}")
+        if event not in (Event.LOAD_STARTED, Event.LOAD_DEFERRED, Event.REOPENED, Event.EVICTED):
+            self.error = error
+        self.before, self.state = self.state, state
+
+
+class SlotTable:
+    """The slots of all versions that were ever asked for.
+
+    While a slot is LOADING, only the thread that loads it changes it. All methods want the lock.
+
+    Args:
+        clock: seconds, monotonic.
+
+    Attributes:
+        by_key: a slot that is there stays, so no lock is needed to find it.
+        lock: guards them. By itself too: entering the condition would be one more call per request.
+        changed: the condition of that lock; told when a slot leaves LOADING and when the janitor has something to do.
+        closed: whether the server shuts down; nothing is loaded from then on.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.by_key: dict[Key, Slot] = {}
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.closed = False
+        self._clock = clock
+
+    def slot(self, key: Key) -> Slot:
+        """A version's slot, made when it is asked for the first time."""
+        slot = self.by_key.get(key)
+        return slot if slot is not None else self.by_key.setdefault(key, Slot())
+
+    def await_loading(self, slot: Slot, deadline: float, cancellation: Cancellation | None = None) -> None:
+        """Wait, without the lock, while another thread loads a version.
+
+        Args:
+            deadline: the clock's time at which the wait ends.
+
+        Raises:
+            ApiError: DEADLINE_EXCEEDED, CANCELLED.
+        """
+        if slot.state is not State.LOADING:
+            return
+        with waking(cancellation, self.changed):
+            while slot.state is State.LOADING:
+                if cancellation is not None:
+                    cancellation.check()
+                left = deadline - self._clock()
+                if left <= 0 or not self.changed.wait(bounded(left)):
+                    raise ApiError(
+                        ErrorCode.DEADLINE_EXCEEDED,
+                        "the request's timeout passed while its model was still loading",
+                    )
+
+    def loaded(self) -> list[tuple[Key, Slot, Running]]:
+        """The versions that are loaded now, in the order in which they were first asked for."""
+        return [(key, slot, slot.running) for key, slot in self.by_key.items() if slot.running is not None]
+
+    def residents(self) -> list[memory.Resident]:
+        """What is loaded, as the memory policy sees it."""
+        return [
+            # One that is being loaded anew counts as in use: its slot belongs to the thread that loads it.
+            memory.Resident(
+                key,
+                running.memory_bytes,
+                running.last_used,
+                running.users > 0 or slot.state is State.LOADING,
+                running.keep_alive,
+            )
+            for key, slot, running in self.loaded()
+        ]
+
+    def evict(self, key: object) -> Running | None:
+        """Let a version go until its next request; what to close, as :func:`detach` has it."""
+        slot = self.by_key[key]  # type: ignore[index]  # the policy hands back the keys it was given
+        slot.apply(Event.EVICTED)
+        log.info("unloading %s/%s: idle for its keep-alive time, or to make room", *key)  # type: ignore[misc]
+        return detach(slot)
+
+
+def detach(slot: Slot) -> Running | None:
+    """Take the loaded version out of its slot; returns it when nobody holds it, so that it can be closed."""
+    running, slot.running = slot.running, None
+    if running is None:
+        return None
+    running.retired = True
+    return running if running.users == 0 else None
+
+
+def close_all(*closing: Running | None) -> None:
+    """Close versions that were detached, and give their memory back to the system. Not to be called under the lock."""
+    done = [running for running in closing if running is not None]
+    if not done:
+        return
+    with memory.giving_back():
+        for running in done:
+            try:
+                running.close()
+            except Exception:  # which must not cost the others, nor the request that made it go
+                log.exception("%s could not be closed", running.model.entry.name)
+
+
+def bounded(seconds: float) -> float:
+    """A wait that the operating system accepts."""
+    return min(max(0.0, seconds), threading.TIMEOUT_MAX)

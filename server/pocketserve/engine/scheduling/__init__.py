@@ -1,0 +1,1 @@
+"""The order of requests: queues, batches, options, fair shares and cancellation."""

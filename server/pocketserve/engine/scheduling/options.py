@@ -1,0 +1,134 @@
+"""What a request says of its own waiting: how long, how urgently, and whether a newer one may take its place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from pocketserve.engine.scheduling.cancellation import Cancellation, cancelled
+from pocketserve_wire import ApiError, ErrorCode, strict_json
+
+MAX_TIMEOUT_US = 86_400_000_000
+MAX_STREAM_CHARS = 128
+MAX_PRIORITY = 2**32 - 1
+
+DEFAULT_RANK = 5
+"""What priority 0, the default, counts as: 1 to 4 go before it, 6 and above are background work."""
+
+
+class Terms:
+    """One request's terms. Plain slots: one is made for every request.
+
+    Attributes:
+        deadline: monotonic seconds after which the model is not started on it any more.
+        arrived: monotonic seconds; of two requests of a stream the later one is the newer.
+        rank: lower goes first, see :data:`DEFAULT_RANK`.
+        stream: name of the stream whose newest request is the only one worth answering; "" is none.
+        cancellation: thrown when the caller gives up; None where the transport cannot tell.
+    """
+
+    __slots__ = ("arrived", "cancellation", "deadline", "rank", "stream")
+
+    def __init__(
+        self,
+        deadline: float,
+        arrived: float = 0.0,
+        rank: int = DEFAULT_RANK,
+        stream: str = "",
+        cancellation: Cancellation | None = None,
+    ) -> None:
+        self.deadline = deadline
+        self.arrived = arrived
+        self.rank = rank
+        self.stream = stream
+        self.cancellation = cancellation
+
+    def check(self) -> None:
+        """Refuse to go on preparing for a run that nobody waits for, or that would not be started.
+
+        Raises:
+            ApiError: CANCELLED, DEADLINE_EXCEEDED.
+        """
+        if self.cancellation is not None and self.cancellation.cancelled:
+            raise cancelled()
+        if time.monotonic() > self.deadline:
+            raise ApiError(
+                ErrorCode.DEADLINE_EXCEEDED,
+                "the request's timeout passed while its input was being prepared; send less of it at once",
+            )
+
+
+def asks_for_a_place(head: bytes) -> bool:
+    """Whether a request's JSON part may hold a priority, a stream or a sequence, told without reading it.
+
+    A backslash may spell any letter of a name. A step of a sequence may wait in a line of its own.
+    """
+    return b'"stream"' in head or b'"priority"' in head or b'"sequence_id"' in head or b"\\" in head
+
+
+@lru_cache(64)
+def stream_of(head: bytes) -> str:
+    """The stream that a request's JSON part names; "" for none, for a step of a sequence, and for one with faults.
+
+    A camera sends the same JSON with every picture.
+    """
+    try:
+        parameters = strict_json.loads(head)["parameters"]
+        if "sequence_id" in parameters:
+            return ""
+        found = parameters["stream"]
+    except (ApiError, KeyError, TypeError):
+        return ""
+    return found if isinstance(found, str) and len(found) <= MAX_STREAM_CHARS else ""
+
+
+def read_terms(
+    parameters: Mapping[str, Any],
+    now: float,
+    longest_wait: float,
+    deadline: float | None = None,
+    cancellation: Cancellation | None = None,
+    received: float | None = None,
+) -> Terms:
+    """The terms of a request with these protocol parameters: ``timeout`` (microseconds), ``priority``, ``stream``.
+
+    Args:
+        now: monotonic seconds.
+        longest_wait: seconds that no request may wait longer than.
+        deadline: monotonic seconds, from the transport; the earliest limit counts.
+        received: monotonic seconds, when it came; None is now.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    ends = now + longest_wait
+    arrived = now if received is None else received
+    if deadline is not None and deadline < ends:
+        ends = deadline
+    if not parameters:
+        return Terms(ends, arrived, DEFAULT_RANK, "", cancellation)
+    timeout = _whole(parameters, "timeout", MAX_TIMEOUT_US, "microseconds")
+    if timeout:
+        ends = min(ends, now + timeout / 1e6)
+    priority = _whole(parameters, "priority", MAX_PRIORITY, "a whole number")
+    return Terms(ends, arrived, priority or DEFAULT_RANK, _stream(parameters), cancellation)
+
+
+def _whole(parameters: Mapping[str, Any], name: str, most: int, what: str) -> int:
+    value = parameters.get(name, 0)
+    if type(value) is not int or not 0 <= value <= most:
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"parameters.{name} must be {what} from 0 to {most}")
+    return value
+
+
+def _stream(parameters: Mapping[str, Any]) -> str:
+    value = parameters.get("stream", "")
+    if not isinstance(value, str):
+        return ""  # such as true, by which others ask for an answer in parts
+    if len(value) > MAX_STREAM_CHARS:
+        raise ApiError(
+            ErrorCode.INVALID_PARAMETER, f"parameters.stream must be a text of at most {MAX_STREAM_CHARS} characters"
+        )
+    return value

@@ -1,0 +1,1 @@
+"""Bounded readers of file formats that several runtimes share."""

@@ -1,0 +1,105 @@
+"""What ONNX Runtime's error texts mean, in one sentence for people."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pocketserve.messages import excerpt
+
+_NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .* failed:|/\S+:\d+ .*?\) (?=[A-Z])|Please fix either .*"
+)
+
+_STEP = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'[^']*' Status Message: ")
+"""What comes before the reason of a failed run."""
+
+_CHECK = re.compile(r"(?:/\S+|\b\w+\.(?:h|cc)):\d+ (?:.*? was false\. |\w+ (?=[A-Z]))")
+"""A check in its source that failed, before the words for it."""
+
+_SIZES = re.compile(r"\b(?:shapes?|dimensions?|reshaped|broadcast|split|channels|bounds)\b", re.IGNORECASE)
+
+_MOST_READ = 6000
+"""Characters of a text; names out of the file may be in it, and searching takes a time that grows with the square."""
+
+_EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)"),
+        "has IR version {0}, and {framework} knows those up to {1}; install a newer onnxruntime, or save the model "
+        "with an older IR version",
+    ),
+    (
+        re.compile(r"Opset (\d+) is under development.*support for domain (\S+) is till opset (\d+)", re.DOTALL),
+        "has opset {0} of {1}, and {framework} knows those up to {2}; install a newer onnxruntime, or export the model "
+        "with an older opset",
+    ),
+    (
+        re.compile(r"(\S*:\w+)\(-?\d+\) is not a registered function/op"),
+        "uses the operator {0}, which {framework} does not have; export the model without custom operators, or install "
+        "a newer onnxruntime",
+    ),
+    (
+        re.compile(r"No Op registered for (\w+) with domain_version of (\d+)"),
+        "uses the operator {0} of opset {1}, which {framework} does not have; install a newer onnxruntime, or export "
+        "the model without it",
+    ),
+    (
+        re.compile(r"Could not find an implementation for (\w+)\((\d+)\)"),
+        "uses the operator {0} (opset {1}) with a type or in a form that {framework} cannot compute with; convert it "
+        "to float32, or to opset 7 or newer where it is older",
+    ),
+    (
+        re.compile(r"EPContext"),
+        "was compiled for one kind of accelerator, which {framework} does not have; use the model as it was before",
+    ),
+    (
+        re.compile(r"MLDataType for: tensor\((\w+)\)"),
+        "has a tensor of type {0}, which {framework} does not have; convert the model with another type",
+    ),
+    (
+        re.compile(r"Failed to construct locale with name:([\w.-]+)"),
+        "compares texts by the rules of the locale {0}, which this system does not have; install it, or export the "
+        "model with the locale C",
+    ),
+    (re.compile(r"bad_alloc|bad allocation|Failed to allocate memory"), "needs more memory than there is"),
+)
+"""What a text of ONNX Runtime says about a model, in words."""
+
+
+def explained(path: Path, framework: str, text: str) -> str:
+    """One sentence for people out of ONNX Runtime's error text."""
+    text = text[:_MOST_READ]
+    for pattern, words in _EXPLANATIONS:
+        if found := pattern.search(text):
+            return f"{path.name} {words.format(*found.groups(), framework=framework)}"
+    reason = cleaned(text, 200) or "no reason given"
+    return (
+        f"{framework} cannot load {path.name} ({reason}): it is damaged, or needs what this version does not have; "
+        "copy or export the file again, or install a newer onnxruntime"
+    )
+
+
+def foreign_words(domain: str, kind: str, framework: str) -> str:
+    """What to say of an operator that is not run, whether or not there is a library for it."""
+    if kind in ("EPContext", "Snpe"):
+        return "was compiled for one kind of accelerator, whose files are not opened; use the model as it was before"
+    return (
+        f"uses the operator {domain}:{kind}, which {framework} does not have, or which does more than compute; export "
+        "the model without custom operators"
+    )
+
+
+def cleaned(text: str, most: int) -> str:
+    """ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
+    line = _CHECK.sub("", _STEP.sub(r"\1: ", " ".join(text[:_MOST_READ].split())))
+    return excerpt(_NOISE.sub("", line), most)
+
+
+def is_about_sizes(text: str) -> bool:
+    """Whether a failed run says that sizes do not fit: the file calls them free, and the model takes only some.
+
+    Only the innermost reason is looked at: of a step within a loop, names of steps come before it.
+    """
+    line = " ".join(text[:_MOST_READ].split())
+    reason = _CHECK.sub("", _STEP.split(line)[-1])
+    return _STEP.search(line) is not None and _SIZES.search(reason) is not None

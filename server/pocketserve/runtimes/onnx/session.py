@@ -1,0 +1,274 @@
+"""Runs ``.onnx`` files with ONNX Runtime.
+
+The options of a version are ``providers``, a list of execution provider names in order of preference (the CPU comes
+last by itself), and ``required``: refuse to load rather than run on the CPU alone.
+
+Outputs that are no tensors are made to tensors: :mod:`.onnx_tensors` tells how.
+
+Found by running it, and what shapes the code below:
+
+* A shape that the file does not tell shows as ``[]``, like a scalar's, and is then not checked.
+* ``bytes`` in an object array are taken as the text ``b'...'``; byte-swapped numbers are taken as they lie.
+* bfloat16 has no NumPy type: such inputs must be OrtValues, and such outputs can only be fetched as OrtValues.
+* When a session cannot be made, the Python package prints to standard output and tries again, unless told not to.
+* Without prepacking, weights in external data stay mapped and cost no memory of their own, but matrix products with
+  4-bit weights take 35 times as long and with 8-bit weights 5 times (x86-64, 2048 x 2048), so it stays on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire import DATATYPES
+
+from .check import ModelFacts, check_model
+from .errors import cleaned, explained, foreign_words, is_about_sizes
+from .open import import_package, open_native, read_options
+from .operators import first_foreign
+from .tensors import check_bfloat16, check_names, input_spec, object_array, output_of
+
+_BFLOAT16 = 16
+"""``TensorProto.DataType.BFLOAT16``."""
+
+_PROBE_SIZES = (1, 3)
+"""Free dimensions of the runs that learn shapes: what differs between them depends on the caller."""
+
+MAX_PROPERTY_CHARS = 4 * 2**20
+"""Of all texts in a file's metadata. An alphabet for reading Chinese is about 20 kB."""
+
+
+class OnnxRuntime:
+    """Opens ``.onnx`` files.
+
+    Args:
+        module: the module to import ONNX Runtime from.
+    """
+
+    platform = "onnxruntime_onnx"
+    option_keys = frozenset({"providers", "required"})
+
+    def __init__(self, module: str = "onnxruntime") -> None:
+        self._module = module
+
+    def open(self, source: ModelSource) -> OnnxSession:
+        """Load a model.
+
+        Raises:
+            RuntimeMissingError: ONNX Runtime is not installed or does not work.
+            ModelLoadError: an option is wrong, the file is no ONNX model, is damaged, keeps weights outside its
+                folder, or needs what this ONNX Runtime does not have.
+        """
+        wanted, required = read_options(source.options)
+        # ONNX Runtime looks for weights beside the path that it is given, so both must see the same one.
+        path = source.path.resolve()
+        facts = check_model(path)
+        ort = import_package(self._module)
+        framework = f"onnxruntime {ort.__version__}"
+        if (foreign := first_foreign(facts.operators, facts.functions)) is not None:
+            raise ModelLoadError(f"{path.name} {foreign_words(*foreign, framework)}")
+        try:
+            native, used = open_native(ort, path, source.threads, wanted, required)
+            return OnnxSession(ort, native, facts, framework, used)
+        except ModelLoadError:
+            raise
+        except Exception as error:
+            raise ModelLoadError(explained(path, framework, str(error))) from error
+
+
+RUNTIME = OnnxRuntime()
+"""The runtime of the kind ``onnx``."""
+
+
+class OnnxSession:
+    """One ``InferenceSession`` with its model. Not to be used by several threads at a time, but by any.
+
+    Args:
+        ort: the imported package.
+        native: its ``InferenceSession``.
+        facts: what the file itself told.
+        runtime: the framework with its version.
+        device: what runs the model.
+
+    Attributes:
+        inputs: the model's inputs; ``open`` where the file does not tell the shape.
+        outputs: specs as the module's text describes. Shapes that the file does not tell are learned from runs on
+            zeros; (-1,) stands for one that could not be learned.
+        signatures: empty, ONNX has one entry point.
+        runtime: such as ``onnxruntime 1.31.1``.
+        device: ``cpu``, or the names of the execution providers that run a part of the model, with ``cpu`` for the
+            rest: ``NnapiExecutionProvider, cpu``.
+        memory_bytes: the file, its external data and one copy of every input and output, free dimensions counted
+            as 1. Intermediate results are not in it: nothing tells their size.
+        properties: the file's ``metadata_props``, texts by name.
+
+    Raises:
+        ModelLoadError: an input or output has a type that the protocol cannot carry.
+    """
+
+    signatures: Mapping[str, Signature] = {}
+
+    def __init__(self, ort: Any, native: Any, facts: ModelFacts, runtime: str, device: str) -> None:
+        self._ort = ort
+        self._native: Any = native
+        self._inputs = {arg.name: input_spec(arg, facts) for arg in native.get_inputs()}
+        self._outputs = {arg.name: output_of(arg, facts) for arg in native.get_outputs()}
+        self._by_value = any(spec.datatype == "BF16" for output in self._outputs.values() for spec in output.specs)
+        check_bfloat16(self._by_value, self._inputs.values(), self._outputs.values())
+        # Where all sizes are fixed and no whole numbers say some, those that do not fit are the model's own.
+        self._takes_sizes = any(spec.open or -1 in spec.shape or _may_index(spec) for spec in self._inputs.values())
+        self.runtime = runtime
+        self.device = device
+        if any(output.unsure for output in self._outputs.values()):
+            self._learn_outputs()
+        self.inputs: Sequence[TensorSpec] = list(self._inputs.values())
+        self.outputs: Sequence[TensorSpec] = [spec for output in self._outputs.values() for spec in output.specs]
+        check_names(self.outputs)
+        exchanged = sum(_byte_size(spec) for spec in (*self.inputs, *self.outputs))
+        self.memory_bytes = facts.file_bytes + facts.external_bytes + exchanged
+        self.properties: Mapping[str, str] = _properties(native)
+
+    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+        """Compute the outputs of one request.
+
+        Args:
+            inputs: arrays by input name, of the specs' dtypes and shapes; strings are UTF-8 ``bytes`` in arrays of
+                dtype object, BF16 is ``uint16`` bits.
+            signature: None.
+
+        Returns:
+            Arrays by output name, which own their memory.
+
+        Raises:
+            ValueError: there is such a signature, a string is not UTF-8, or the model does not take these shapes,
+                dtypes or values.
+            RuntimeError: the session is closed, an output string is not UTF-8, or the run failed for its own reasons.
+            Exception: whatever else the package raises. The session works on.
+        """
+        if signature is not None:
+            raise ValueError(f"the model has no signature {signature!r}; ONNX models have none")
+        if self._native is None:
+            raise RuntimeError("the session is closed")
+        arrays = {name: _prepared(inputs[name], spec) for name, spec in self._inputs.items()}
+        values = self._call(arrays)
+        results: dict[str, Array] = {}
+        for output, value in zip(self._outputs.values(), values, strict=True):
+            results.update(output.arrays(value))
+        return results
+
+    def close(self) -> None:
+        """Let go of the native session, its weights and its arena."""
+        self._native = None
+
+    def _call(self, arrays: Mapping[str, Array]) -> Sequence[Any]:
+        """One native run; values in the order of the outputs."""
+        run = self._run_by_value if self._by_value else self._run_by_array
+        try:
+            return run(arrays)
+        except UnicodeDecodeError as error:  # also a ValueError, but no fault of the request
+            raise RuntimeError("an output string of the model is not UTF-8") from error
+        except Exception as error:
+            # The classes themselves lie in a private module of the package.
+            if type(error).__name__ == "InvalidArgument" or (self._takes_sizes and is_about_sizes(str(error))):
+                raise ValueError(cleaned(str(error), 300)) from error
+            if type(error).__module__.startswith("onnxruntime"):
+                raise RuntimeError(cleaned(str(error), 300)) from error
+            raise
+
+    def _run_by_array(self, arrays: Mapping[str, Array]) -> Sequence[Any]:
+        feeds = {
+            name: self._value(array, spec) if spec.datatype == "BF16" else array
+            for (name, array), spec in zip(arrays.items(), self._inputs.values(), strict=True)
+        }
+        values: Sequence[Any] = self._native.run(list(self._outputs), feeds)
+        return values
+
+    def _run_by_value(self, arrays: Mapping[str, Array]) -> Sequence[Any]:
+        feeds = {name: self._value(array, self._inputs[name]) for name, array in arrays.items()}
+        values = self._native.run_with_ort_values(list(self._outputs), feeds)
+        # An output that is an input handed through shares its memory here.
+        return [_bits(value) if "bfloat16" in value.data_type() else np.array(value.numpy()) for value in values]
+
+    def _value(self, array: Array, spec: TensorSpec) -> Any:
+        """An OrtValue that looks at the array's memory, which must outlive it."""
+        if spec.datatype != "BF16":
+            return self._ort.OrtValue.ortvalue_from_numpy(array)
+        return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
+
+    def _learn_outputs(self) -> None:
+        """Learn shapes and keys from runs on zeros; a model that takes none keeps what is declared."""
+        free = any(spec.open or -1 in spec.shape for spec in self._inputs.values())
+        sizes = _PROBE_SIZES if free else _PROBE_SIZES[:1]
+        seen = [result for result in map(self._try_zeros, sizes) if result is not None]
+        if seen:
+            everything = len(seen) == len(sizes)
+            self._outputs = {name: output.learned(seen, everything) for name, output in self._outputs.items()}
+
+    def _try_zeros(self, size: int) -> dict[str, Array] | None:
+        try:
+            return self.run({name: _zeros(spec, size) for name, spec in self._inputs.items()})
+        except Exception:
+            return None
+
+
+def _may_index(spec: TensorSpec) -> bool:
+    """Whether its values may be sizes or places rather than measurements: pixels are UINT8."""
+    return spec.datatype in ("INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64")
+
+
+def _fixed(spec: TensorSpec, size: int) -> tuple[int, ...]:
+    return tuple(size if free == -1 else free for free in spec.shape)
+
+
+def _zeros(spec: TensorSpec, size: int) -> Array:
+    fill = b"" if spec.datatype == "BYTES" else 0
+    return np.full(_fixed(spec, size), fill, dtype=DATATYPES[spec.datatype].typestr)
+
+
+def _byte_size(spec: TensorSpec) -> int:
+    return math.prod(_fixed(spec, 1)) * DATATYPES[spec.datatype].itemsize
+
+
+def _prepared(array: Array, spec: TensorSpec) -> Array:
+    """An array as ONNX Runtime wants it: native byte order, row-major, text as str.
+
+    Raises:
+        ValueError: a text is not UTF-8, or a scalar is no scalar (which ONNX Runtime does not check).
+    """
+    if spec.shape == () and array.shape != ():
+        raise ValueError(f"input {spec.name!r} has shape {list(array.shape)}, expected []")
+    if spec.datatype == "BYTES" and array.dtype.kind in "OSU":
+        return _with_text(array, spec.name)
+    # ``ascontiguousarray`` would make shape () to shape (1,).
+    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+
+
+def _with_text(array: Array, name: str) -> Array:
+    try:
+        items = [item.decode() if isinstance(item, bytes) else str(item) for item in array.reshape(-1).tolist()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"input {name!r} has a string that is not UTF-8, as ONNX demands ({error})") from None
+    return object_array(items).reshape(array.shape)
+
+
+def _bits(value: Any) -> Array:
+    """A copy of a bfloat16 OrtValue's elements as uint16."""
+    shape = tuple(value.shape())
+    size = math.prod(shape) * 2
+    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(bytearray(raw), dtype=np.uint16).reshape(shape)
+
+
+def _properties(native: Any) -> dict[str, str]:
+    """What the file's author wrote into it; nothing where that is no UTF-8 or too long to be a description."""
+    try:
+        found = {str(name): str(text) for name, text in native.get_modelmeta().custom_metadata_map.items()}
+    except Exception:  # a description is never worth refusing a model for
+        return {}
+    return found if sum(map(len, found.values())) <= MAX_PROPERTY_CHARS else {}

@@ -1,0 +1,1 @@
+"""SavedModels and Keras models, run by TensorFlow."""

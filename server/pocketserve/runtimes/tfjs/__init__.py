@@ -1,0 +1,1 @@
+"""TensorFlow.js models, run by Node."""

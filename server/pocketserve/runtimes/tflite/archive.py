@@ -1,0 +1,133 @@
+"""Reads the files, such as labels, that a ``.tflite`` file carries: members of a zip archive appended to the model.
+
+They come from strangers; what is read is bounded.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.runtimes.tflite.metadata import AssociatedFile, FileType, TensorMetadata
+
+MAX_FILE_BYTES = 8 << 20
+"""Default limit of an associated file. A vocabulary of 250,000 words is about 3 MB."""
+
+_ARCHIVE_END_BYTES = 22 + 0xFFFF
+"""The record at an archive's end, and the longest comment behind it."""
+
+MAX_DIRECTORY_BYTES = 1 << 20
+"""Size of the archive's directory: thousands of files."""
+
+
+def read_associated_file(path: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
+    """A file out of the archive at the model's end; see :func:`read_associated_files`."""
+    return read_associated_files(path, [name], limit)[0]
+
+
+def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:
+    """Files out of the archive at the model's end, which is opened once.
+
+    Args:
+        limit: most bytes that they may have together once unpacked.
+
+    Raises:
+        DamagedFileError: no such file, a damaged archive, or more bytes than the limit.
+    """
+    name = names[0]
+    try:
+        if not _has_archive(path):
+            raise DamagedFileError(f"{name!r} cannot be read from {path.name}: the file holds no archive")
+        import zipfile  # late: few files carry others
+
+        found, left = [], limit
+        with path.open("rb") as file, zipfile.ZipFile(_Capped(file)) as archive:
+            for name in names:
+                info = archive.getinfo(name)
+                if info.file_size > left:
+                    raise DamagedFileError(f"{name} in {path.name} has {info.file_size} bytes, more than {left}")
+                with archive.open(info) as member:
+                    found.append(member.read(left))
+                left -= len(found[-1])
+        return found
+    except DamagedFileError:
+        raise
+    except KeyError as error:
+        raise DamagedFileError(f"{path.name} has no file {name!r} in it") from error
+    except Exception as error:  # zipfile raises a dozen kinds on damaged archives
+        raise DamagedFileError(f"{name!r} cannot be read from {path.name}: {error}") from error
+
+
+def _has_archive(path: Path) -> bool:
+    """Whether the mark of an archive's end lies where it can."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, io.SEEK_END) - _ARCHIVE_END_BYTES))
+        return b"PK\5\6" in file.read(_ARCHIVE_END_BYTES)
+
+
+def labels_of(path: Path, tensor: TensorMetadata, language: str | None = None) -> list[str] | None:
+    """The labels of a tensor's last axis or of its values, one per index; None where it has no label file.
+
+    Args:
+        language: the wanted locale, such as ``de`` or ``en-US``. A file of the same language is second best,
+            then one without a locale, then the first.
+
+    Raises:
+        DamagedFileError: the label file cannot be read.
+    """
+    files = label_files(tensor)
+    if not files:
+        return None
+    best = min(files, key=lambda file: strangeness(file.locale, language))
+    return lines_of(read_associated_file(path, best.name))
+
+
+def label_files(tensor: TensorMetadata) -> list[AssociatedFile]:
+    """The label files of a tensor's last axis; where there are none, those of its values."""
+    wanted = (FileType.TENSOR_AXIS_LABELS, FileType.TENSOR_VALUE_LABELS)
+    by_kind = ([file for file in tensor.associated_files if file.type is kind] for kind in wanted)
+    return next(filter(None, by_kind), [])
+
+
+def lines_of(content: bytes) -> list[str]:
+    """A label file's lines. An empty one is the label of its index; only the end of the last line is no line more."""
+    text = content.decode("utf-8-sig", errors="replace")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def strangeness(locale: str, language: str | None) -> int:
+    """0 for a file in the wanted language, more for worse ones."""
+    have, want = (tag.replace("_", "-").casefold() for tag in (locale, language or ""))
+    if have == want:
+        return 0
+    if want and have.split("-")[0] == want.split("-")[0]:
+        return 1
+    return 3 if have else 2
+
+
+class _Capped(io.RawIOBase):
+    """A file that refuses to give much at once: zipfile reads the directory in one piece, of any size."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def read(self, size: int | None = -1) -> bytes:
+        wanted = MAX_DIRECTORY_BYTES + 1 if size is None or size < 0 else size
+        if wanted > MAX_DIRECTORY_BYTES + 1:
+            raise DamagedFileError(f"the archive's directory has more than {MAX_DIRECTORY_BYTES} bytes")
+        return self._file.read(wanted)

@@ -1,0 +1,103 @@
+"""Tells whether a ``.tflite`` file is whole before a framework reads it.
+
+ai-edge-litert checks this by itself; tflite-runtime, which Termux has, takes the whole process down instead. This is no
+full check: a file that passes may still be damaged. Field numbers are those of TensorFlow Lite's ``schema.fbs``.
+
+TensorFlow's own interpreter runs any operator of TensorFlow, ``WriteFile`` too, under a name that begins with ``Flex``;
+what is run stands in the operator's options, whatever the name says. No other package has these, and none is allowed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pocketserve.formats.flatbuffers import BUDGET, Buffer, DamagedFileError, Table, mapped
+
+_CUSTOM = 32
+"""The kind of operators that go by a name."""
+
+_STATE_OPERATORS = frozenset({142, 143, 144})
+"""VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE."""
+
+
+class TensorFlowOperatorError(Exception):
+    """A model with an operator of TensorFlow, by its name."""
+
+
+def check_model(path: Path) -> bool:
+    """Refuse a model file whose graphs, tensors or weights lie outside it, as in one that was copied in part.
+
+    Returns:
+        Whether the model keeps state from run to run.
+
+    Raises:
+        DamagedFileError: the file is no TFLite model or is not whole.
+        TensorFlowOperatorError: it has operators that only TensorFlow runs.
+    """
+    try:
+        with mapped(path) as data:
+            return _check_parts(Buffer(data, b"TFL3", BUDGET + len(data)).root(), len(data))
+    except OSError as error:
+        raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
+
+
+def _check_parts(model: Table, size: int) -> bool:
+    """Model: 1 operator codes, 2 subgraphs, 4 buffers."""
+    codes = model.tables(1, _operator_kind)
+    buffers = len(model.tables(4, lambda buffer: _check_buffer(buffer, size)))
+    graphs = model.tables(2, lambda graph: _check_graph(graph, len(codes), buffers, size))
+    if not graphs:
+        raise DamagedFileError("there is no graph in it")
+    return any(graphs) or not _STATE_OPERATORS.isdisjoint(codes)
+
+
+def _check_buffer(buffer: Table, size: int) -> None:
+    """Buffer: 0 data; or, behind the description, 1 offset and 2 size in the file."""
+    buffer.extent(0)
+    _check_extent(buffer.integer(1, "Q"), buffer.integer(2, "Q"), size)
+
+
+def _check_extent(offset: int, length: int, size: int) -> None:
+    if offset + length > size:
+        raise DamagedFileError("weights lie beyond its end")
+
+
+def _operator_kind(code: Table) -> int:
+    """OperatorCode: 0 the older, smaller field for the kind, 1 custom name, 3 kind. TFLite takes the larger one."""
+    name, kind = code.text(1), max(code.integer(0, "b"), code.integer(3, "i"))
+    if kind == _CUSTOM and name.startswith("Flex"):
+        raise TensorFlowOperatorError(name)
+    return kind
+
+
+def _check_graph(graph: Table, codes: int, buffers: int, size: int) -> bool:
+    """SubGraph: 0 tensors, 1 inputs, 2 outputs, 3 operators. Tells whether a tensor keeps its values."""
+    kept = graph.tables(0, lambda tensor: _check_tensor(tensor, buffers))
+    _check_indices(graph.integers(1, "i") + graph.integers(2, "i"), len(kept))
+    graph.tables(3, lambda operator: _check_operator(operator, codes, len(kept), size))
+    return any(kept)
+
+
+def _check_tensor(tensor: Table, buffers: int) -> bool:
+    """Tensor: 0 shape, 2 buffer, 3 name, 5 is variable, 7 signature."""
+    tensor.text(3)
+    tensor.integers(0, "i")
+    tensor.integers(7, "i")
+    if tensor.integer(2, "I") >= max(buffers, 1):
+        raise DamagedFileError("a tensor's weights are not there")
+    return bool(tensor.integer(5, "B"))
+
+
+def _check_operator(operator: Table, codes: int, tensors: int, size: int) -> None:
+    """Operator: 0 code, 1 inputs, 2 outputs, 4 options, 9 offset and 10 size of large custom options in the file."""
+    if operator.integer(0, "I") >= codes:
+        raise DamagedFileError("an operator's kind is not there")
+    _check_indices(operator.integers(1, "i") + operator.integers(2, "i"), tensors)
+    operator.table(4)
+    _check_extent(operator.integer(9, "Q"), operator.integer(10, "Q"), size)
+
+
+def _check_indices(indices: tuple[int, ...], tensors: int) -> None:
+    """-1 stands for an input that is left out."""
+    if not all(-1 <= index < tensors for index in indices):
+        raise DamagedFileError("a tensor that is used is not there")

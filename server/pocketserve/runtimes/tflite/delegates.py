@@ -1,0 +1,226 @@
+"""External delegates of TFLite: native libraries that run parts of a model on an accelerator.
+
+The options of a version are ``delegate`` (a library), ``delegate_options`` (texts for it) and ``required``: refuse to
+load rather than run on the CPU.
+
+Found by running them, and what shapes the code below:
+
+* The packages' ``Delegate`` object is left half made when its library does not load or lacks a function, and complains
+  on standard error when it is collected. The library is therefore looked at first.
+* What a delegate took shows as nodes called DELEGATE behind the model's own ones, and XNNPACK's nodes have the same
+  name. But the delegate's are there as soon as the interpreter is, while XNNPACK comes with the first allocation.
+* Where a delegate fails in an allocation, TFLite may take back *all* of them without an error: ai-edge-litert 2.3 where
+  XNNPACK fails on what another one left, both packages where a delegate refuses new sizes and XNNPACK is on. The nodes
+  are gone after the allocation then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pocketserve.messages import excerpt
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.trust.reading import not_trusted, private_copy
+from pocketserve_wire.records import dataclass
+
+OPTION_KEYS = frozenset({"delegate", "delegate_options", "required"})
+
+_FUNCTIONS = ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate")
+
+
+class DelegateError(Exception):
+    """A delegate that cannot be used here; the text goes on from its name: ``did not start (no such device)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateRequest:
+    """What a manifest asks for.
+
+    Attributes:
+        name: the library's name without its folder, which stands for the delegate in texts and as a device.
+        library: what the dynamic loader gets: a name, or an absolute path; empty where there is no such file.
+        options: handed to the delegate.
+        required: whether the model is refused where the delegate does not run.
+    """
+
+    name: str
+    library: str
+    options: Mapping[str, str]
+    required: bool
+
+    def load(self, module: Any) -> Any:
+        """A new delegate object of the package.
+
+        Raises:
+            DelegateError: the library is missing, is no delegate, or does not start.
+        """
+        if not self.library:
+            raise DelegateError("cannot be loaded (there is no such file)")
+        try:
+            library = ctypes.PyDLL(self.library)
+        except OSError as error:
+            raise DelegateError(f"cannot be loaded ({one_line(error)})") from None
+        missing = [function for function in _FUNCTIONS if not hasattr(library, function)]
+        if missing:
+            raise DelegateError(f"is no TFLite delegate (it has no {missing[0]})")
+        try:
+            return module.load_delegate(self.library, dict(self.options))
+        except Exception as error:
+            # The package's own text has a line before what the delegate reported.
+            reason = str(error).split("\n", 1)[-1]
+            raise DelegateError(f"did not start ({one_line(reason)})") from None
+
+    def refusal(self, fault: str) -> ModelLoadError:
+        """The error for a delegate that is required."""
+        return ModelLoadError(
+            f"the delegate {self.name} {fault}; change delegate in model.toml, or leave required out to run on the CPU"
+        )
+
+
+def read_options(source: ModelSource) -> DelegateRequest | None:
+    """The delegate that a version's options ask for.
+
+    Raises:
+        ModelLoadError: an option is wrong, or the library is not trusted.
+    """
+    delegate, texts = source.options.get("delegate"), source.options.get("delegate_options", {})
+    required = source.options.get("required", False)
+    if not isinstance(required, bool):
+        raise ModelLoadError(f"the option required is true or false, not {required!r:.100}")
+    if not isinstance(texts, Mapping) or not all(_is_text(item) for pair in texts.items() for item in pair):
+        raise ModelLoadError(
+            f'the option delegate_options is a table of texts such as {{ backend_type = "htp" }}, not {texts!r:.100}'
+        )
+    if delegate is None:
+        useless = sorted(OPTION_KEYS & source.options.keys())
+        if useless:
+            raise ModelLoadError(f"the option {useless[0]} does nothing without delegate; add delegate, or remove it")
+        return None
+    if not _is_text(delegate) or not Path(delegate).name:
+        raise ModelLoadError(
+            f'the option delegate is a library such as "libQnnTFLiteDelegate.so", not {delegate!r:.100}'
+        )
+    path = find_library(delegate, source.original.resolve().parent)
+    if path is not None:
+        library = str(private_copy(path, source.trusted)) if path.exists() else ""
+    elif library_digest(delegate) in source.trusted:
+        library = delegate
+    else:
+        raise ModelLoadError(not_trusted(source.original, f"the delegate {delegate[:100]} is code that is not trusted"))
+    return DelegateRequest(Path(delegate).name, library, dict(texts), required)
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value can be handed to C as it is."""
+    return isinstance(value, str) and "\0" not in value
+
+
+def find_library(delegate: str, folder: Path) -> Path | None:
+    """Find the file that a delegate's name means; None for one that the dynamic loader is to find.
+
+    A path is relative to the folder of the model file. A name without a folder is a file beside the model, if there is
+    one, else the loader's to find: in the places that the system's owner and the user's environment name.
+
+    Raises:
+        ModelLoadError: a relative path leaves the folder, or cannot be looked at.
+    """
+    try:
+        if "/" not in delegate and not (folder / delegate).exists():
+            return None
+        path = (folder / delegate).resolve()
+        path.exists()
+    except (OSError, RuntimeError) as error:  # a folder that may not be entered, links in a circle
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise ModelLoadError(f"the delegate {delegate[:100]} cannot be looked at ({reason})") from error
+    if not Path(delegate).is_absolute() and not path.is_relative_to(folder):
+        raise ModelLoadError(
+            f"the delegate {delegate[:100]} leaves the model's folder; copy the file into it or give an absolute path"
+        )
+    return path
+
+
+def library_digest(name: str) -> str:
+    """Return what stands for the content of a library that the dynamic loader finds."""
+    return hashlib.sha256(f"library {name}".encode(errors="surrogatepass")).hexdigest()
+
+
+def one_line(reason: object) -> str:
+    """What an error says, short enough for a sentence."""
+    return excerpt(reason, 200) or "no reason given"
+
+
+Node = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""A node's place in the list of all, and the numbers of its inputs and outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a delegate took of one interpreter's main graph.
+
+    Attributes:
+        name: the delegate's.
+        nodes: those that it added; None where the package does not tell.
+        whole: nothing of the graph is left to the CPU.
+    """
+
+    name: str
+    nodes: frozenset[Node] | None
+    whole: bool
+
+    @classmethod
+    def of(cls, name: str, interpreter: Any) -> Share:
+        """Look at an interpreter that was opened with the delegate and has not been allocated yet."""
+        found = _nodes(interpreter)
+        if found is None:
+            return cls(name, None, False)
+        taken = {node for node, kind in found.items() if kind == "DELEGATE"}
+        results = [int(one["index"]) for one in interpreter.get_output_details()]
+        return cls(name, frozenset(taken), bool(taken) and not _reaches_others(results, taken, found))
+
+    def device(self, interpreter: Any) -> str:
+        """What runs the interpreter now that it is allocated."""
+        if self.nodes is None:
+            return f"{self.name} (not confirmed), cpu"
+        if not self.nodes or self.is_lost(interpreter):
+            return "cpu"
+        return self.name if self.whole else f"{self.name}, cpu"
+
+    def is_lost(self, interpreter: Any) -> bool:
+        """Whether the delegate took something, and the allocation undid it."""
+        return bool(self.nodes) and not (self.nodes or frozenset()) & set(_nodes(interpreter) or ())
+
+
+def _nodes(interpreter: Any) -> dict[Node, str] | None:
+    """Every node of the main graph with the name of its operator; None where the package does not tell."""
+    try:
+        details: Sequence[Mapping[str, Any]] = interpreter._get_ops_details()
+        return {
+            (place, tuple(map(int, one["inputs"])), tuple(map(int, one["outputs"]))): str(one["op_name"])
+            for place, one in enumerate(details)
+        }
+    except Exception:  # a private method: it may be missing, or answer something else
+        return None
+
+
+def _reaches_others(results: Sequence[int], taken: set[Node], found: Mapping[Node, str]) -> bool:
+    """Whether a result depends on a node that the delegate did not take.
+
+    The list still holds the nodes that were replaced, so that one must ask who makes each tensor now.
+    """
+    makers = {tensor: node for node in found if node not in taken for tensor in node[2]}
+    makers |= {tensor: node for node in taken for tensor in node[2]}
+    waiting, seen = list(results), set[int]()
+    while waiting:
+        tensor = waiting.pop()
+        maker = makers.get(tensor)
+        if maker is None or tensor in seen:
+            continue
+        if maker not in taken:
+            return True
+        seen.add(tensor)
+        waiting.extend(maker[1])
+    return False

@@ -1,0 +1,194 @@
+"""Reads the description inside a ``.tflite`` file: a FlatBuffer within the model's, its entry ``TFLITE_METADATA``.
+
+It comes from strangers; what is read is bounded. Nesting is bounded by this code, which follows the schema and never
+recurses. Field numbers are those of ``metadata_schema.fbs`` 1.5.0 (TensorFlow Lite Support) and ``schema.fbs`` (Model).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pocketserve.formats.flatbuffers import Buffer, DamagedFileError, Table, mapped
+from pocketserve.runtimes.tflite.metadata import (
+    AssociatedFile,
+    AudioProperties,
+    BertTokenizer,
+    BoundingBoxProperties,
+    Content,
+    FeatureProperties,
+    FileType,
+    ImageProperties,
+    ModelMetadata,
+    Normalization,
+    ProcessUnit,
+    Properties,
+    RegexTokenizer,
+    ScoreCalibration,
+    ScoreThresholding,
+    SentencePieceTokenizer,
+    Stats,
+    TensorGroup,
+    TensorMetadata,
+    UnknownUnit,
+)
+
+MAX_METADATA_BYTES = 1 << 20
+"""Size of the description without the files. The largest in the wild are some kilobytes."""
+
+
+def read_metadata(path: Path) -> ModelMetadata | None:
+    """The description inside a model file, or None where there is none.
+
+    Raises:
+        DamagedFileError: the file cannot be read, is no TFLite model, or its description is damaged.
+    """
+    try:
+        with mapped(path) as data:
+            found = _find_metadata(Buffer(data, b"TFL3"))
+            return None if found is None else _model_metadata(Buffer(found, b"M001").root())
+    except OSError as error:
+        raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
+
+
+def _find_metadata(model: Buffer) -> bytes | None:
+    """The bytes of the entry TFLITE_METADATA. Model: 4 buffers, 6 metadata; Metadata: 0 name, 1 buffer."""
+    root = model.root()
+    entries = root.tables(6, lambda entry: (entry.text(0), entry.integer(1, "I")))
+    number = next((number for name, number in entries if name == "TFLITE_METADATA"), None)
+    if number is None:
+        return None
+    buffer = root.element(4, number)
+    if buffer is None:
+        raise DamagedFileError(f"the description is said to be in buffer {number}, which is not there")
+    return _contents(model, buffer)
+
+
+def _contents(model: Buffer, buffer: Table) -> bytes:
+    """A model buffer's bytes. Buffer: 0 data; or, in models too large for a FlatBuffer, 1 offset, 2 size."""
+    offset, size = buffer.integer(1, "Q"), buffer.integer(2, "Q")
+    if offset <= 1:
+        return buffer.blob(0, MAX_METADATA_BYTES)
+    if size > MAX_METADATA_BYTES:
+        raise DamagedFileError(f"the description has {size} bytes")
+    return model.slice(offset, size)
+
+
+def _model_metadata(root: Table) -> ModelMetadata:
+    """ModelMetadata: 0 name, 1 description, 2 version, 3 graphs, 4 author, 5 license, 6 files, 7 parser."""
+    model = ModelMetadata(
+        name=root.text(0),
+        description=root.text(1),
+        version=root.text(2),
+        author=root.text(4),
+        license=root.text(5),
+        associated_files=root.tables(6, _file),
+        min_parser_version=root.text(7),
+    )
+    graph = root.element(3, 0)
+    return model if graph is None else _with_graph(model, graph)
+
+
+def _with_graph(model: ModelMetadata, graph: Table) -> ModelMetadata:
+    """SubGraphMetadata: 2 inputs, 3 outputs, 4 files, 5 and 6 process units, 7 and 8 tensor groups."""
+    return replace(
+        model,
+        inputs=graph.tables(2, _tensor),
+        outputs=graph.tables(3, _tensor),
+        associated_files=model.associated_files + graph.tables(4, _file),
+        input_process_units=graph.tables(5, _unit),
+        output_process_units=graph.tables(6, _unit),
+        input_groups=graph.tables(7, _group),
+        output_groups=graph.tables(8, _group),
+    )
+
+
+def _tensor(table: Table) -> TensorMetadata:
+    """TensorMetadata: its fields in this order."""
+    content, stats = table.table(3), table.table(5)
+    return TensorMetadata(
+        name=table.text(0),
+        description=table.text(1),
+        dimension_names=table.texts(2),
+        content=None if content is None else _content(content),
+        process_units=table.tables(4, _unit),
+        stats=None if stats is None else Stats(max=stats.reals(0), min=stats.reals(1)),
+        associated_files=table.tables(6, _file),
+    )
+
+
+def _group(table: Table) -> TensorGroup:
+    return TensorGroup(table.text(0), table.texts(1))
+
+
+def _file(table: Table) -> AssociatedFile:
+    """AssociatedFile: 0 name, 1 description, 2 type, 3 locale, 4 version."""
+    number = table.integer(2, "b")
+    kind = FileType(number) if number in FileType.__members__.values() else FileType.UNKNOWN
+    return AssociatedFile(table.text(0), table.text(1), kind, table.text(3), table.text(4))
+
+
+def _content(table: Table) -> Content:
+    """Content: 0 kind and 1 table of the properties, 2 range of dimensions."""
+    kind, read = _PROPERTIES.get(table.integer(0, "B"), ("unknown", None))
+    properties, span = table.table(1), table.table(2)
+    return Content(
+        kind=kind,
+        properties=None if read is None or properties is None else read(properties),
+        range=None if span is None else (span.integer(0, "i"), span.integer(1, "i")),
+    )
+
+
+def _image(table: Table) -> ImageProperties:
+    size = table.table(1)
+    return ImageProperties(
+        color_space=table.choice(0, ("unknown", "rgb", "grayscale")),
+        default_size=None if size is None else (size.integer(0, "I"), size.integer(1, "I")),
+    )
+
+
+def _boxes(table: Table) -> BoundingBoxProperties:
+    return BoundingBoxProperties(
+        index=table.integers(0),
+        type=table.choice(1, ("unknown", "boundaries", "upper_left", "center")),
+        coordinate_type=table.choice(2, ("ratio", "pixel")),
+    )
+
+
+_PROPERTIES: dict[int, tuple[str, Callable[[Table], Properties]]] = {
+    1: ("feature", lambda table: FeatureProperties()),
+    2: ("image", _image),
+    3: ("bounding_box", _boxes),
+    4: ("audio", lambda table: AudioProperties(table.integer(0, "I"), table.integer(1, "I"))),
+}
+"""The union ContentProperties."""
+
+
+def _unit(table: Table) -> ProcessUnit:
+    """ProcessUnit: 0 kind and 1 table of the options."""
+    number, options = table.integer(0, "B"), table.table(1)
+    read = _OPTIONS.get(number)
+    return UnknownUnit(number) if read is None or options is None else read(options)
+
+
+def _normalization(table: Table) -> ProcessUnit:
+    mean, std = table.reals(0), table.reals(1)
+    if not mean or not std or 0.0 in std:
+        raise DamagedFileError("a normalisation lacks its mean, or its standard deviation is 0")
+    return Normalization(mean, std)
+
+
+def _calibration(table: Table) -> ProcessUnit:
+    return ScoreCalibration(table.choice(0, ("identity", "log", "inverse_logistic")), table.real(1))
+
+
+_OPTIONS: dict[int, Callable[[Table], ProcessUnit]] = {
+    1: _normalization,
+    2: _calibration,
+    3: lambda table: ScoreThresholding(table.real(0)),
+    4: lambda table: BertTokenizer(table.tables(0, _file)),
+    5: lambda table: SentencePieceTokenizer(table.tables(0, _file), table.tables(1, _file)),
+    6: lambda table: RegexTokenizer(table.text(0), table.tables(1, _file)),
+}
+"""The union ProcessUnitOptions."""

@@ -1,0 +1,1 @@
+"""PyTorch models: TorchScript, mobile and exported programs, unconverted modules."""

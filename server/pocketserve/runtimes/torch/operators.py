@@ -1,0 +1,37 @@
+"""Which operators a TorchScript program may use: an allow-list of those that only compute.
+
+PyTorch's operators also write and read any file (``aten::save``, ``aten::from_file``), talk to other processes, or take
+the caller's word for where memory ends. A list of bad names would miss those of the next version.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+
+CLASSES = frozenset(
+    f"__torch__.torch.classes.{name}"
+    for name in (
+        "quantized.LinearPackedParamsBase",
+        "quantized.Conv2dPackedParamsBase",
+        "quantized.Conv3dPackedParamsBase",
+        "quantized.EmbeddingPackedParamsBase",
+        "rnn.CellParamsBase",
+    )
+)
+"""Classes of PyTorch's own that a program may hold: packed weights."""
+
+NATIVE = "__torch__.torch.classes."
+"""What the names of classes written in C++ begin with."""
+
+
+@functools.cache
+def allowed_operators() -> frozenset[str]:
+    """Return the names of all operators that only compute, such as ``aten::add``."""
+    names, namespace = [], ""
+    for line in resources.files(__package__).joinpath("operators.txt").read_text("ascii").splitlines():
+        if line.startswith("["):
+            namespace = line.strip("[]")
+        elif not line.startswith("#"):
+            names += [f"{namespace}::{name}" for name in line.split()]
+    return frozenset(names)

@@ -1,0 +1,89 @@
+"""Changing the sampling rate of a sound: a polyphase filter with a Kaiser-windowed sinc.
+
+Written here because SciPy is not part of the core; a phone has NumPy.
+"""
+
+from __future__ import annotations
+
+import functools
+from fractions import Fraction
+
+import numpy as np
+
+from pocketserve.tasks.checkpoint import check_wanted
+from pocketserve.tensors import Array
+
+ZERO_CROSSINGS = 32
+"""Of the sinc, on each side. More give a steeper filter at proportional cost."""
+
+ROLLOFF = 0.945
+"""Where the filter is half down, as a share of the lower of the two Nyquist frequencies."""
+
+BETA = 9.0
+"""Of the Kaiser window: about 90 dB of attenuation."""
+
+MAX_TERMS = 1000
+"""Odd ratios are approximated by a fraction of such numbers, which shifts the pitch by less than anyone hears."""
+
+
+BLOCK = 1 << 16
+"""Samples that are computed between two looks at whether the answer is still wanted; fewer of a filter over many."""
+
+BLOCK_PRODUCTS = 1 << 23
+
+
+def resample(samples: Array, rate: int, wanted: int) -> Array:
+    """A sound at another rate.
+
+    Args:
+        samples: float32 of shape [frames, channels].
+        rate, wanted: frames per second now and then.
+
+    Returns:
+        float32 of shape [ceil(frames * wanted / rate), channels], in time with the input.
+    """
+    ratio = Fraction(wanted, rate)
+    if ratio == 1:
+        return samples
+    count = -(-len(samples) * ratio.numerator // ratio.denominator)
+    if max(ratio.numerator, ratio.denominator) > MAX_TERMS:
+        small = ratio < 1
+        near = (ratio if small else 1 / ratio).limit_denominator(MAX_TERMS)
+        ratio = near if small else 1 / near
+    up, down = ratio.numerator, ratio.denominator
+    columns = [_resample_channel(np.ascontiguousarray(channel), up, down, count) for channel in samples.T]
+    return np.stack(columns, axis=1)
+
+
+def _resample_channel(signal: Array, up: int, down: int, count: int) -> Array:
+    """Output n lies at the input's time n * down / up: phase r of the filter serves every up-th output."""
+    phases, reach = _filter(up, down)
+    result = np.zeros(count, np.float32)
+    beyond = max(0, (count - 1) * down // up - len(signal) + 1)  # more than 0 only where the ratio is approximated
+    padded = np.concatenate([np.zeros(reach, np.float32), signal, np.zeros(reach + 1 + beyond, np.float32)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, phases.shape[1])
+    step = max(1, min(BLOCK, BLOCK_PRODUCTS // phases.shape[1]))
+    for first in range(min(up, count)):
+        at = first * down
+        outputs, taps = result[first::up], windows[at // up :: down]
+        for begin in range(0, len(outputs), step):
+            check_wanted()
+            part = outputs[begin : begin + step]
+            part[:] = taps[begin : begin + len(part)] @ phases[at % up]
+    return result
+
+
+@functools.lru_cache(maxsize=8)
+def _filter(up: int, down: int) -> tuple[Array, int]:
+    """The filter's phases, float32 [up, taps], and how many input samples it reaches back.
+
+    The weight of the input sample k behind the output's place is h(k - phase / up), each phase scaled to sum 1: so a
+    constant stays exactly constant.
+    """
+    stretch = max(1.0, down / up) / ROLLOFF
+    reach = int(np.ceil(ZERO_CROSSINGS * stretch))
+    offsets = np.arange(-reach, reach + 2)[np.newaxis, :] - (np.arange(up) / up)[:, np.newaxis]
+    inside = np.clip(1.0 - (offsets / (ZERO_CROSSINGS * stretch)) ** 2, 0.0, None)
+    weights = np.sinc(offsets / stretch) * np.i0(BETA * np.sqrt(inside)) * (inside > 0)
+    phases: Array = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+    return phases, reach

@@ -1,0 +1,1 @@
+"""Tasks on rows of named values."""

@@ -1,0 +1,130 @@
+"""BERT's tokenizer in plain Python: clean, split at spaces and punctuation, then cut words into known pieces.
+
+It gives the same pieces and places as the ``tokenizers`` library's BERT pipeline, which a phone cannot install without
+a compiler; the tests hold the two against each other. Special tokens that are written out in a text are text here: what
+a user types cannot end the sentence for the model.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Iterator, Mapping
+
+from pocketserve.tasks.checkpoint import check_wanted, in_blocks
+from pocketserve.tasks.text.tokens import Special, Token
+
+MAX_WORD_CHARS = 100
+MOST_WORD_CHARS = 1000
+"""That a file may ask for: a longer word is unknown. Cutting one up costs its length squared."""
+
+_CJK = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+class WordPiece:
+    """Cuts texts into pieces of a vocabulary.
+
+    Args:
+        vocabulary: number by piece; pieces inside a word start with ``prefix``.
+        special: the numbers of [CLS], [SEP], [PAD] and [UNK].
+        lower_case: also lower-case letters and, unless ``strip_accents`` says otherwise, take accents away.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Mapping[str, int],
+        special: Special,
+        *,
+        lower_case: bool,
+        strip_accents: bool | None = None,
+        clean: bool = True,
+        cjk: bool = True,
+        prefix: str = "##",
+        max_word_chars: int = MAX_WORD_CHARS,
+    ) -> None:
+        self.special = special
+        self._vocabulary = vocabulary
+        self._rules = (lower_case, lower_case if strip_accents is None else strip_accents, clean, cjk)
+        self._prefix = prefix
+        self._longest = max(map(len, vocabulary), default=0)
+        self._max_word_chars = min(max_word_chars, MOST_WORD_CHARS)
+
+    def tokens(self, text: str) -> Iterator[Token]:
+        """The pieces in order, one by one: whoever needs few does not pay for a long text."""
+        for word, places in self._words(text):
+            yield from self._pieces(word, places)
+
+    def _words(self, text: str) -> Iterator[tuple[str, list[int]]]:
+        """Words and single punctuation marks, with the place in the text of each of their characters."""
+        word: list[str] = []
+        places: list[int] = []
+        rules = self._rules
+        for place, char in in_blocks(text):
+            for part in _normalised(char, *rules):
+                if part == " " or _is_punctuation(part):
+                    if word:
+                        yield "".join(word), places
+                        word, places = [], []
+                    if part != " ":
+                        yield part, [place]
+                else:
+                    word.append(part)
+                    places.append(place)
+        if word:
+            yield "".join(word), places
+
+    def _pieces(self, word: str, places: list[int]) -> list[Token]:
+        """The longest known piece first, then on behind it; a word with an unknown rest is unknown as a whole."""
+        found: list[Token] = []
+        unknown = [Token(self.special.unknown, places[0], places[-1] + 1)]
+        if len(word) > self._max_word_chars:
+            return unknown
+        start = 0
+        while start < len(word):
+            if start:
+                check_wanted()
+            prefix = self._prefix if start else ""
+            last = min(len(word), start + self._longest)
+            ends = range(last, start, -1)
+            end = next((end for end in ends if prefix + word[start:end] in self._vocabulary), None)
+            if end is None:
+                return unknown
+            number = self._vocabulary[prefix + word[start:end]]
+            found.append(Token(number, places[start], places[end - 1] + 1))
+            start = end
+        return found
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _normalised(char: str, lower_case: bool, strip_accents: bool, clean: bool, cjk: bool) -> str:
+    """What a character becomes: nothing, a space, itself, or several characters."""
+    kind = unicodedata.category(char)
+    if char in "\t\n\r":
+        return " "
+    # Characters that this Python's Unicode does not know yet (Cn) are words to a tokenizer of any age.
+    if clean and (char in "\0\ufffd" or kind in ("Cc", "Cf", "Co", "Cs")):
+        return ""
+    if char.isspace() and char not in "\x1c\x1d\x1e\x1f":  # those are spaces to Python alone
+        return " "  # spaces are spaces to whoever splits words, cleaned or not
+    is_cjk = cjk and any(low <= ord(char) <= high for low, high in _CJK)
+    if strip_accents:
+        char = "".join(part for part in unicodedata.normalize("NFD", char) if unicodedata.category(part) != "Mn")
+    char = "".join(part.lower() for part in char) if lower_case else char
+    return f" {char} " if is_cjk else char
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _is_punctuation(char: str) -> bool:
+    code = ord(char)
+    if code < 128:
+        return 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126
+    return unicodedata.category(char)[0] == "P"

@@ -1,0 +1,347 @@
+"""Pictures: from the bytes of a file to an array of pixels of a given size."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pocketserve.tasks import arrays
+from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
+from pocketserve.tasks.checkpoint import check_wanted, hold
+from pocketserve.tasks.vision import strips
+from pocketserve.tasks.vision.frames import frame_size, is_frame, read_frame
+from pocketserve.tasks.vision.geometry import Area, Placement, place
+from pocketserve.tasks.vision.options import ImageOptions
+from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of, size_to_hold
+from pocketserve.tensors import Array
+from pocketserve_wire import ApiError
+from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+    from PIL.Image import Image
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+LIBHEIF = (1, 23)
+"""The oldest libheif that is used. 1.21 decoded as many pixels as the stream holds, whatever the file announced."""
+
+SCALABLE = ("JPEG", "MPO")
+"""What decodes at a fraction of its size. MPO: several JPEGs in one file, as many phones write them."""
+
+EXACT_PIXELS = 1 << 20
+"""A JPEG of at most this size is decoded whole: scaling in the decoder would save milliseconds, and its answers would
+differ in the second decimal from those of the model's own authors, who do not."""
+
+MAX_SIDE = 32_767
+"""Pixels. Decoders and resizers work by rows and columns: one of 64 million pixels takes them gigabytes."""
+
+FULL_SIZE_SCANS = 16
+"""Scans that a JPEG of the largest size may have, and smaller ones in proportion: encoders make ten."""
+
+WEBP_PIXELS = 1 << 24
+"""Of a WebP picture: nothing can stop its decoder, which takes up to a tenth of a second for a million."""
+
+MAX_READS = 1 << 20
+"""Of a picture's file. Pillow keeps an object of a hundred bytes for each piece of 4 that a file consists of."""
+
+BLOCK_BYTES = 1 << 13
+"""Of a file that a decoder takes between two questions: a PNG's become a thousand times as many."""
+
+BYTES_PER_PIXEL = 8
+"""What a picture takes while it is read: Pillow holds four bytes a pixel, before and after a step."""
+
+_ORIENTATION = 0x0112
+
+
+@dataclass(frozen=True, slots=True)
+class PictureShape:
+    """What the model wants: size in pixels and colour channels (1 or 3)."""
+
+    width: int
+    height: int
+    channels: int
+
+
+def read_picture(
+    body: memoryview, shape: PictureShape, options: ImageOptions, max_pixels: int, hints: Hints = NO_HINTS
+) -> tuple[Array, Placement]:
+    """Decode, turn upright, convert and resize a picture.
+
+    Args:
+        max_pixels: decoded size above which the picture is refused before any pixel is decoded.
+        hints: may say that the body is a raw camera frame, and which region counts.
+
+    Returns:
+        uint8 of shape [height, width, channels], 0 to 255; and where the picture lies in it.
+
+    Raises:
+        ApiError: INVALID_INPUT or INVALID_PARAMETER.
+    """
+    mode = "L" if shape.channels == 1 else "RGB"
+    size = (shape.width, shape.height)
+    how = options.resize or "stretch"
+    with _reported(), _reading(body, hints, max_pixels, size) as image:
+        upright_size = frame_size(hints, max_pixels) if is_frame(hints) else upright_size_of(image)
+        region = _region(hints, upright_size)
+        placement = place(upright_size, size, how, region, options.crop_fraction or 1.0)
+        coloured = _decode(image, mode, placement, max_pixels)
+        sized = _resize(coloured, placement, options, region)
+        pixels = np.asarray(sized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
+    if options.color == "bgr":
+        pixels = pixels[..., ::-1]
+    return _invert(pixels, options.invert), placement
+
+
+def read_whole(
+    body: memoryview, max_pixels: int, longest: int, hints: Hints = NO_HINTS
+) -> tuple[Image, tuple[int, int]]:
+    """The upright picture in RGB to draw on, scaled down where a side is longer than ``longest`` pixels.
+
+    Returns:
+        The picture, and the (width, height) that it has in truth.
+
+    Raises:
+        ApiError: INVALID_INPUT or INVALID_PARAMETER.
+    """
+    with _reported(), _reading(body, hints, max_pixels, (longest, longest)) as image:
+        width, height = frame_size(hints, max_pixels) if is_frame(hints) else upright_size_of(image)
+        scale = min(1.0, longest / max(width, height))
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        picture = _decode(image, "RGB", place((width, height), size, "stretch"), max_pixels)
+        whole = (0, 0, *picture.size)
+        picture = strips.resize(picture, size, "bicubic", whole) if picture.size != size else picture.copy()
+    return picture, (width, height)
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Whatever Pillow raises on a broken file becomes one sentence for the caller."""
+    try:
+        yield
+    except ApiError:
+        raise
+    except Exception as error:  # decoders raise OSError, ValueError, SyntaxError, struct.error, ...
+        raise invalid_input(f"the picture cannot be decoded: {str(error)[:200] or type(error).__name__}") from None
+
+
+@contextmanager
+def _reading(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]) -> Iterator[Image]:
+    """Open the picture, with room for what is decoded before it is known how much of it is needed."""
+    if is_frame(hints):
+        at_once: tuple[int, int] | None = frame_size(hints, max_pixels)
+    else:
+        file = bytes(body)  # Pillow wants bytes, and shares them
+        body, at_once = memoryview(file), size_to_hold(file)  # opening a GIF or WebP already allocates
+    if at_once is not None:
+        _make_room(at_once, max_pixels)
+        if bytes(body[:4]) == b"RIFF" and at_once[0] * at_once[1] > WEBP_PIXELS:
+            width, height = at_once
+            raise invalid_input(f"the WebP has {width}x{height} pixels; the limit is {WEBP_PIXELS}: send a JPEG")
+    with _open(body, hints, max_pixels, size) as image:
+        if at_once is None and image.format not in SCALABLE:  # already asking a PNG for its EXIF data decodes it
+            _make_room(image.size, max_pixels)
+        yield image
+
+
+def _decode(image: Image, mode: str, placement: Placement, max_pixels: int) -> Image:
+    """Decode the picture, with room for its pixels, and turn it upright."""
+    _scale_while_decoding(image, mode, placement, max_pixels)
+    _make_room(image.size, max_pixels)
+    image.load()
+    return strips.upright(image, mode, _orientation(image))
+
+
+def _make_room(size: tuple[int, int], max_pixels: int) -> None:
+    """Hold so many pixels of the memory that all requests share.
+
+    Raises:
+        ApiError: INVALID_INPUT, there are too many.
+    """
+    _check_size(size, max_pixels)
+    hold(size[0] * size[1] * BYTES_PER_PIXEL)
+
+
+class CheckedFile(io.BytesIO):
+    """A file that asks whether the answer is still wanted, each time a decoder or an encoder works on with it."""
+
+    def __init__(self, file: bytes = b"") -> None:
+        super().__init__(file)
+        self._left = len(file) + 2 if file.startswith(b"BM") else MAX_READS  # a BMP's runs are read byte by byte
+
+    def read(self, size: int | None = -1) -> bytes:
+        check_wanted()
+        self._left -= 1
+        if self._left < 0:
+            raise invalid_input(f"the picture file consists of more than {MAX_READS} pieces; save it anew")
+        return super().read(size)
+
+    def write(self, data: Buffer, /) -> int:
+        check_wanted()
+        return super().write(data)
+
+
+def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]) -> Image:
+    """The picture, not decoded yet; a camera frame of far more pixels than the wanted size at half its own."""
+    try:
+        import PIL.Image
+    except ImportError:
+        raise invalid_input(
+            "pictures need Pillow: pip install 'pocketserve[image]', on Termux pkg install python-pillow"
+        ) from None
+    if not len(body):
+        raise invalid_input("the body is empty; send a picture")
+    if is_frame(hints):
+        width, height = frame_size(hints, max_pixels)
+        halved = min(width / size[0], height / size[1]) >= 2 and "region" not in hints.values
+        return PIL.Image.fromarray(read_frame(body, hints, max_pixels, halved=halved))
+    if arrays.is_npy(body) and (pixels := arrays.picture_in(arrays.read_npy(body))) is not None:
+        _check_size((pixels.shape[1], pixels.shape[0]), max_pixels)
+        return PIL.Image.fromarray(pixels)
+    file = body.obj
+    assert isinstance(file, bytes)
+    PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
+    formats: tuple[str, ...] = FORMATS
+    if _is_heif(body):
+        _need_heif()
+        formats = ("HEIF",)
+    try:
+        image = PIL.Image.open(CheckedFile(file), formats=formats)  # which shares the bytes
+        image.decodermaxblock = BLOCK_BYTES
+        if image.format in SCALABLE:
+            _check_scans(file, image.size, max_pixels)
+        return image
+    except PIL.UnidentifiedImageError:
+        raise invalid_input(_unreadable(body)) from None
+
+
+def _unreadable(body: memoryview) -> str:
+    if _is_heif(body):
+        return "the HEIC picture is damaged or of a kind that pillow-heif cannot read"
+    return f"the body is not a picture this server can read ({', '.join(FORMATS)})"
+
+
+def _is_heif(body: memoryview) -> bool:
+    return bytes(body[4:8]) == b"ftyp" and bytes(body[8:12]) in HEIF_BRANDS
+
+
+def _need_heif() -> None:
+    """Let Pillow open HEIC.
+
+    Raises:
+        ApiError: INVALID_INPUT, pillow-heif is missing, or its libheif is too old.
+    """
+    try:
+        import pillow_heif
+    except ImportError:
+        raise invalid_input("HEIC pictures need pillow-heif: pip install 'pocketserve[heic]'; or send a JPEG") from None
+    version: str = pillow_heif.libheif_version()
+    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < LIBHEIF:
+        needed = ".".join(map(str, LIBHEIF))
+        raise invalid_input(
+            f"HEIC pictures need libheif {needed} or newer, and this is {version:.20}: "
+            "pip install --upgrade pillow-heif; or send a JPEG"
+        )
+    pillow_heif.register_heif_opener()  # adds one entry to a table of Pillow's; again does no harm
+
+
+def upright_size_of(image: Image) -> tuple[int, int]:
+    """Width and height once the picture is turned upright."""
+    return (image.height, image.width) if _orientation(image) in strips.SIDEWAYS else image.size
+
+
+def _orientation(image: Image) -> int:
+    value: Any = image.getexif().get(_ORIENTATION, 1)
+    return value if isinstance(value, int) else 1
+
+
+def _scale_while_decoding(image: Image, mode: str, placement: Placement, max_pixels: int) -> None:
+    """Let the JPEG decoder scale down by itself, at a fraction of the cost; never below what is needed."""
+    pixels = image.width * image.height
+    if image.format not in SCALABLE or pixels <= min(EXACT_PIXELS, max_pixels):
+        return
+    source, target = placement.source, placement.target
+    width = placement.picture[0] * target.width / source.width
+    height = placement.picture[1] * target.height / source.height
+    if _orientation(image) in strips.SIDEWAYS:
+        width, height = height, width
+    image.draft(mode, (max(1, int(width)), max(1, int(height))))
+
+
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if width * height > max_pixels:
+        raise invalid_input(f"the picture has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)")
+    if max(size) > MAX_SIDE:
+        raise invalid_input(f"the picture has {width}x{height} pixels; a side may have {MAX_SIDE}")
+
+
+def _check_scans(file: bytes, size: tuple[int, int], max_pixels: int) -> None:
+    """Refuse a JPEG that walks over its pixels again and again: a scan takes 14 bytes of a file."""
+    most = min(MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // max(1, size[0] * size[1]))
+    if scans_of(file) > most:
+        raise invalid_input(f"the JPEG file has more scans than the {most} that its size allows; save it anew")
+
+
+def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
+    """The parameter ``region``, cut at the picture's edges."""
+    text = hints.values.get("region")
+    if text is None:
+        return None
+    try:
+        left, top, width, height = (float(part) for part in text.split(","))
+        right, bottom = min(left + width, picture[0]), min(top + height, picture[1])
+    except ValueError:
+        raise invalid_parameter("parameter region must be x,y,width,height in pixels, such as 10,20,100,80") from None
+    left, top = max(left, 0.0), max(top, 0.0)
+    if not (right - left >= 1 and bottom - top >= 1):  # also where one of them is NaN
+        raise invalid_parameter(f"region lies outside of the picture of {picture[0]}x{picture[1]} pixels")
+    return Area(left, top, right - left, bottom - top)
+
+
+def _resize(image: Image, placement: Placement, options: ImageOptions, region: Area | None) -> Image:
+    import PIL.Image
+
+    source, target = placement.source, placement.target
+    # A decoder that scaled down leaves fewer pixels than the picture has.
+    x, y = image.width / placement.picture[0], image.height / placement.picture[1]
+    left, top = source.x * x, source.y * y
+    right, bottom = left + source.width * x, top + source.height * y
+    if region is not None:  # what lies around a region must not shine in at its edges
+        start = (math.floor(region.x * x), math.floor(region.y * y))
+        end = (math.ceil((region.x + region.width) * x), math.ceil((region.y + region.height) * y))
+        image = strips.crop(image, (*start, min(end[0], image.width), min(end[1], image.height)))
+        left, top, right, bottom = left - start[0], top - start[1], right - start[0], bottom - start[1]
+    box = (max(left, 0.0), max(top, 0.0), min(right, image.width), min(bottom, image.height))
+    size = (int(target.width), int(target.height))
+    if image.size != size or box != (0, 0, *image.size):
+        image = strips.resize(image, size, options.resample or "bilinear", box)
+    if size == placement.input:
+        return image
+    boxed = PIL.Image.new(image.mode, placement.input, _fill(image.mode, options.fill))
+    boxed.paste(image, (int(target.x), int(target.y)))
+    return boxed
+
+
+def _fill(mode: str, fill: tuple[float, ...] | None) -> Any:
+    values = tuple(round(value) for value in fill or (0.0,))
+    if mode == "L":
+        return values[0]
+    return values if len(values) == 3 else values[:1] * 3
+
+
+def _invert(pixels: Array, when: str) -> Array:
+    """Dark ink on a light ground to light on dark; "auto" looks at the border, which is ground."""
+    if when == "never":
+        return pixels
+    if when == "auto":
+        border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+        if float(border.mean()) < 128:
+            return pixels
+    return 255 - pixels

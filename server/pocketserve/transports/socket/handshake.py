@@ -1,0 +1,146 @@
+"""A connection before READY: the handshake, on the watcher's thread. A stranger holds no thread and little memory."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+from pocketserve.transports.socket.connection import Connection
+from pocketserve.transports.socket.lingering_close import Lingering
+from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, HttpPeerError
+from pocketserve_wire.frame_decoder import AWAITS_AUTH, AWAITS_HELLO, FROM_CLIENT, FrameDecoder
+from pocketserve_wire.frames import Frame, FrameType, json_frame
+from pocketserve_wire.handshake import NONCE_BYTES, ServerHandshake
+
+if TYPE_CHECKING:
+    from pocketserve.transports.socket.server import SocketServer
+
+log = logging.getLogger(__name__)
+
+MOST_OVER: Final = 1024 * 1024
+"""Bytes by which a body may exceed the limit and still be read, thrown away and answered 413."""
+
+_HTTP_TEXT = b"this is the socket port; HTTP has a port of its own\n"
+_HTTP_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_HTTP_TEXT), _HTTP_TEXT)
+)
+
+
+class Stranger:
+    """One connection whose peer has proven nothing yet.
+
+    Args:
+        server: takes over the connection once the proof is right.
+    """
+
+    def __init__(self, server: SocketServer, connection: socket.socket) -> None:
+        self._server = server
+        self._socket = connection
+        self._descriptor = connection.fileno()
+        self._decoder = FrameDecoder(AWAITS_HELLO, server.limits.max_frame + MOST_OVER, listens=True)
+        further = server.apps.keys if server.apps is not None else dict
+        self._handshake = ServerHandshake(server.key, secrets.token_bytes(NONCE_BYTES), server.limits, further)
+        self._refusal: bytes | None = None
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        server.watcher.add(self._descriptor, self)
+        server.watcher.set_time(self, time.monotonic() + server.patience.handshake)
+        server.watcher.arm(self._descriptor)
+
+    def on_ready(self, events: int) -> None:
+        """Bytes came, or the connection broke."""
+        if self._refusal is not None:  # nothing that comes now can help
+            return self.close()
+        try:
+            count = self._socket.recv_into(self._decoder.buffer())
+            if not count:
+                return self.close()
+            self._decoder.received(count)
+            if self._go_on():
+                self._server.watcher.arm(self._descriptor)
+        except HttpPeerError:
+            self.leave(_HTTP_ANSWER)
+        except ConnectionFaultError as fault:
+            self._refuse(fault)
+        except BlockingIOError:
+            self._server.watcher.arm(self._descriptor)
+        except OSError:
+            self.close()
+        return None
+
+    def _go_on(self) -> bool:
+        """Take the frames that are whole; whether the handshake is still under way."""
+        while (frame := self._decoder.next()) is not None:
+            if frame.type == FrameType.HELLO:
+                self._socket.sendall(self._handshake.answer_hello(frame))
+                self._decoder.allowed = AWAITS_AUTH
+            elif frame.type == FrameType.AUTH:
+                self._become_known(frame)
+                return False
+            else:
+                self.close()
+                return False
+        return True
+
+    def _become_known(self, frame: Frame) -> None:
+        ready = self._handshake.answer_auth(frame)
+        if self._server.full:
+            raise ConnectionFaultError(
+                ConnectionFault.TOO_MANY_CONNECTIONS, "the server has as many connections as it takes"
+            )
+        self._socket.sendall(ready)
+        self._decoder.allowed = FROM_CLIENT
+        self._forget()
+        shake = self._handshake
+        if shake.owner is not None:
+            log.debug("the app %s has opened a connection", shake.owner.name)
+        connection = Connection(self._server, self._socket, self._decoder, shake.client_max_frame, shake.owner)
+        self._server.welcome(connection)
+
+    def _refuse(self, fault: ConnectionFaultError) -> None:
+        log.debug("refusing a connection: %s", fault.fault.name)
+        self._refusal = json_frame(FrameType.ERROR, fault.body(), arg=fault.fault)
+        if fault.fault is ConnectionFault.UNAUTHORIZED:
+            self._server.watcher.set_time(self, time.monotonic() + self._server.patience.wrong_proof)
+        else:
+            self.leave(self._refusal)
+
+    def on_time(self) -> None:
+        """The handshake took too long, or it is time to say that the proof was wrong."""
+        if self._refusal is not None:
+            self.leave(self._refusal)
+        else:
+            text = f"the handshake took over {self._server.patience.handshake:g} s"
+            self._refuse(ConnectionFaultError(ConnectionFault.TIMEOUT, text))
+
+    def give_way(self) -> None:
+        """Leave the place to a newer stranger: whoever is honest has long been through."""
+        fault = ConnectionFaultError(ConnectionFault.TOO_MANY_CONNECTIONS, "too many connections are in the handshake")
+        self.leave(json_frame(FrameType.ERROR, fault.body(), arg=fault.fault))
+
+    def on_fault(self) -> None:
+        """The loop failed on this connection."""
+        self.close()
+
+    def leave(self, last: bytes) -> None:
+        """Send something last and close."""
+        self._forget()
+        try:
+            self._socket.sendall(last)
+        except OSError:
+            self._socket.close()
+            return
+        Lingering.begin(self._server, self._socket)
+
+    def close(self) -> None:
+        """Close without a word."""
+        self._forget()
+        self._socket.close()
+
+    def _forget(self) -> None:
+        self._server.strangers.pop(self, None)
+        self._server.watcher.remove(self._descriptor, self)

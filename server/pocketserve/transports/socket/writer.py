@@ -1,0 +1,210 @@
+"""The writing half of one connection: whole frames, one after the other, from whichever thread has one."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pocketserve.transports.socket.timeouts import Patience
+
+MAX_WAITING: Final = 1024
+"""Frames that may wait behind the one being written: a peer that only asks and never reads."""
+
+MAX_CHUNKS: Final = 512
+"""Pieces handed to the system in one call; it takes 1,024 at most."""
+
+Chunk = bytes | memoryview
+Waiting = tuple[list[Chunk], int]
+
+_NOTHING: Final[Waiting] = ([], 0)
+_DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
+
+
+class Outbox:
+    """Sends frames in order. The thread that finds nobody writing writes; others leave theirs to it.
+
+    No method but :meth:`flush` waits for the peer.
+
+    Args:
+        most_bytes: bytes that may wait behind the frame being written.
+        too_slow: called once when the peer does not take what is sent to it.
+        finished: called once when the last frame, see :meth:`finish`, has been handed to the system.
+        broken: called once when the connection cannot be written to.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        most_bytes: int,
+        patience: Patience,
+        too_slow: Callable[[], None],
+        finished: Callable[[], None],
+        broken: Callable[[], None],
+    ) -> None:
+        self._socket = connection
+        self._most_bytes = most_bytes
+        self._patience = patience
+        self._too_slow = too_slow
+        self._finished = finished
+        self._broken = broken
+        self._lock = threading.Lock()
+        self._busy = self._ending = self._ended = False
+        self._urgent: deque[Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
+        self._waiting_bytes = 0
+        self._rest = _NOTHING
+        self._frames = 0  # begun so far
+
+    def post(self, chunks: list[Chunk], size: int, *, urgent: bool = False) -> bool:
+        """Send one frame, or leave it to the thread that is writing.
+
+        Args:
+            size: bytes in all chunks together.
+            urgent: goes before what waits.
+
+        Returns:
+            Whether the caller is done. Otherwise the peer's buffer is full, and the caller must see to it that some
+            thread calls :meth:`flush`.
+        """
+        with self._lock:
+            if self._ending:
+                return True
+            if not self._busy:
+                # Under the lock, which it does not hold for long: to give it back first would take it once more to
+                # say that all was sent. Whoever has a frame now would wait for the end of this one in any case.
+                rest = self._send(chunks, size)
+                if rest is _NOTHING:
+                    return True
+                if rest is not None:
+                    self._busy, self._rest = True, rest
+                    return False
+                tell = self._broken
+            elif self._keep(chunks, size, urgent):
+                tell = self._too_slow
+            else:
+                return True
+        self._end(tell)
+        return True
+
+    def finish(self, frame: bytes = b"") -> bool:
+        """Send a last frame after the one being written; what waits is dropped when there is one.
+
+        Returns:
+            As :meth:`post`.
+        """
+        with self._lock:
+            if self._ending:
+                return True
+            self._ending = True
+            if frame:
+                self._waiting.clear()
+                self._urgent.clear()
+                self._waiting.append(([frame], len(frame)))
+            if self._busy:
+                return True
+            self._busy = True
+        return self._advance()
+
+    def flush(self) -> None:
+        """Write everything, waiting for the peer within the limits; for the thread that got False."""
+        poller = select.poll()
+        try:
+            poller.register(self._socket, select.POLLOUT)
+        except (OSError, ValueError):
+            return self._end(self._broken)
+        frame, ends = self._frames, time.monotonic() + self._patience.frame
+        while True:
+            patience = min(self._patience.stall, ends - time.monotonic())
+            if patience <= 0 or not poller.poll(1000 * patience):
+                return self._end(self._too_slow)
+            if self._advance():
+                return None
+            if self._frames != frame:
+                frame, ends = self._frames, time.monotonic() + self._patience.frame
+
+    def drop(self) -> None:
+        """The connection is gone: send nothing more, and know nobody. Calls nothing."""
+        self._end(_nothing)
+
+    def _keep(self, chunks: list[Chunk], size: int, urgent: bool) -> bool:
+        """Queue a frame; whether that is too much."""
+        self._waiting_bytes += size
+        (self._urgent if urgent else self._waiting).append((chunks, size))
+        frames = len(self._waiting) + len(self._urgent)
+        return self._waiting_bytes > self._most_bytes or frames > MAX_WAITING
+
+    def _advance(self) -> bool:
+        """Write without waiting, frame after frame; whether everything was written."""
+        while True:
+            if self._rest[1]:
+                rest = self._send(*self._rest)
+                if rest is None:
+                    self._end(self._broken)
+                    return True
+                self._rest = rest
+                if rest[1]:
+                    return False
+            if not self._take_next():
+                return True
+
+    def _send(self, chunks: list[Chunk], size: int) -> Waiting | None:
+        """Hand to the system what it takes now; returns what is left, or None when the connection is broken."""
+        try:
+            sent = self._socket.sendmsg(chunks if len(chunks) <= MAX_CHUNKS else chunks[:MAX_CHUNKS], (), _DONT_WAIT)
+        except BlockingIOError:
+            return chunks, size
+        except (OSError, ValueError):
+            return None
+        return _NOTHING if sent == size else (rest_of(chunks, sent), size - sent)
+
+    def _take_next(self) -> bool:
+        with self._lock:
+            self._rest = _NOTHING
+            queue = self._urgent or self._waiting
+            if queue and not self._ended:
+                self._rest = queue.popleft()
+                self._waiting_bytes -= self._rest[1]
+                self._frames += 1
+                return True
+            self._busy = False
+            if not self._ending or self._ended:
+                return False
+            self._ended = True
+            tell = self._finished
+            self._forget()
+        tell()
+        return False
+
+    def _end(self, tell: Callable[[], None]) -> None:
+        with self._lock:
+            self._ending = True
+            self._waiting.clear()
+            self._urgent.clear()
+            self._rest = _NOTHING
+            if self._ended:
+                return
+            self._ended = True
+            self._forget()
+        tell()
+
+    def _forget(self) -> None:
+        """Whom we tell knows us: without this the two would keep each other."""
+        self._too_slow = self._finished = self._broken = _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
+def rest_of(chunks: Sequence[Chunk], sent: int) -> list[Chunk]:
+    """What is left of chunks after their first ``sent`` bytes, in the same list; nothing is copied."""
+    for index, chunk in enumerate(chunks):
+        if sent < len(chunk):
+            return [memoryview(chunk)[sent:], *chunks[index + 1 :]]
+        sent -= len(chunk)
+    return []

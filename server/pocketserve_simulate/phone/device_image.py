@@ -1,0 +1,216 @@
+"""The Android look of a phone: environment, programs of Termux, and the files in which a system tells of itself."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import site
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pocketserve.config import PREFIX
+from pocketserve.system import VARIABLE
+from pocketserve_simulate.phone.device import CoreMap, PhoneModel
+
+APP = "data/data/com.termux/files"
+TERMUX_VERSION = "0.118.3"
+DESKTOP_ONLY = ("TMP", "TEMP", "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
+PACKAGES = ("POCKETSERVE_TFJS_MODULES",)
+"""Variables of ours that say where packages are, which are the desktop's; all others are about its own server."""
+
+COOL_C = 31.0
+BATTERY = {
+    "present": True,
+    "technology": "Li-ion",
+    "health": "GOOD",
+    "plugged": "UNPLUGGED",
+    "status": "DISCHARGING",
+    "temperature": COOL_C,
+    "voltage": 3850,
+    "current": -310_000,
+    "percentage": 76,
+    "level": 76,
+    "scale": 100,
+}
+"""What ``termux-battery-status`` prints; the fields of Termux:API's BatteryStatusAPI."""
+
+SITE = """\
+import os, sys
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+own = sys.modules.pop("sitecustomize")
+try:
+    import sitecustomize  # the one that this shadows
+except ImportError:
+    sys.modules["sitecustomize"] = own
+from pocketserve_simulate.phone.clock import install
+install()
+"""
+
+
+class Look:
+    """The files of one phone.
+
+    Args:
+        folder: where they are made; it may be there already, from an earlier run of the same phone.
+
+    Attributes:
+        is_guest: whether another run has the phone; then nothing here changes its files.
+    """
+
+    def __init__(self, folder: Path, model: PhoneModel, cores: CoreMap) -> None:
+        self.folder = folder.absolute()
+        self.prefix = self.folder / APP / "usr"
+        self.home = self.folder / APP / "home"
+        self.root = self.folder / "root"
+        self._model = model
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.folder / "lock")
+        self.is_guest = self._lock is None
+        if self.is_guest:
+            return
+        for path in (self.prefix / "bin", self.prefix / "tmp", self.prefix / "etc", self.home, self._site):
+            path.mkdir(parents=True, exist_ok=True)
+        self._make_system_files(cores)
+        self._make_programs()
+        (self._site / "sitecustomize.py").write_text(SITE)
+        self.set_clock(0.0)
+        self.set_battery({})
+        self.set_heat(COOL_C)
+        self.set_memory(model.memory_mb * 10**6)
+
+    def close(self) -> None:
+        """Leave the phone to the next run."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def _site(self) -> Path:
+        return self.folder / "site"
+
+    def environment(self, desktop: Mapping[str, str]) -> dict[str, str]:
+        """The variables of a process on the phone.
+
+        Args:
+            desktop: the desktop's own. Those that say where Python and its packages are stay in force, settings of ours
+                do not: a phone has its own state, token and ports.
+        """
+        left = {*DESKTOP_ONLY, *desktop_settings(desktop)}
+        kept = {name: value for name, value in desktop.items() if name not in left and name[:4] != "XDG_"}
+        path = [str(self._site), *filter(None, [desktop.get("PYTHONPATH")])]
+        return {
+            **kept,
+            VARIABLE: str(self.folder),
+            "ANDROID_DATA": "/data",
+            "ANDROID_ROOT": "/system",
+            "HOME": str(self.home),
+            "PATH": os.pathsep.join([str(self.prefix / "bin"), desktop.get("PATH", os.defpath)]),
+            "PREFIX": str(self.prefix),
+            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONUSERBASE": site.getuserbase(),  # HOME would lead elsewhere
+            "TERMUX_VERSION": TERMUX_VERSION,
+            "TMPDIR": str(self.prefix / "tmp"),
+        }
+
+    def set_memory(self, available: int) -> None:
+        """What ``/proc/meminfo`` tells, in bytes."""
+        total = max(self._model.total_mb * 10**6, available)
+        lines = f"MemTotal: {total // 1024} kB\nMemFree: {available // 2048} kB\nMemAvailable: {available // 1024} kB\n"
+        self._replace(self.root / "proc/meminfo", lines)
+
+    def set_battery(self, changed: Mapping[str, object], answers: bool = True) -> None:
+        """What ``termux-battery-status`` prints.
+
+        Args:
+            answers: False lets it hang, as it does where the Termux:API app is missing.
+        """
+        if self.is_guest:
+            return
+        path = self.folder / "battery.json"
+        self._replace(path, json.dumps({**BATTERY, **changed}, indent=2) + "\n")
+        hangs = self.folder / "battery-hangs"
+        hangs.unlink(missing_ok=True) if answers else hangs.touch()
+
+    def set_heat(self, degrees: float) -> None:
+        """What the thermal zones tell, in degrees Celsius."""
+        self._replace(self.root / "sys/class/thermal/thermal_zone0/temp", f"{round(degrees * 1000)}\n")
+
+    def set_clock(self, offset: float) -> None:
+        """By how many seconds the wall clock is wrong. It is read through a mapping: written in place, in one go."""
+        if self.is_guest:
+            return
+        path = self.folder / "clock"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, struct.pack("d", offset), 0)
+        finally:
+            os.close(descriptor)
+
+    def list_processes(self, pids: Sequence[int]) -> None:
+        """Show these processes in ``/proc``; Android shows an app its own only."""
+        if self.is_guest:
+            return
+        shown = {path.name for path in (self.root / "proc").iterdir() if path.name.isdigit()}
+        for name in shown - {str(pid) for pid in pids}:
+            (self.root / "proc" / name).unlink(missing_ok=True)
+        for pid in pids:
+            if str(pid) not in shown:
+                (self.root / "proc" / str(pid)).symlink_to(f"/proc/{pid}")
+
+    def _make_system_files(self, cores: CoreMap) -> None:
+        """``/proc`` and ``/sys`` as far as Android lets an app read them: no ``/proc/stat``, no ``/proc/net``."""
+        proc = self.root / "proc"
+        proc.mkdir(parents=True, exist_ok=True)
+        for name in ("self", "sys"):
+            if not (proc / name).is_symlink():
+                (proc / name).symlink_to(f"/proc/{name}")
+        for core in cores.all:
+            khz = self._model.fast_khz if core in cores.fast else self._model.slow_khz
+            self._replace(self.root / f"sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq", f"{khz}\n")
+        self._replace(self.root / "sys/class/thermal/thermal_zone0/type", "cpu\n")
+        self.list_processes([])
+
+    def _make_programs(self) -> None:
+        """Stand-ins for the programs of Termux and Android that something here runs."""
+        folder = shlex.quote(str(self.folder))
+        programs = {
+            "termux-battery-status": f"[ -e {folder}/battery-hangs ] && exec sleep 60\ncat {folder}/battery.json",
+            "termux-wake-lock": f": > {folder}/wake-lock",
+            "termux-wake-unlock": f"rm -f {folder}/wake-lock",
+            "getprop": f'case "$1" in ro.build.version.sdk) echo {self._model.api};; '
+            f"ro.product.model) echo {shlex.quote(f'simulated ({self._model.name})')};; *) echo;; esac",
+            "settings": "echo null",
+        }
+        for name, line in programs.items():
+            path = self.prefix / "bin" / name
+            self._replace(path, f"#!/bin/sh\n{line}\n")
+            path.chmod(0o755)
+
+    def _replace(self, path: Path, content: str) -> None:
+        """Write a file that others may be reading: it is the old one or the new one, never a part."""
+        if self.is_guest:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden = path.with_name(f".{path.name}.new")
+        hidden.write_text(content)
+        hidden.replace(path)
+
+
+def desktop_settings(desktop: Mapping[str, str]) -> list[str]:
+    """The variables of ours that stay on the desktop."""
+    return sorted(name for name in desktop if name.startswith(PREFIX) and name not in (*PACKAGES, VARIABLE))
+
+
+def _lock(path: Path) -> int | None:
+    """Take a file for as long as this run lives; None if another run has it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -1,0 +1,292 @@
+"""The processes of a phone: started, ended, and started again as a supervisor such as runit does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pocketserve_simulate.phone.detached_children import Strays
+from pocketserve_simulate.phone.port_hijacker import listening_ports
+
+WATCH_S = 0.2
+RESTART_S = 1.0
+"""The pause of runit's ``runsv`` between two starts of a service that ends."""
+SPAWN_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 8.0
+"""More than the 5 s that a server may take to drain."""
+
+
+class PhoneError(Exception):
+    """What cannot be done to the phone now; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A process that has ended.
+
+    Attributes:
+        at: by the monotonic clock.
+        code: as of :class:`subprocess.Popen`, negative for a signal.
+        cause: ``kill``, ``memory``, ``squatter`` or ``close``; empty when nothing was done to it: it ended by itself.
+            A start that fails because a squatter has the ports counts as the squatter's doing.
+    """
+
+    at: float
+    pid: int
+    code: int
+    cause: str
+
+
+class Processes:
+    """One ``pocketserve`` command at a time, with all that it starts. Threads may share it.
+
+    Args:
+        launcher: given a descriptor, the start of the command line. A byte comes through the descriptor once the
+            process cannot outlive this one.
+        env: the variables of the processes.
+        output: a file to which their output is appended; None lets them use ours.
+        stdin: what they read.
+        watch: called five times a second under the lock.
+        started: called under the lock with the id of each new process, None when one has ended.
+
+    Attributes:
+        changed: the lock of the phone; every change is told through it.
+        exits: every process that has ended.
+        excuse: why a process that is started now may fail.
+    """
+
+    def __init__(
+        self,
+        launcher: Callable[[int], list[str]],
+        env: Mapping[str, str],
+        output: Path | None,
+        stdin: int | IO[bytes],
+        watch: Callable[[], None],
+        started: Callable[[int | None], None],
+    ) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.exits: list[Exit] = []
+        self.excuse = ""
+        self._launcher, self._env, self._output, self._stdin = launcher, env, output, stdin
+        self._watch, self._started = watch, started
+        self._process: subprocess.Popen[bytes] | None = None
+        self._arguments: list[str] | None = None
+        self._ports: list[int] = []
+        self._cause = self._failing_cause = ""
+        self._start_at: float | None = None
+        self._supervised = False
+        self._start_error: Exception | None = None
+        self._closed = self._ended = False
+        self._strays = Strays()
+        self._reaping = threading.Lock()  # the innermost: a process id is valid until the process is reaped
+        # Starts every process, because one dies with the thread that started it.
+        self._keeper = threading.Thread(target=self._keep, name="simulate-phone", daemon=True)
+
+    def open(self) -> None:
+        """Begin to watch."""
+        self._keeper.start()
+
+    def start(self, arguments: Sequence[str]) -> None:
+        """Run a command; returns once its process is there.
+
+        Raises:
+            PhoneError: one runs already, or none can be started.
+        """
+        with self.changed:
+            if self._closed or self.alive:
+                raise PhoneError("the phone is closed" if self._closed else "the phone runs a command already")
+            self._arguments, self._supervised, self._start_error = list(arguments), False, None
+            self._start_at = time.monotonic()
+            self.changed.notify_all()
+            before = len(self.exits)
+
+            def begun() -> bool:
+                return self._process is not None or len(self.exits) > before  # or ended before anybody looked
+
+            self.changed.wait_for(lambda: begun() or self._start_error or self._closed, SPAWN_TIMEOUT_S)
+            if not begun():
+                raise PhoneError(f"the command cannot be started: {self._start_error or 'it takes too long'}")
+
+    def revive(self) -> None:
+        """Start the last command again if it is dead, until it lives; does not wait."""
+        with self.changed:
+            if self._arguments is None or self._closed:
+                return
+            self._supervised = True
+            if not self.alive and self._start_at is None:
+                self._start_at = time.monotonic()
+                self.changed.notify_all()
+
+    def kill(self, cause: str, *, for_good: bool) -> None:
+        """End everything by signal 9.
+
+        Args:
+            for_good: it is not started again before it is revived.
+        """
+        with self.changed:
+            if for_good:
+                self._supervised, self._start_at = False, None
+            if not self.alive or self._process is None:
+                return
+            self._ports = listening_ports(self._process.pid) or self._ports
+            self._cause = cause
+            self.signal(signal.SIGKILL)
+            self._await_end()
+
+    def wait(self, timeout: float) -> int | None:
+        """Wait until nothing runs and nothing is to be started; returns the last exit code, None when time is over."""
+        with self.changed:
+            ended = self.changed.wait_for(lambda: not self.alive and self._start_at is None, timeout)
+            return self.exits[-1].code if ended and self.exits else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs."""
+        return self.pid is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Its id."""
+        with self.changed:
+            self._notice_end()
+            return self._process.pid if self._process is not None else None
+
+    @property
+    def ports(self) -> list[int]:
+        """The TCP ports on which the process listens; when it is dead, those that it had when it was killed."""
+        pid = self.pid
+        return (listening_ports(pid) if pid is not None else []) or self._ports
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to all processes of the command; says whether there is one. Takes no lock of the phone's.
+
+        What it started in sessions of their own is stopped, continued and killed with it; a polite end is its own
+        business.
+        """
+        with self._reaping:
+            process = self._process
+            if process is None or process.returncode is not None:
+                return False
+            if number == signal.SIGKILL:
+                self._strays.look(process.pid, now=True)  # once it is dead, its children are nobody's
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)  # it leads a session of its own
+            if number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL):
+                self._strays.look(process.pid)  # behind: what is stopped starts no more of them
+                self._strays.send(number)
+            return True
+
+    def retire(self) -> bool:
+        """Start nothing any more; returns whether this is new. What runs goes on until :meth:`close`."""
+        with self.changed:
+            before, self._closed = self._closed, True
+            self._supervised, self._start_at = False, None
+            self.changed.notify_all()
+            return not before
+
+    def close(self) -> None:
+        """End what runs: first politely, then by signal 9. Bounded."""
+        with self.changed:
+            if self.alive:
+                self._cause = self._cause or "close"
+                self.signal(signal.SIGTERM)
+                if not self._await_end():
+                    self.kill("close", for_good=True)
+            self._ended = True  # not before: the keeper's end would be the process's
+            self.changed.notify_all()
+        self._keeper.join(SPAWN_TIMEOUT_S)
+
+    # Inside: all of it under the lock
+
+    def _await_end(self) -> bool:
+        """Wait until the process has ended, for the time that a server may take."""
+        if self._process is not None:
+            descriptor = os.pidfd_open(self._process.pid)
+            try:
+                poll = select.poll()
+                poll.register(descriptor, select.POLLIN)
+                poll.poll(STOP_TIMEOUT_S * 1000)
+            finally:
+                os.close(descriptor)
+            self._notice_end()
+        return self._process is None
+
+    def _notice_end(self) -> None:
+        """Take note of a process that has ended, once."""
+        process = self._process
+        if process is None:
+            return
+        with self._reaping:
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it started; before its id may be somebody else's
+            self._strays.send(signal.SIGKILL)
+            self._strays.forget()
+            process.wait()
+        cause = self._cause or (self._failing_cause if process.returncode > 0 else "")
+        self.exits.append(Exit(time.monotonic(), process.pid, process.returncode, cause))
+        self._process, self._cause = None, ""
+        self._started(None)
+        if self._supervised and process.returncode != 0:
+            self._start_at = time.monotonic() + RESTART_S
+        self.changed.notify_all()
+
+    # The keeper's thread
+
+    def _keep(self) -> None:
+        with self.changed:
+            while not self._ended:
+                if self._is_due and not self.alive:
+                    self._start_at = None
+                    self._spawn()
+                self._notice_end()
+                self._follow_strays()
+                self._watch()
+                self.changed.wait_for(lambda: self._ended or self._is_due, WATCH_S)
+
+    def _follow_strays(self) -> None:
+        with self._reaping:
+            if self._process is not None:
+                self._strays.look(self._process.pid, now=True)
+
+    @property
+    def _is_due(self) -> bool:
+        return self._start_at is not None and time.monotonic() >= self._start_at
+
+    def _spawn(self) -> None:
+        assert self._arguments is not None
+        self._failing_cause = self.excuse
+        ready, says_ready = os.pipe()
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, ready)
+            file = stack.enter_context(self._output.open("ab")) if self._output is not None else None
+            try:
+                process = subprocess.Popen(
+                    [*self._launcher(says_ready), sys.executable, "-m", "pocketserve", *self._arguments],
+                    stdin=self._stdin,
+                    stdout=file,
+                    stderr=file,
+                    env=self._env,
+                    pass_fds=[says_ready],
+                    start_new_session=True,  # so that signals reach what it starts, and Ctrl-C does not reach it
+                )
+            except OSError as error:
+                self._start_error = error
+                return
+            finally:
+                os.close(says_ready)
+                self.changed.notify_all()
+            select.select([ready], [], [], SPAWN_TIMEOUT_S)  # stopped before that, it could outlive this process
+            self._process = process
+            self._started(process.pid)

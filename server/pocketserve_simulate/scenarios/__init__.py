@@ -1,0 +1,1 @@
+"""Scenarios: files, the apps in them, and the verdict on what was seen."""

@@ -1,0 +1,259 @@
+"""A scenario: one TOML file that says which phone, which apps ask it for what, and what happens to it when.
+
+The file is read once, before anything is started: a mistake costs one sentence, not half a minute.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pocketserve.messages import did_you_mean
+from pocketserve.repository.toml_table import ManifestError, Table
+from pocketserve_simulate.phone.device import DEVICES
+from pocketserve_simulate.phone.events import KINDS, Event, EventError, open_event
+from pocketserve_wire.errors import code_named
+
+SHIPPED: Final = Path(__file__).parent
+"""The folder of the scenarios that come with the program."""
+
+MAX_FILE_BYTES: Final = 65_536
+MAX_SECONDS: Final = 3_600.0
+MAX_STREAMS: Final = 16
+MAX_EVENTS: Final = 64
+MAX_RATE: Final = 1_000.0
+MAX_ROWS: Final = 256
+MAX_PARALLEL: Final = 32
+
+SQUATTER: Final = "squatter"
+VANISHING, NEVER_READS = "vanishing", "never_reads"
+DISTURBANCES: Final = (VANISHING, NEVER_READS)
+"""What other apps do to the server, as events; all other events happen to the phone."""
+
+CLIENTS: Final = ("socket", "http")
+TENSORS, PICTURES, LOADS = "tensors", "pictures", "loads"
+ASKS: Final = (TENSORS, PICTURES, LOADS)
+
+
+T = TypeVar("T")
+
+
+class ScenarioError(Exception):
+    """A scenario that cannot be run; the text names the file, the key and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What one app asks for, over and over.
+
+    Attributes:
+        name: for people.
+        client: the transport, ``socket`` or ``http``.
+        model, version: what is asked; an empty version is the model's default.
+        ask: ``tensors`` (made-up numbers of the model's shape), ``pictures`` (the model's own samples, whose names are
+            the right answers), or ``loads`` (load it and unload it in turn, asking it in between).
+        rate: requests per second.
+        rows: rows of one request of tensors.
+        parallel: requests that the app has under way at most; what would be one more is not sent.
+        deadline: seconds that a request may wait for its turn.
+        timeout: seconds for which the app waits for an answer.
+        reconnect: seconds for which it looks for a server that was lost.
+        priority: of its requests; 0 is the server's default.
+        fresh: every request replaces the older waiting one of this stream.
+        allow: codes of refusals that are right at any time, such as ``SUPERSEDED`` for a camera.
+    """
+
+    name: str
+    client: str
+    model: str
+    version: str
+    ask: str
+    rate: float
+    rows: int
+    parallel: int
+    deadline: float
+    timeout: float
+    reconnect: float
+    priority: int
+    fresh: bool
+    allow: tuple[str, ...]
+
+    @property
+    def patience(self) -> float:
+        """Seconds within which a call must have ended, one way or another.
+
+        Its connection may break at the very end of one wait, and be found again at the very end of the search.
+        """
+        return 2 * self.timeout + self.reconnect
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scenario that was read and checked.
+
+    Attributes:
+        name: the file's, without its suffix.
+        device: a name in :data:`~pocketserve_simulate.phone.device.DEVICES`.
+        seconds: how long it lasts, from the moment at which the server is ready.
+        recovery: seconds within which every app must have a right answer again once an event is over.
+        options: further arguments of ``pocketserve serve``.
+        load: models that are loaded at start.
+        events: by the time at which they begin.
+    """
+
+    name: str
+    description: str
+    device: str
+    seconds: float
+    recovery: float
+    options: tuple[str, ...]
+    load: tuple[str, ...]
+    streams: tuple[Stream, ...]
+    events: tuple[Event, ...]
+
+
+def shipped() -> list[str]:
+    """Names of the scenarios that come with the program."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def read_scenario(name: str) -> Scenario:
+    """Read a shipped scenario by its name, or any other by its path.
+
+    Raises:
+        ScenarioError: there is none, or it cannot be run.
+    """
+    path = SHIPPED / f"{name}.toml" if name in shipped() else Path(name)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError):
+        names = shipped()
+        known = f"{', '.join(names)}{did_you_mean(name, names)}"
+        raise ScenarioError(f"{name!r} is no scenario file and none of {known}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ScenarioError(f"{path.name}: a scenario has {MAX_FILE_BYTES} bytes at most")
+    return parse_scenario(content, path.name)
+
+
+def parse_scenario(content: bytes, file_name: str) -> Scenario:
+    """Take a scenario's text apart.
+
+    Raises:
+        ScenarioError: it cannot be run; the text names the key and what it must be.
+    """
+    try:
+        values = tomllib.loads(content.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ScenarioError(f"{file_name}: not a TOML file ({error})") from None
+    try:
+        return _scenario(Table(values, file_name, ""), file_name)
+    except ManifestError as error:
+        raise ScenarioError(str(error)) from None
+
+
+def _scenario(table: Table, file_name: str) -> Scenario:
+    description = table.text("description")
+    device = table.choice("device", tuple(DEVICES)) or "mid"
+    seconds = _needed(table, "seconds", table.number("seconds", 1, MAX_SECONDS))
+    recovery = table.number("recovery", 0.1, 60) or 2.0
+    server = table.table("server")
+    options, load = server.texts("options"), server.texts("load")
+    server.refuse_rest()
+    streams = tuple(_stream(entry) for entry in _several(table, "streams", 1, MAX_STREAMS))
+    _refuse_twins(table, [stream.name for stream in streams])
+    events = tuple(_event(entry, seconds - recovery) for entry in _several(table, "events", 0, MAX_EVENTS))
+    _refuse_impossible(table, streams, events)
+    table.refuse_rest()
+    return Scenario(
+        name=Path(file_name).stem,
+        description=description,
+        device=device,
+        seconds=seconds,
+        recovery=recovery,
+        options=options,
+        load=load,
+        streams=streams,
+        events=tuple(sorted(events, key=lambda event: event.at)),
+    )
+
+
+def _stream(table: Table) -> Stream:
+    name = _needed(table, "name", table.text("name") or None)
+    allow = table.texts("allow")
+    for code in allow:
+        if code_named(code) is None:
+            raise table.fault(
+                "allow", f"holds {code!r}, which is no error code of the server (docs/http.md lists them)"
+            )
+    reconnect = table.number("reconnect", 0, 60)
+    stream = Stream(
+        name=name,
+        client=table.choice("client", CLIENTS) or "socket",
+        model=_needed(table, "model", table.text("model") or None),
+        version=table.text("version"),
+        ask=table.choice("ask", ASKS) or TENSORS,
+        rate=_needed(table, "rate", table.number("rate", 0.1, MAX_RATE)),
+        rows=table.integer("rows", 1, MAX_ROWS) or 1,
+        parallel=table.integer("parallel", 1, MAX_PARALLEL) or 4,
+        deadline=table.number("deadline", 0.01, 60) or 2.0,
+        timeout=table.number("timeout", 0.1, 60) or 5.0,
+        reconnect=5.0 if reconnect is None else reconnect,
+        priority=table.integer("priority", 0, 2**31 - 1) or 0,
+        fresh=table.flag("fresh") or False,
+        allow=allow,
+    )
+    table.refuse_rest()
+    return stream
+
+
+def _event(table: Table, latest_end: float) -> Event:
+    kind = _needed(table, "kind", table.choice("kind", (*KINDS, *DISTURBANCES)))
+    at = _needed(table, "at", table.number("at", 0, MAX_SECONDS))
+    seconds = _needed(table, "seconds", table.number("seconds", 0, MAX_SECONDS))
+    if at + seconds > latest_end:
+        raise table.fault("seconds", f"must end it by {latest_end:g} s, so that there is time to see the recovery")
+    if kind in DISTURBANCES:
+        table.refuse_rest()
+    event = Event(kind, at, seconds, table.rest())
+    if kind in DISTURBANCES:
+        return event
+    try:
+        open_event(event)
+    except EventError as error:
+        raise table.fault("kind", f"{kind!r} cannot be: {error}") from None
+    return event
+
+
+def _needed(table: Table, key: str, value: T | None) -> T:
+    if value is None:
+        raise table.fault(key, "is missing")
+    return value
+
+
+def _several(table: Table, key: str, fewest: int, most: int) -> list[Table]:
+    found = table.tables(key)
+    if not fewest <= len(found) <= most:
+        raise table.fault(key, f"must be {fewest} to {most} tables ([[{key}]]), not {len(found)}")
+    return found
+
+
+def _refuse_impossible(table: Table, streams: Collection[Stream], events: Collection[Event]) -> None:
+    """What no single event or stream shows to be wrong."""
+    strange = next((event.kind for event in events if event.kind in DISTURBANCES), None)
+    if strange is not None and not any(stream.ask == TENSORS for stream in streams):
+        raise table.fault("events", f"holds {strange!r}, which asks what a stream of tensors asks, and there is none")
+    free_at = 0.0
+    for event in sorted((event for event in events if event.kind == SQUATTER), key=lambda event: event.at):
+        if event.at < free_at:
+            raise table.fault("events", f"holds two of kind {SQUATTER!r} at once, and a port goes to one only")
+        free_at = event.at + event.seconds
+
+
+def _refuse_twins(table: Table, names: Collection[str]) -> None:
+    twin = next((name for name in names if list(names).count(name) > 1), None)
+    if twin is not None:
+        raise table.fault("streams", f"holds two called {twin!r}")

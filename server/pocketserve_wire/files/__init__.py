@@ -1,0 +1,1 @@
+"""Files that a server and its clients on the same device share."""
