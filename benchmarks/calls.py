@@ -19,7 +19,7 @@ from pocketserve_wire.frames import HEADER, HEADER_BYTES, Frame, FrameType, enco
 
 TIMEOUT_S = 60.0
 RESTED_S = 1.0
-MOST = 64 * 1024 * 1024
+MAX = 64 * 1024 * 1024
 _ID = struct.Struct("<I")
 OK = 200
 
@@ -59,7 +59,7 @@ class Call:
         self._number = 0
         self._have = 0
         self._answered = 0.0
-        self._patience = TIMEOUT_S
+        self._timeouts = TIMEOUT_S
 
     def __call__(self) -> None:
         """Send it and receive all of the answer."""
@@ -76,7 +76,7 @@ class Call:
         if self._used and (self.reconnects or (self._port and self._closed_by_server())):
             self.socket.close()
             self.socket = connect(self._port)
-            _set_patience(self.socket, self._patience)
+            _set_timeouts(self.socket, self._timeouts)
         self._used = True
         self.socket.sendall(self.request)
 
@@ -100,8 +100,8 @@ class Call:
 
     def be_patient(self, seconds: float) -> None:
         """Wait no longer than this for the server to send or to take something; then BlockingIOError is raised."""
-        self._patience = seconds
-        _set_patience(self.socket, seconds)
+        self._timeouts = seconds
+        _set_timeouts(self.socket, seconds)
 
     def answer(self) -> bytes:
         """The bytes of the last answer."""
@@ -155,7 +155,7 @@ def framed(port: int, model: str, values: np.ndarray, *, greet: bool, name: str 
 
 def greeted(port: int) -> socket.socket:
     """A connection to our socket, after the handshake."""
-    return _prepared(handshake.connect(("127.0.0.1", port), None, TIMEOUT_S, MOST)[0])
+    return _prepared(handshake.connect(("127.0.0.1", port), None, TIMEOUT_S, MAX)[0])
 
 
 def http(port: int, path: str, body: bytes, *headers: str, keep_alive: bool = True) -> Call:
@@ -232,11 +232,11 @@ def connect(port: int) -> socket.socket:
 def _prepared(connected: socket.socket) -> socket.socket:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.settimeout(None)  # a timeout of Python's own would cost a poll() with each read
-    _set_patience(connected, TIMEOUT_S)
+    _set_timeouts(connected, TIMEOUT_S)
     return connected
 
 
-def _set_patience(connected: socket.socket, seconds: float) -> None:
+def _set_timeouts(connected: socket.socket, seconds: float) -> None:
     value = struct.pack("@ll", int(seconds), 0)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         connected.setsockopt(socket.SOL_SOCKET, option, value)

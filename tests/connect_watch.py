@@ -101,8 +101,8 @@ class ConnectWatch:
 def install(path: str) -> None:
     """Have the process at the other end of a socket asked, from now on and in all children."""
     connect, sendto, seccomp = _NUMBERS[platform.machine()]
-    with socket.socket(socket.AF_UNIX) as watcher:
-        watcher.connect(path)
+    with socket.socket(socket.AF_UNIX) as event_loop:
+        event_loop.connect(path)
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(38, 1, 0, 0, 0):  # PR_SET_NO_NEW_PRIVS, without which only root may
             raise OSError(ctypes.get_errno(), "prctl")
@@ -123,7 +123,7 @@ def install(path: str) -> None:
         notifier = libc.syscall(seccomp, 1, 1 << 3, program)  # SECCOMP_SET_MODE_FILTER, FILTER_FLAG_NEW_LISTENER
         if notifier < 0:
             raise OSError(ctypes.get_errno(), "seccomp")
-        socket.send_fds(watcher, [b"."], [notifier])
+        socket.send_fds(event_loop, [b"."], [notifier])
         os.close(notifier)
 
 

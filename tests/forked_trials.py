@@ -23,7 +23,7 @@ from pocketserve.cli import main
 from pocketserve.quarantine import process, sandbox
 from pocketserve.runtimes.privacy import PRIVATE
 
-MOST = 1 << 20
+MAX = 1 << 20
 SANDBOX = "pocketserve.quarantine.sandbox"
 
 
@@ -63,7 +63,7 @@ def fork_trials(control: socket.socket) -> None:
     """Say that all is imported; then fork a trial for each request, one after the other, until the server has gone."""
     control.send(bytes(8))
     while True:
-        request, descriptors, _, _ = socket.recv_fds(control, MOST, 2)
+        request, descriptors, _, _ = socket.recv_fds(control, MAX, 2)
         if not request:
             return
         child = os.fork()

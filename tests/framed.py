@@ -17,7 +17,7 @@ from pocketserve_wire.frames import Frame, FrameType, encode_frame
 from pocketserve_wire.handshake import ClientHandshake, ConnectionLimits
 
 TIMEOUT_S = 30.0
-MOST = 64 * 1024 * 1024
+MAX = 64 * 1024 * 1024
 
 
 @dataclass
@@ -77,11 +77,11 @@ class Framed:
         token: str | None,
         *,
         greet: bool = True,
-        max_frame: int = MOST,
+        max_frame: int = MAX,
         receive_buffer: int = 0,
     ) -> None:
         self.token = token
-        self.decoder = FrameDecoder(AWAITS_CHALLENGE | AWAITS_READY, MOST)
+        self.decoder = FrameDecoder(AWAITS_CHALLENGE | AWAITS_READY, MAX)
         self.waiting: deque[Frame] = deque()
         self.last_id = 0
         self.socket = socket.socket()
@@ -97,7 +97,7 @@ class Framed:
             self.close()
             raise
 
-    def greet(self, max_frame: int = MOST) -> None:
+    def greet(self, max_frame: int = MAX) -> None:
         """The whole handshake."""
         key = self.token.encode() if self.token else None
         handshake = ClientHandshake(key, secrets.token_bytes(16), max_frame, "test")

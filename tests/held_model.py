@@ -9,9 +9,9 @@ from time import monotonic
 from typing import Any
 
 from framed import TIMEOUT_S, Framed
-from pocketserve.engine.lifecycle.handle import Running
-from pocketserve.engine.scheduling.options import Terms
-from pocketserve.engine.scheduling.queue import Lane
+from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.queue import ModelQueue
 
 Until = Callable[[Callable[[], bool]], None]
 
@@ -24,8 +24,8 @@ class HeldModel:
         running, lane: the version whose session is held, and where its requests wait.
     """
 
-    running: Running
-    lane: Lane
+    running: ModelHandle
+    lane: ModelQueue
     _held: Future[Any]
 
     def __init__(self, started: Any, until: Until) -> None:
@@ -35,7 +35,7 @@ class HeldModel:
 
     def hold(self, pool: ThreadPoolExecutor) -> None:
         """Take the session. The model is loaded."""
-        running: Running = self.service.engine.running("petals", "tflite")
+        running: ModelHandle = self.service.engine.running("petals", "tflite")
         self.running, self.lane = running, running.lane
         held = threading.Event()
 
@@ -43,7 +43,7 @@ class HeldModel:
             held.set()
             assert self._go.wait(TIMEOUT_S)
 
-        self._held = pool.submit(self.lane.run, take, Terms(monotonic() + TIMEOUT_S))
+        self._held = pool.submit(self.lane.run, take, RequestOptions(monotonic() + TIMEOUT_S))
         assert held.wait(TIMEOUT_S)
 
     def ended(self, how: str) -> int:

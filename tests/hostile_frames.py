@@ -40,10 +40,10 @@ class Hostile:
         self.random = random.Random(seed)
         self._last_id = 0
 
-    def connection(self, most: int) -> list[bytes]:
+    def connection(self, maximum: int) -> list[bytes]:
         """Frames to be sent one after the other on a connection after READY."""
         self._last_id = 0
-        return [self.frame() for _ in range(self.random.randint(1, most))]
+        return [self.frame() for _ in range(self.random.randint(1, maximum))]
 
     def greeting(self) -> list[bytes]:
         """Frames of a handshake that goes wrong more often than not."""

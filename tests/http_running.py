@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
-from pocketserve.transports.http.connections import Patience
+from pocketserve.transports.http.connections import Timeouts
 from pocketserve.transports.http.server import HttpServer
 
 TOKEN = "t" * 43
@@ -21,7 +21,7 @@ ANSWER = 300_000
 
 
 @dataclass
-class Running:
+class ModelHandle:
     """A server on a thread.
 
     Attributes:
@@ -36,9 +36,9 @@ class Running:
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.server.port), WAIT_S)
 
-    def hurry(self, patience: Patience) -> None:
+    def hurry(self, timeouts: Timeouts) -> None:
         """Have another patience from now on: what must come before it ends is there by then, on a slow machine too."""
-        self.server._server.patience = patience
+        self.server._server.timeouts = timeouts
         self.connect().close()  # it looks through its connections when one comes
 
     @property
@@ -46,15 +46,15 @@ class Running:
         return list(self.server._server.active_channels.values())
 
 
-Start = Callable[..., Running]
+Start = Callable[..., ModelHandle]
 
 
 @contextmanager
 def http_servers() -> Iterator[Start]:
-    """Starts servers with a small application: ``start(patience, most=128)``; they end with the block."""
+    """Starts servers with a small application: ``start(timeouts, maximum=128)``; they end with the block."""
     with ExitStack() as ends:
 
-        def begin(patience: Patience, most: int = 128) -> Running:
+        def begin(timeouts: Timeouts, maximum: int = 128) -> ModelHandle:
             asked: list[str] = []
             release = threading.Event()
 
@@ -66,14 +66,14 @@ def http_servers() -> Iterator[Start]:
                 start_response("200 OK", [("Content-Length", str(len(body)))])
                 return [body]
 
-            config = Config(http_port=0, max_connections=most, http_threads=4)
-            server = HttpServer(app, config, Guard(TOKEN), patience)
+            config = Config(http_port=0, max_connections=maximum, http_threads=4)
+            server = HttpServer(app, config, Guard(TOKEN), timeouts)
             thread = threading.Thread(target=server.run)
             thread.start()
             ends.callback(thread.join, WAIT_S)
             ends.callback(server.stop)
             ends.callback(release.set)
-            return Running(server, asked, release)
+            return ModelHandle(server, asked, release)
 
         yield begin
 

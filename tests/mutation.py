@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 LENGTHS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1)
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 def mutate(content: bytes, source: random.Random, words: Sequence[bytes] = ()) -> bytes:
@@ -22,7 +22,7 @@ def mutate(content: bytes, source: random.Random, words: Sequence[bytes] = ()) -
         if words and source.random() < 0.3:
             at = source.randrange(len(data) + 1)
             data[at:at] = source.choice(words)
-    return bytes(data[:MOST_BYTES])
+    return bytes(data[:MAX_BYTES])
 
 
 def _cut(data: bytearray, source: random.Random) -> None:

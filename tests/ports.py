@@ -17,9 +17,9 @@ _chance = random.SystemRandom()  # processes that share the tests do not draw th
 
 def free_port() -> int:
     """A TCP port that nobody listens on, and that nobody is given by the system."""
-    most = _first_given()
+    maximum = _first_given()
     for _ in range(1000):
-        port = _chance.randrange(_LEAST, most)
+        port = _chance.randrange(_LEAST, maximum)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -27,7 +27,7 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise AssertionError(f"no port from {_LEAST} to {most} is free")
+    raise AssertionError(f"no port from {_LEAST} to {maximum} is free")
 
 
 def _first_given() -> int:

@@ -39,7 +39,7 @@ from pocketserve_wire.frame_decoder import FROM_CLIENT, FROM_SERVER, FrameDecode
 VECTORS = ROOT / "android_bridge" / "vectors"
 DATA = ROOT / "tests" / "runtimes" / "data"
 PIECES = ROOT / "tests" / "tasks" / "data"
-MOST = 1 << 20
+MAX = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _beside(name: str, read: Callable[[Path], Any]) -> Callable[[bytes, Path], A
 
 def _frames(content: bytes, folder: Path) -> None:
     for allowed in (FROM_CLIENT, FROM_SERVER):
-        decoder = FrameDecoder(allowed, MOST)
+        decoder = FrameDecoder(allowed, MAX)
         with suppress(ConnectionFaultError):
             for at in range(0, len(content), 100):
                 decoder.feed(content[at : at + 100])
@@ -142,7 +142,7 @@ def _zip(path: Path) -> None:
     for number, member in enumerate(members(path)):
         if number == 20:
             return
-        read_member(path, member, MOST)
+        read_member(path, member, MAX)
 
 
 def _table_bodies() -> list[bytes]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pocketserve.engine.scheduling.policy import Line, Sharing, Ticket
+from pocketserve.engine.scheduling.policy import Entry, EntryQueue, FairScheduler
 from pocketserve_wire import ErrorCode
 
 FOREVER = 1e9
@@ -19,8 +19,8 @@ FOREVER = 1e9
 class Fate:
     """How one request ended: ``code`` None is an answer."""
 
-    ticket: Ticket
-    line: Line
+    entry: Entry
+    line: EntryQueue
     arrived: float
     ended: float
     started: float | None = None
@@ -40,39 +40,41 @@ class World:
     """
 
     slots: int
-    cost: dict[Line, Callable[[int], float]] = field(default_factory=dict)
+    cost: dict[EntryQueue, Callable[[int], float]] = field(default_factory=dict)
     now: float = 0.0
     fates: list[Fate] = field(default_factory=list)
-    service: dict[Line, float] = field(default_factory=lambda: defaultdict(float))
+    service: dict[EntryQueue, float] = field(default_factory=lambda: defaultdict(float))
     runs: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.sharing = Sharing(self.slots)
+        self.sharing = FairScheduler(self.slots)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._arrivals: dict[Ticket, float] = {}
+        self._arrivals: dict[Entry, float] = {}
         self._running: set[int] = set()
 
-    def lane(self, seconds: float | Callable[[int], float], limit: int = 64, sessions: int = 1, **more: Any) -> Line:
-        line = Line([object() for _ in range(sessions)], limit, **more)
+    def lane(
+        self, seconds: float | Callable[[int], float], limit: int = 64, sessions: int = 1, **more: Any
+    ) -> EntryQueue:
+        line = EntryQueue([object() for _ in range(sessions)], limit, **more)
         self.cost[line] = seconds if callable(seconds) else lambda rows: seconds * rows
         return line
 
     def at(self, time: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), event))
 
-    def send(self, line: Line, time: float, patience: float = FOREVER, **terms: Any) -> Ticket:
+    def send(self, line: EntryQueue, time: float, timeouts: float = FOREVER, **terms: Any) -> Entry:
         """A request that comes at this time and can be started for so long."""
-        ticket = Ticket(time + patience, arrived=time, **terms)
-        self.at(time, lambda: self._arrive(line, ticket))
-        return ticket
+        entry = Entry(time + timeouts, arrived=time, **terms)
+        self.at(time, lambda: self._arrive(line, entry))
+        return entry
 
-    def vanish(self, line: Line, ticket: Ticket, time: float) -> None:
+    def vanish(self, line: EntryQueue, entry: Entry, time: float) -> None:
         """The request's client gives up."""
 
         def leave() -> None:
-            if self.sharing.leave(line, ticket):
-                self._end(ticket, line, ErrorCode.CANCELLED)
+            if self.sharing.leave(line, entry):
+                self._end(entry, line, ErrorCode.CANCELLED)
 
         self.at(time, leave)
 
@@ -86,46 +88,46 @@ class World:
         assert 0 <= self.sharing.busy <= max(self.slots, 1)
         for line in self.cost:
             assert len(line.waiting) <= line.limit
-            assert line.waiting == sorted(line.waiting, key=lambda ticket: (ticket.rank, ticket.place))
+            assert line.waiting == sorted(line.waiting, key=lambda entry: (entry.rank, entry.place))
 
-    def _arrive(self, line: Line, ticket: Ticket) -> None:
-        self._arrivals[ticket] = self.now
+    def _arrive(self, line: EntryQueue, entry: Entry) -> None:
+        self._arrivals[entry] = self.now
         session = self.sharing.start(line)
         if session is not None:
-            self._start(line, session, [ticket])
+            self._start(line, session, [entry])
             return
-        ousted = self.sharing.join(line, ticket, self.now)
-        if ousted is not None:
-            self._end(ousted[0], line, ousted[1])
-        if ticket.deadline < FOREVER:
-            self.at(ticket.deadline, lambda: self._expire(line, ticket))
+        evicted = self.sharing.join(line, entry, self.now)
+        if evicted is not None:
+            self._end(evicted[0], line, evicted[1])
+        if entry.deadline < FOREVER:
+            self.at(entry.deadline, lambda: self._expire(line, entry))
 
-    def _expire(self, line: Line, ticket: Ticket) -> None:
-        if self.sharing.leave(line, ticket):
-            self._end(ticket, line, ErrorCode.DEADLINE_EXCEEDED)
+    def _expire(self, line: EntryQueue, entry: Entry) -> None:
+        if self.sharing.leave(line, entry):
+            self._end(entry, line, ErrorCode.DEADLINE_EXCEEDED)
 
-    def _start(self, line: Line, session: object, tickets: list[Ticket]) -> None:
+    def _start(self, line: EntryQueue, session: object, entries: list[Entry]) -> None:
         assert id(session) not in self._running
-        assert all(ticket.deadline > self.now for ticket in tickets)
+        assert all(entry.deadline > self.now for entry in entries)
         self._running.add(id(session))
-        seconds = self.cost[line](sum(ticket.rows for ticket in tickets))
-        self.runs[len(tickets)] += 1
+        seconds = self.cost[line](sum(entry.rows for entry in entries))
+        self.runs[len(entries)] += 1
         begun = self.now
-        self.at(self.now + seconds, lambda: self._finish(line, session, tickets, begun, seconds))
+        self.at(self.now + seconds, lambda: self._finish(line, session, entries, begun, seconds))
 
-    def _finish(self, line: Line, session: object, tickets: list[Ticket], begun: float, seconds: float) -> None:
+    def _finish(self, line: EntryQueue, session: object, entries: list[Entry], begun: float, seconds: float) -> None:
         self._running.remove(id(session))
         self.service[line] += seconds
-        for ticket in tickets:
-            self._end(ticket, line, None, begun)
-        self.sharing.finish(line, session, seconds, tickets)
+        for entry in entries:
+            self._end(entry, line, None, begun)
+        self.sharing.finish(line, session, seconds, entries)
         while (found := self.sharing.next(self.now)) is not None:
             self._start(*found)
 
-    def _end(self, ticket: Ticket, line: Line, code: ErrorCode | None, started: float | None = None) -> None:
-        self.fates.append(Fate(ticket, line, self._arrivals.pop(ticket), self.now, started, code))
+    def _end(self, entry: Entry, line: EntryQueue, code: ErrorCode | None, started: float | None = None) -> None:
+        self.fates.append(Fate(entry, line, self._arrivals.pop(entry), self.now, started, code))
 
-    def answers(self, line: Line | None = None) -> list[Fate]:
+    def answers(self, line: EntryQueue | None = None) -> list[Fate]:
         return [fate for fate in self.fates if fate.code is None and line in (None, fate.line)]
 
     def codes(self) -> Counter[ErrorCode | None]:

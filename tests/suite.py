@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from places import ROOT, STATE, find_assets
 from selection import BIG, HOW, KINDS, MARKS, Kind
 
-MOST_PROCESSES = 4
+MAX_PROCESSES = 4
 TESTS = Path(__file__).parent
 EVERYTHING = Kind(frozenset())
 
@@ -134,7 +134,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
 def pytest_xdist_auto_num_workers() -> int:
     """``-n auto``: one for each core that this process may use. More than four would want for memory."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, MOST_PROCESSES)
+    return min(usable, MAX_PROCESSES)
 
 
 class Turns:

@@ -38,7 +38,7 @@ pytestmark = [
 REFERENCE = "tflite"
 SOURCE_PATH = re.compile(rb"/(?:site|dist)-packages/|/models/\w+/\w+\.py")
 ROWS = 10
-MOST_EXECUTORCH_ROWS = 512
+MAX_EXECUTORCH_ROWS = 512
 
 # Kinds without a mark run wherever their framework is installed.
 MARKS: dict[str, Any] = {
@@ -159,9 +159,9 @@ def test_the_metadata_has_the_names_and_sizes_of_the_manifest(service: Service, 
 
 @pytest.mark.parametrize(("name", "version"), every_version("executorch"))
 def test_an_executorch_program_tells_how_many_rows_it_takes(service: Service, name: str, version: str) -> None:
-    many = np.repeat(rows_of(name)[:1], MOST_EXECUTORCH_ROWS + 1, axis=0)
-    assert len(ask(service, name, version, many[1:])) == MOST_EXECUTORCH_ROWS
-    with pytest.raises(ApiError, match=f"takes shapes up to \\[{MOST_EXECUTORCH_ROWS}, "):
+    many = np.repeat(rows_of(name)[:1], MAX_EXECUTORCH_ROWS + 1, axis=0)
+    assert len(ask(service, name, version, many[1:])) == MAX_EXECUTORCH_ROWS
+    with pytest.raises(ApiError, match=f"takes shapes up to \\[{MAX_EXECUTORCH_ROWS}, "):
         ask(service, name, version, many)
 
 

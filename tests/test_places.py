@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from pocketserve.engine.scheduling.semaphore import Places
+from pocketserve.engine.scheduling.semaphore import Semaphore
 
 
 def test_no_more_are_taken_than_there_are():
-    places = Places(2)
+    places = Semaphore(2)
     assert places.unused
     assert [places.take() for _ in range(3)] == [True, True, False]
     assert not places.unused
@@ -18,7 +18,7 @@ def test_no_more_are_taken_than_there_are():
 
 
 def test_none_is_lost_between_threads():
-    places = Places(3)
+    places = Semaphore(3)
 
     def work(_: int) -> int:
         taken = 0

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from conftest import MODELS
-from pocketserve.state.run_lock import RunMarker, boot_id, killed, notice_killed, running
+from pocketserve.state.run_lock import RunLock, boot_id, killed, notice_killed, running
 
 ENDLESS = '{"pid": Infinity, "started": 1, "suspended": null, "boot": "", "ports": []}'
 NEVER = '{"pid": 7, "started": 1e300, "suspended": null, "boot": "", "ports": []}'
@@ -29,7 +29,7 @@ def start_and_die(state) -> int:
 
 
 def test_a_clean_end_leaves_nothing(tmp_path):
-    marker = RunMarker(tmp_path, (1, 2))
+    marker = RunLock(tmp_path, (1, 2))
     (run,) = running(tmp_path)
     assert (run.pid, run.ports) == (os.getpid(), (1, 2))
     assert killed(tmp_path) is None and notice_killed(tmp_path) is None
@@ -49,7 +49,7 @@ def test_a_killed_run_is_noticed_once_and_remembered(tmp_path):
 
 
 def test_a_living_server_with_the_same_folder_is_left_alone(tmp_path):
-    marker = RunMarker(tmp_path, ())
+    marker = RunLock(tmp_path, ())
     dead = start_and_die(tmp_path)
     noticed = notice_killed(tmp_path)
     assert noticed is not None and noticed.pid == dead
@@ -88,7 +88,7 @@ def test_damaged_files_are_passed_over(tmp_path, content):
 
 def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path):
     (tmp_path / "file").write_text("")
-    RunMarker(tmp_path / "file", ()).close()
+    RunLock(tmp_path / "file", ()).close()
     assert running(tmp_path / "file") == []
     assert boot_id(tmp_path / "none") == ""
 

@@ -12,32 +12,32 @@ from conftest import MODELS, Server, StartServer
 from pocketserve.config import load_config
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.service import Service
-from pocketserve.state.unloaded import FOLDER, Unloads
+from pocketserve.state.unloaded import FOLDER, UnloadedModels
 from ports import free_port
 
 
 def test_what_was_unloaded_is_on_file_until_a_clean_end(tmp_path: Path) -> None:
-    first = Unloads(tmp_path, MODELS, 8470)
+    first = UnloadedModels(tmp_path, MODELS, 8470)
     first.add("petals")
     first.add("digits")
     first.add("digits")
     first.discard("petals")
     first.discard("petals")
-    after_a_kill = Unloads(tmp_path, MODELS, 8470)
+    after_a_kill = UnloadedModels(tmp_path, MODELS, 8470)
     assert after_a_kill.names == {"digits"}
-    assert Unloads(tmp_path, MODELS, 8480).names == frozenset(), "another server's"
-    assert Unloads(tmp_path, MODELS.parent, 8470).names == frozenset(), "of other models"
+    assert UnloadedModels(tmp_path, MODELS, 8480).names == frozenset(), "another server's"
+    assert UnloadedModels(tmp_path, MODELS.parent, 8470).names == frozenset(), "of other models"
     after_a_kill.close()
     after_a_kill.add("petals")
     after_a_kill.close()
-    assert Unloads(tmp_path, MODELS, 8470).names == frozenset()
+    assert UnloadedModels(tmp_path, MODELS, 8470).names == frozenset()
     assert list((tmp_path / FOLDER).iterdir()) == []
 
 
 def test_a_server_without_a_port_of_its_own_remembers_nothing(tmp_path: Path) -> None:
-    unloads = Unloads(tmp_path, MODELS, 0)
-    unloads.add("digits")
-    unloads.close()
+    unloaded_models = UnloadedModels(tmp_path, MODELS, 0)
+    unloaded_models.add("digits")
+    unloaded_models.close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -47,16 +47,16 @@ def test_a_server_without_a_port_of_its_own_remembers_nothing(tmp_path: Path) ->
 def test_a_damaged_file_is_no_memory(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "8470.json").write_bytes(content)
-    assert Unloads(tmp_path, MODELS, 8470).names == frozenset()
+    assert UnloadedModels(tmp_path, MODELS, 8470).names == frozenset()
 
 
 def test_a_folder_that_cannot_be_written_costs_the_memory_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / FOLDER).write_text("in the way")
-    unloads = Unloads(tmp_path, MODELS, 8470)
-    unloads.add("digits")
-    unloads.close()
+    unloaded_models = UnloadedModels(tmp_path, MODELS, 8470)
+    unloaded_models.add("digits")
+    unloaded_models.close()
     assert "will be forgotten if the server is killed" in caplog.text
 
 
@@ -72,11 +72,11 @@ class UnloadedMeanwhile(Service):
 def test_what_is_on_file_is_what_holds(tmp_path: Path, kind: type[Service], kept: set[str]) -> None:
     service = kind(load_config({"models_dir": MODELS, "state_dir": tmp_path, "quarantine": False}, environ={}))
     try:
-        service.remember(Unloads(tmp_path, MODELS, 8470))
+        service.remember(UnloadedModels(tmp_path, MODELS, 8470))
         service.unload("petals")
-        assert Unloads(tmp_path, MODELS, 8470).names == {"petals"}
+        assert UnloadedModels(tmp_path, MODELS, 8470).names == {"petals"}
         service.load("petals")
-        assert Unloads(tmp_path, MODELS, 8470).names == kept
+        assert UnloadedModels(tmp_path, MODELS, 8470).names == kept
     finally:
         service.close()
 
@@ -84,12 +84,12 @@ def test_what_is_on_file_is_what_holds(tmp_path: Path, kind: type[Service], kept
 def test_a_start_that_fails_does_not_forget(tmp_path: Path) -> None:
     """The supervisor tries again in a second: what was unloaded before the kill must still be."""
     port = free_port()
-    Unloads(tmp_path, MODELS, port).add("petals")
+    UnloadedModels(tmp_path, MODELS, port).add("petals")
     command = [sys.executable, "-m", "pocketserve", "serve", str(MODELS), "--http-port", str(port), "--no-socket"]
     command += ["--state-dir", str(tmp_path), "--token-file", str(tmp_path / "token"), "--load", "no-such-model"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "--load no-such-model" in done.stderr
-    assert Unloads(tmp_path, MODELS, port).names == {"petals"}
+    assert UnloadedModels(tmp_path, MODELS, port).names == {"petals"}
 
 
 def is_served(server: Server, model: str) -> bool:

@@ -31,7 +31,7 @@ Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
 drawn = pytest.importorskip("drawn")
 
 FOLDER = Path(__file__).parent / "models"
-MOST_BYTES = 300_000
+MAX_BYTES = 300_000
 SIZES = ((640, 480), (300, 500), (97, 61), (1200, 720))
 PEOPLE, OBJECTS = (14, 21, 30, 38), (0, 8, 12, 14)
 """Seeds of drawings that are shown as examples; how many of any are right is measured below."""
@@ -91,7 +91,7 @@ def test_as_good_as_their_cards(service: Service, model: str, version: str) -> N
 def test_small() -> None:
     """Each file is small enough for a repository."""
     for model in ("poses", "shapes", "shapes-yolo"):
-        assert all(path.stat().st_size <= MOST_BYTES for path in (FOLDER / model).iterdir())
+        assert all(path.stat().st_size <= MAX_BYTES for path in (FOLDER / model).iterdir())
 
 
 # Over the wire

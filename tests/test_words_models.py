@@ -20,7 +20,7 @@ pytestmark = pytest.mark.live
 
 FOLDER = Path(__file__).parent / "models"
 CONTEXT = "ben likes tea. anna lives in oslo. carla works as a pilot. ben lives in rome."
-MOST_BYTES = 400_000
+MAX_BYTES = 400_000
 
 
 @pytest.fixture(scope="module")
@@ -113,5 +113,5 @@ def test_the_same_by_every_road(server: Server, ask: Any, tmp_path: Path) -> Non
 def test_small_and_described() -> None:
     """Each is small, and its card states a score on data that it has not seen."""
     for folder in FOLDER.iterdir():
-        assert (folder / f"{folder.name}.tflite").stat().st_size < MOST_BYTES
+        assert (folder / f"{folder.name}.tflite").stat().st_size < MAX_BYTES
         assert "held-out" in (folder / "README.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from mlserver.utils import install_uvloop_event_loop
 
 from benchmarks.reference import ramp_times
 
-MOST_BYTES = 100_000_000
+MAX_BYTES = 100_000_000
 
 
 class Echo(MLModel):
@@ -49,7 +49,7 @@ async def main(mode: str) -> None:
         host="127.0.0.1",
         http_port=http,
         grpc_port=grpc,
-        grpc_max_message_length=MOST_BYTES,
+        grpc_max_message_length=MAX_BYTES,
         parallel_workers=0,
         metrics_endpoint=None,
         gzip_enabled=False,

@@ -22,11 +22,11 @@ class AutomaticTransport:
     def __init__(self, socket: SocketTransport, http: HttpTransport) -> None:
         self._socket = socket
         self._http = http
-        self.start_anew()
+        self.reset_after_fork()
         fork_safety.watch(self)
         self._chosen: Transport | None = None
 
-    def start_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Be free of a thread of the process from which this one was forked; the two look after themselves."""
         self._lock = threading.Lock()
 

@@ -66,11 +66,11 @@ class Client:
     ) -> None:
         timeout = _seconds("timeout", timeout, SHORTEST_S)
         reconnect = _seconds("reconnect", reconnect, 0.0)
-        most = _bytes("max_answer_bytes", max_answer_bytes)
+        maximum = _bytes("max_answer_bytes", max_answer_bytes)
         named = url or os.environ.get("POCKETSERVE_URL") or None
         self.url = named or DEFAULT_URL
         credentials = find_credentials(token, token_file)
-        self._transport = _open(named, credentials.token, timeout, most)
+        self._transport = _open(named, credentials.token, timeout, maximum)
         self._sender = Sender(self._transport, reconnect, credentials.advice)
 
     def __enter__(self) -> Client:
@@ -284,12 +284,12 @@ def _bytes(name: str, value: int) -> int:
     return int(value)
 
 
-def _open(url: str | None, token: str | None, timeout: float, most: int) -> Transport:
+def _open(url: str | None, token: str | None, timeout: float, maximum: int) -> Transport:
     if url is None:
-        socket = SocketTransport((DEFAULT_HOST, DEFAULT_SOCKET_PORT), token, timeout, most)
+        socket = SocketTransport((DEFAULT_HOST, DEFAULT_SOCKET_PORT), token, timeout, maximum)
         port = urlsplit(DEFAULT_URL).port
         owner = functools.partial(run_file.http_server, find_state_dir(), port or 0)
-        return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout, most, owner))
+        return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout, maximum, owner))
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -297,13 +297,13 @@ def _open(url: str | None, token: str | None, timeout: float, most: int) -> Tran
         parts, port = urlsplit(""), -1
     whole = bool(parts.hostname) and port != -1
     if whole and parts.scheme in ("http", "https"):
-        return HttpTransport(url, token, timeout, most)
+        return HttpTransport(url, token, timeout, maximum)
     if not whole or port is None or parts.scheme != "socket" or parts.path not in ("", "/"):
         raise AddressError(
             f"a server's address looks like {DEFAULT_URL} or socket://{DEFAULT_HOST}:{DEFAULT_SOCKET_PORT}, not {url!r}"
         )
     assert parts.hostname is not None
-    return SocketTransport((parts.hostname, port), token, timeout, most)
+    return SocketTransport((parts.hostname, port), token, timeout, maximum)
 
 
 def _infer_request(

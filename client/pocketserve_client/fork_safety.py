@@ -10,7 +10,7 @@ from typing import Protocol
 class Forked(Protocol):
     """What holds connections."""
 
-    def start_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """In the new process, where no other thread runs: forget connections and locks; the server hears nothing."""
         ...
 
@@ -19,13 +19,13 @@ _watched: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def watch(holder: Forked) -> None:
-    """Let ``start_anew`` be called in processes that are forked from this one."""
+    """Let ``reset_after_fork`` be called in processes that are forked from this one."""
     _watched.add(holder)
 
 
 def _start_all_anew() -> None:
     for holder in list(_watched):
-        holder.start_anew()
+        holder.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -18,13 +18,13 @@ from pocketserve_wire.version import __version__
 Opened = tuple[socket.socket, FrameDecoder, ConnectionLimits]
 
 
-def connect(address: tuple[str, int], key: bytes | None, timeout: float, most_body: int) -> Opened:
+def connect(address: tuple[str, int], key: bytes | None, timeout: float, max_body: int) -> Opened:
     """Connect and shake hands.
 
     Args:
         key: the token's ASCII bytes; None sends no proof.
         timeout: seconds for all of it.
-        most_body: bytes of the largest answer that is taken.
+        max_body: bytes of the largest answer that is taken.
 
     Returns:
         The socket, its decoder, ready for frames of the server, and what the server allows.
@@ -38,8 +38,8 @@ def connect(address: tuple[str, int], key: bytes | None, timeout: float, most_bo
     ends = time.monotonic() + timeout
     name = f"{address[0]}:{address[1]}"
     connected = _connect(address, timeout)
-    decoder = FrameDecoder(AWAITS_CHALLENGE, most_body)
-    shake = ClientHandshake(key, os.urandom(NONCE_BYTES), most_body, f"python/{__version__}")
+    decoder = FrameDecoder(AWAITS_CHALLENGE, max_body)
+    shake = ClientHandshake(key, os.urandom(NONCE_BYTES), max_body, f"python/{__version__}")
     try:
         limits = _shake_hands(connected, decoder, shake, ends)
     except ConnectionFaultError as fault:

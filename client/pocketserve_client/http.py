@@ -20,7 +20,7 @@ from pocketserve_client.errors import ConnectionLostError, ServerUnreachableErro
 from pocketserve_client.transport import JSON, Answer, Request
 
 DEFAULT_URL = "http://127.0.0.1:8470"
-MOST_AT_ONCE = 8
+MAX_AT_ONCE = 8
 """Requests that are under way together when they are started without waiting; further ones stand in line."""
 
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
@@ -62,10 +62,10 @@ class HttpTransport:
         self._owner = owner
         self.answered = False
         self._closed = False
-        self.start_anew()
+        self.reset_after_fork()
         fork_safety.watch(self)
 
-    def start_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Leave all connections to the process from which this one was forked."""
         self._session = _Session()
         # A loopback server is never behind a proxy, whatever the environment says; and no .netrc entry may take
@@ -139,7 +139,7 @@ class HttpTransport:
             if self._closed:
                 raise ServerUnreachableError("the client was closed")
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="pocketserve-client")
+                self._pool = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="pocketserve-client")
             return HttpPending(self._pool.submit(self.send, request))
 
     def close(self) -> None:

@@ -68,8 +68,8 @@ def _post(transport: HttpTransport, step: str, values: dict[str, bytes]) -> dict
     return document
 
 
-def _bytes(document: dict[str, Any], name: str, least: int, most: int) -> bytes:
+def _bytes(document: dict[str, Any], name: str, least: int, maximum: int) -> bytes:
     text = document.get(name)
-    if isinstance(text, str) and re.fullmatch(rf"(?:[0-9a-fA-F]{{2}}){{{least},{most}}}", text):
+    if isinstance(text, str) and re.fullmatch(rf"(?:[0-9a-fA-F]{{2}}){{{least},{maximum}}}", text):
         return bytes.fromhex(text)
     raise PairingFailedError(f"the answer has no proper {name!r}, so this is not our server; look at the port")

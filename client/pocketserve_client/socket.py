@@ -34,7 +34,7 @@ class SocketTransport:
         self._connection: Connection | None = None
         fork_safety.watch(self)
 
-    def start_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Leave the connection to the process from which this one was forked."""
         self._opening = threading.Lock()
         connection, self._connection = self._connection, None

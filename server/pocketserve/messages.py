@@ -13,20 +13,20 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def listed(names: Iterable[str], most: int) -> str:
+def listed(names: Iterable[str], maximum: int) -> str:
     """Some names in quotes, and how many more there are."""
     known = list(names)
-    shown = ", ".join(repr(name[:128]) for name in known[:most])
-    return f"{shown} and {len(known) - most:,} more" if len(known) > most else shown
+    shown = ", ".join(repr(name[:128]) for name in known[:maximum])
+    return f"{shown} and {len(known) - maximum:,} more" if len(known) > maximum else shown
 
 
-def excerpt(text: object, most: int = 300) -> str:
+def excerpt(text: object, maximum: int = 300) -> str:
     """What another program says, as a part of a sentence: on one line, cut between words, without its full stop."""
     line = " ".join(str(text).split())
-    if len(line) <= most:
+    if len(line) <= maximum:
         return line.rstrip(".: ")
-    head, _, word = line[: most + 1].rpartition(" ")
-    return f"{head if head and len(word) < MAX_WORD else line[:most]} …"
+    head, _, word = line[: maximum + 1].rpartition(" ")
+    return f"{head if head and len(word) < MAX_WORD else line[:maximum]} …"
 
 
 def near(asked: str, known: Iterable[str], cutoff: float = 0.7) -> list[str]:

@@ -21,14 +21,20 @@ from pocketserve.config import Config
 from pocketserve.engine.device.power import PowerWatch
 from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.lifecycle.byte_budget import ByteBudget
-from pocketserve.engine.lifecycle.handle import EngineOptions, Running
+from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.options import DEFAULT_RANK, Terms, asks_for_a_place, read_terms, stream_of
-from pocketserve.engine.scheduling.queue import Lane
-from pocketserve.engine.scheduling.semaphore import Places
+from pocketserve.engine.scheduling.options import (
+    DEFAULT_PRIORITY,
+    RequestOptions,
+    asks_for_a_place,
+    read_options,
+    stream_of,
+)
+from pocketserve.engine.scheduling.queue import ModelQueue
+from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.engine.statistics import Timing, Traffic, VersionStatistics
-from pocketserve.inference.queued import PlannedErrand, Sender
-from pocketserve.inference.run import Prediction, run_planned, run_raw_input, run_tensors
+from pocketserve.inference.queued import QueuedRequest, Sender
+from pocketserve.inference.run import Prediction, run_compiled, run_raw_input, run_tensors
 from pocketserve.messages import counted
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.file_faults import file_fault
@@ -37,11 +43,11 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.snapshots import SnapshotStore
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
-from pocketserve.state.unloaded import Unloads
+from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, Plan
+from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, RequestTemplate
 from pocketserve_wire.records import dataclass
 
 A = TypeVar("A")
@@ -112,10 +118,10 @@ class Service:
         )
         # What the names of requests stand for, as long as the repository has the same models.
         self._known: tuple[object, dict[tuple[str, str | None], _Known]] = (None, {})
-        self._unloads: Unloads | None = None
+        self._unloaded_models: UnloadedModels | None = None
         self._noting = threading.Lock()
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
-        self._places = Places(max(1, config.worker_threads - FREE_THREADS))
+        self._places = Semaphore(max(1, config.worker_threads - FREE_THREADS))
         self.starting = False  # whether the models of --load are still on their way
         self._draining = False
         self._idle = threading.Condition()
@@ -153,7 +159,7 @@ class Service:
             return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
         return ApiError(
             ErrorCode.QUEUE_FULL,
-            f"{counted(self._places.most, 'request is', 'requests are')} under way on all models; try again later",
+            f"{counted(self._places.maximum, 'request is', 'requests are')} under way on all models; try again later",
             retry_after_s=0.5,
         )
 
@@ -211,8 +217,8 @@ class Service:
 
     @contextmanager
     def running(
-        self, name: str, version: str | None, terms: Terms | None = None
-    ) -> Iterator[tuple[ModelEntry, Running]]:
+        self, name: str, version: str | None, terms: RequestOptions | None = None
+    ) -> Iterator[tuple[ModelEntry, ModelHandle]]:
         """Hold a version for describing it; loads it where needed.
 
         Raises:
@@ -306,23 +312,23 @@ class Service:
 
     def _note(self, entry: ModelEntry) -> None:
         """Put on file how a model stands now: of a load and an unload at the same time, either may end last."""
-        if self._unloads is None:
+        if self._unloaded_models is None:
             return
         with self._noting:
             if all(self.engine.state(entry.name, version) is State.STOPPED for version in entry.versions):
-                self._unloads.add(entry.name)
+                self._unloaded_models.add(entry.name)
             else:
-                self._unloads.discard(entry.name)
+                self._unloaded_models.discard(entry.name)
 
-    def remember(self, unloads: Unloads) -> None:
+    def remember(self, unloaded_models: UnloadedModels) -> None:
         """Do not serve what was unloaded when the last server was killed, and keep note of loads and unloads from now.
 
         Called before requests are accepted.
         """
-        for name in sorted(unloads.names):
+        for name in sorted(unloaded_models.names):
             log.warning("%s stays unloaded, as before the last server was killed, until it is loaded again", name)
             self.unload(name)
-        self._unloads = unloads
+        self._unloaded_models = unloaded_models
 
     # Inference
 
@@ -331,7 +337,7 @@ class Service:
         name: str,
         version: str | None,
         request: InferRequest,
-        terms: Terms | None = None,
+        terms: RequestOptions | None = None,
         *,
         row_by_row: bool = False,
     ) -> InferResponse:
@@ -346,7 +352,7 @@ class Service:
         """
         terms = terms or self.terms(request.parameters)
 
-        def run(running: Running, asked: InferRequest, terms: Terms) -> tuple[InferResponse, Timing]:
+        def run(running: ModelHandle, asked: InferRequest, terms: RequestOptions) -> tuple[InferResponse, Timing]:
             return run_tensors(running, asked, terms, row_by_row)
 
         return self._count(name, version, terms, run, request)
@@ -388,7 +394,7 @@ class Service:
             statistics.record_failure(0, error.code)
         return error
 
-    def lane(self, name: str, version: str | None) -> Lane | None:
+    def lane(self, name: str, version: str | None) -> ModelQueue | None:
         """Where requests for a version wait, if it is loaded."""
         try:
             entry, found, _ = self._find(name, version)
@@ -397,7 +403,7 @@ class Service:
         running = self.engine.running(entry.name, found.name)
         return running.lane if running is not None else None
 
-    def turn_away(self, name: str, version: str | None, reason: ApiError) -> ApiError:
+    def reject(self, name: str, version: str | None, reason: ApiError) -> ApiError:
         """Count a request that is not run and that its model never heard of; returns what it is answered.
 
         Args:
@@ -410,7 +416,9 @@ class Service:
         self.engine.statistics(entry.name, found.name).record_failure(0, reason.code)
         return reason
 
-    def infer_planned(self, name: str, version: str | None, plan: Plan, body: memoryview, terms: Terms) -> EncodedBody:
+    def infer_from_template(
+        self, name: str, version: str | None, plan: RequestTemplate, body: memoryview, terms: RequestOptions
+    ) -> EncodedBody:
         """As :meth:`infer`, from body to body, for a request whose JSON part is known: only the tensors are looked at.
 
         Args:
@@ -419,18 +427,18 @@ class Service:
         Raises:
             ApiError: for every fault of the request, the model or the server.
         """
-        return self._count(name, version, terms, run_planned, (plan, body))
+        return self._count(name, version, terms, run_compiled, (plan, body))
 
-    def wait_planned(
+    def enqueue_compiled(
         self,
         name: str,
         version: str | None,
-        plan: Plan,
+        plan: RequestTemplate,
         body: memoryview,
-        terms: Callable[[], Terms],
+        terms: Callable[[], RequestOptions],
         sender: Sender,
-    ) -> PlannedErrand | None:
-        """As :meth:`infer_planned` for a request that has to wait in a long line: it does so without a thread.
+    ) -> QueuedRequest | None:
+        """As :meth:`infer_from_template` for a request that has to wait in a long line: it does so without a thread.
 
         Args:
             terms: makes its terms, once they are needed.
@@ -448,23 +456,23 @@ class Service:
         if running is None or running.lane.waiting < LONG_LINE:
             return None
         prepared, its = running.prepared.get(plan), terms()
-        if prepared is None or its.stream or its.rank > DEFAULT_RANK:
+        if prepared is None or its.stream or its.rank > DEFAULT_PRIORITY:
             return None
-        errand = PlannedErrand(self.engine, running, statistics, self._end, prepared, body, its, sender)
+        queued = QueuedRequest(self.engine, running, statistics, self._end, prepared, body, its, sender)
         try:
             self._begin()
         except ApiError as error:
-            errand.count_failure(error)
+            queued.count_failure(error)
             raise
         if not self.engine.hold(running):
             self._end()
             return None
         try:
-            running.lane.enter(errand, its)
+            running.lane.enter(queued, its)
         except BaseException as error:
-            errand.fail(error)
+            queued.fail(error)
             raise
-        return errand
+        return queued
 
     def predict(
         self,
@@ -472,7 +480,7 @@ class Service:
         version: str | None,
         body: memoryview,
         options: AnswerOptions,
-        terms: Terms | None = None,
+        terms: RequestOptions | None = None,
         hints: Hints = NO_HINTS,
     ) -> Prediction:
         """Run a model on raw input and label its answer.
@@ -485,7 +493,7 @@ class Service:
         """
         terms = terms or self.terms({})
 
-        def run(running: Running, asked: memoryview, terms: Terms) -> tuple[Prediction, Timing]:
+        def run(running: ModelHandle, asked: memoryview, terms: RequestOptions) -> tuple[Prediction, Timing]:
             prediction = run_raw_input(running, asked, options, terms, hints, self.decode_budget)
             return prediction, prediction.timing
 
@@ -497,7 +505,7 @@ class Service:
         deadline: float | None = None,
         cancellation: Cancellation | None = None,
         received: float | None = None,
-    ) -> Terms:
+    ) -> RequestOptions:
         """A request's terms: the earliest of its own limits and the settings', its priority and stream.
 
         Args:
@@ -508,14 +516,14 @@ class Service:
         Raises:
             ApiError: INVALID_PARAMETER.
         """
-        return read_terms(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation, received)
+        return read_options(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation, received)
 
     def _count(
         self,
         name: str,
         version: str | None,
-        terms: Terms,
-        run: Callable[[Running, A, Terms], tuple[T, Timing]],
+        terms: RequestOptions,
+        run: Callable[[ModelHandle, A, RequestOptions], tuple[T, Timing]],
         asked: A,
     ) -> T:
         """Run one request on a version that is held meanwhile, and count how it ended.
@@ -526,7 +534,7 @@ class Service:
         entry, found, statistics = self._find(name, version)
         engine = self.engine
         try:
-            if terms.rank > DEFAULT_RANK and self.power.low:
+            if terms.rank > DEFAULT_PRIORITY and self.power.low:
                 self.engine.notice()
                 self.power.refuse_background()
             self._begin()

@@ -24,8 +24,8 @@ from pocketserve.repository.scan import Models
 from pocketserve.service import Service
 from pocketserve.state.folder import StateFolderError, secure
 from pocketserve.state.plain_files import replace_json
-from pocketserve.state.run_lock import RunMarker, notice_killed, running
-from pocketserve.state.unloaded import Unloads
+from pocketserve.state.run_lock import RunLock, notice_killed, running
+from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.listener import PortTakenError
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 FLUSH_SHARE_S = 0.5
 """Of the drain time, what is kept for sending finished answers."""
 
-MOST_TOLD = 8
+MAX_TOLD = 8
 """Models that are named at start."""
 
 SWITCH_S = 0.001
@@ -95,9 +95,9 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
     )
     _tell_of_killed(config.state_dir)
     ports = tuple(address.port for address in (addresses.http, addresses.socket) if address is not None)
-    marker = RunMarker(config.state_dir, ports, str(addresses.http))
-    unloads = Unloads(config.state_dir, config.models_dir, config.http_port)
-    service.remember(unloads)
+    marker = RunLock(config.state_dir, ports, str(addresses.http))
+    unloaded_models = UnloadedModels(config.state_dir, config.models_dir, config.http_port)
+    service.remember(unloaded_models)
     unfinished = threading.Event()
 
     def drain() -> None:
@@ -105,7 +105,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         _drain(service, server, sockets, unfinished)
 
     def end() -> None:
-        unloads.close()
+        unloaded_models.close()
         log.info("stopping: requests under way get up to %g s", config.drain_timeout)
         drain()
 
@@ -115,7 +115,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
 
     restore = _install_signals(end, server.wakeup_descriptor)
     announcement = _Announcement(config, addresses, on_ready)
-    preload = Preload(service, [n for n in config.load if n not in unloads.names], ready, drain)
+    preload = Preload(service, [n for n in config.load if n not in unloaded_models.names], ready, drain)
     try:
         if sockets is not None:
             sockets.start()
@@ -222,8 +222,8 @@ def _tell_of_models(folder: Path, models: Models) -> None:
     """Say what is served, and what somebody may have meant who named another folder or file."""
     names = models.present()
     if names:
-        log.info("found %s: %s", counted(len(names), "model"), listed(names, MOST_TOLD))
-    for name in models.misnamed[:MOST_TOLD]:
+        log.info("found %s: %s", counted(len(names), "model"), listed(names, MAX_TOLD))
+    for name in models.misnamed[:MAX_TOLD]:
         log.warning("%s", name_fault(name))
     if models.is_one:
         log.warning("%s is itself a model; serve the folder that it lies in: %s", folder, folder.absolute().parent)

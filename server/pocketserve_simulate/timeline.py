@@ -98,9 +98,9 @@ class _Timeline:
         events = Panel(158, 158 + LANE_HEIGHT * max(1, lane_count))
         latency = _latency_panel(record, events.bottom + GAP)
         failures = Panel(latency.bottom + GAP, latency.bottom + GAP + ROW_HEIGHT * len(self._names))
-        most = max((memory.bytes or 0 for memory in record.memory), default=0)
+        maximum = max((memory.bytes or 0 for memory in record.memory), default=0)
         top = failures.bottom + GAP
-        memory = Panel(top, top + MEMORY_HEIGHT, 0.0, _round_up(max(most, 1) / 1e6))
+        memory = Panel(top, top + MEMORY_HEIGHT, 0.0, _round_up(max(maximum, 1) / 1e6))
         height = round(memory.bottom + 62)
         self._image = Image.new("RGB", (WIDTH * SCALE, height * SCALE), PAPER)
         self._pen = ImageDraw.Draw(self._image)

@@ -62,7 +62,7 @@ class FrameDecoder:
     Args:
         allowed: frame types that may come now, one of the sets above; change :attr:`allowed` as the connection goes
             on, before the next frame is taken out.
-        most_body: bytes that a REQUEST or RESPONSE may have, else FRAME_TOO_LARGE.
+        max_body: bytes that a REQUEST or RESPONSE may have, else FRAME_TOO_LARGE.
         admit: whether the body of a REQUEST or RESPONSE is kept; called once its header is checked. One that is not
             kept is read, thrown away, and its frame comes with ``discarded``.
         listens: this side waits for the first bytes of a stranger, who may speak HTTP.
@@ -71,7 +71,7 @@ class FrameDecoder:
     def __init__(
         self,
         allowed: frozenset[FrameType],
-        most_body: int,
+        max_body: int,
         admit: Admit | None = None,
         *,
         listens: bool = False,
@@ -82,7 +82,7 @@ class FrameDecoder:
         self.in_body = False
         self.reuse = False
         self.admit = admit
-        self._most_body = most_body
+        self._max_body = max_body
         self._listens = listens
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -282,8 +282,8 @@ class FrameDecoder:
             self.last_request_id = request_id
         elif kind != FrameType.RESPONSE:
             return self._check_handshake(ext_length, body_length)
-        if body_length > self._most_body:
-            raise _too_large(f"body_len {body_length} exceeds {self._most_body}")
+        if body_length > self._max_body:
+            raise _too_large(f"body_len {body_length} exceeds {self._max_body}")
         return
 
     def _check_handshake(self, ext_length: int, body_length: int) -> None:

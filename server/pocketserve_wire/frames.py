@@ -201,10 +201,10 @@ def _check_lengths(header: Header) -> None:
     if kind in _ONLY_JSON:
         if header.json_length != header.body_length:
             raise _bad(f"json_len must equal body_len in {kind.name}")
-        most = MAX_NOTICE_BYTES if kind in _WITH_EXT else MAX_HANDSHAKE_BYTES - HEADER_BYTES
-        if header.body_length > most:
+        maximum = MAX_NOTICE_BYTES if kind in _WITH_EXT else MAX_HANDSHAKE_BYTES - HEADER_BYTES
+        if header.body_length > maximum:
             raise ConnectionFaultError(
-                ConnectionFault.FRAME_TOO_LARGE, f"the body of {kind.name} may have {most} bytes at most"
+                ConnectionFault.FRAME_TOO_LARGE, f"the body of {kind.name} may have {maximum} bytes at most"
             )
 
 

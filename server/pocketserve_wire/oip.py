@@ -35,10 +35,10 @@ from .oip_fields import (
 )
 from .tensor import Tensor, element_count, from_raw, invalid, to_json_values, to_raw
 
-MAX_PLANNED_BYTES = 2048
+MAX_TEMPLATE_BYTES = 2048
 """JSON parts up to here are remembered, in both directions, when only the raw bytes behind them change."""
 
-MAX_PLANS = 64
+MAX_TEMPLATES = 64
 """JSON parts that are remembered; then all are forgotten, which costs a reading each."""
 
 
@@ -80,7 +80,7 @@ class InferRequest:
     parameters: Parameters = field(default_factory=dict)
     binary_output: bool = False
     raw: memoryview | None = None
-    plan: Plan | None = field(default=None, compare=False, repr=False)
+    plan: RequestTemplate | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class InferResponse:
     parameters: Parameters = field(default_factory=dict)
 
 
-class Plan:
+class RequestTemplate:
     """What a header that was read and checked once says of every body with the same header and length.
 
     An app sends the same header over and over, and only the tensors' bytes change.
@@ -130,7 +130,7 @@ class Plan:
         return InferRequest(inputs, outputs, self.id, parameters, self._binary_output, None, self)
 
 
-_plans: dict[tuple[bytes, int], Plan] = {}
+_plans: dict[tuple[bytes, int], RequestTemplate] = {}
 _headers: dict[tuple[Any, ...], bytes] = {}
 _CHECKED = frozenset({"BYTES", "BOOL"})
 
@@ -167,20 +167,20 @@ def decode_infer_request(body: bytes | memoryview, json_length: int | None) -> I
     view = memoryview(body)
     if json_length == 0:
         return InferRequest(raw=view, binary_output=True)
-    plan = find_plan(view, json_length)
+    plan = find_template(view, json_length)
     if plan is not None:
         return plan.read(view)
     request = _decode(view, json_length)
-    if json_length is not None and json_length <= MAX_PLANNED_BYTES and _is_plain(request, len(view) - json_length):
-        if len(_plans) >= MAX_PLANS:
+    if json_length is not None and json_length <= MAX_TEMPLATE_BYTES and _is_plain(request, len(view) - json_length):
+        if len(_plans) >= MAX_TEMPLATES:
             _plans.clear()
-        _plans[bytes(view[:json_length]), len(view)] = Plan(request, json_length)
+        _plans[bytes(view[:json_length]), len(view)] = RequestTemplate(request, json_length)
     return request
 
 
-def find_plan(body: memoryview, json_length: int | None) -> Plan | None:
+def find_template(body: memoryview, json_length: int | None) -> RequestTemplate | None:
     """What is known of a body whose JSON part was read before; None where it has to be read."""
-    if json_length is None or not 0 < json_length <= MAX_PLANNED_BYTES:
+    if json_length is None or not 0 < json_length <= MAX_TEMPLATE_BYTES:
         return None
     return _plans.get((bytes(body[:json_length]), len(body)))
 
@@ -251,8 +251,8 @@ def encode_infer_response(response: InferResponse, binary: Mapping[str, bool] | 
     if response.parameters:
         header["parameters"] = response.parameters
     body = _encode_tensors(header, "outputs", response.outputs, flags)
-    if known is not None and body.json_length is not None and body.json_length <= MAX_PLANNED_BYTES:
-        if len(_headers) >= MAX_PLANS:
+    if known is not None and body.json_length is not None and body.json_length <= MAX_TEMPLATE_BYTES:
+        if len(_headers) >= MAX_TEMPLATES:
             _headers.clear()
         _headers[known] = bytes(body.chunks[0])
     return body

@@ -88,7 +88,7 @@ def excess_of(raw: bytes) -> str:
         (MAX_JSON_STRINGS, "texts and names"),
     )
     counts = zip(_counts(raw), limits, strict=True)
-    found = (f"it has {count} {what}, the limit is {most}" for count, (most, what) in counts if count > most)
+    found = (f"it has {count} {what}, the limit is {maximum}" for count, (maximum, what) in counts if count > maximum)
     return next(found, "")
 
 

@@ -20,7 +20,7 @@ from pocketserve.repository import repository as repositories
 from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import Models, scan
 from pocketserve.tasks.audio.resampling import BLOCK, resample
-from pocketserve.tasks.checkpoint import while_wanted
+from pocketserve.tasks.checkpoint import cancellation_scope
 from pocketserve.tasks.tabular.tables import MAX_ROWS
 from pocketserve.tasks.vision import pictures
 from pocketserve.tasks.vision.options import ImageOptions
@@ -119,7 +119,7 @@ def test_a_request_that_nobody_wants_stops_while_its_picture_is_decoded() -> Non
         if calls == 3:
             raise ApiError(ErrorCode.CANCELLED, "given up")
 
-    with while_wanted(check), pytest.raises(ApiError, match="given up"):
+    with cancellation_scope(check), pytest.raises(ApiError, match="given up"):
         read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)
 
 
@@ -130,26 +130,26 @@ def test_a_request_that_nobody_wants_stops_while_its_sound_is_resampled() -> Non
         nonlocal calls
         calls += 1
 
-    with while_wanted(check):
+    with cancellation_scope(check):
         resample(np.zeros((4 * BLOCK, 1), np.float32), 16_000, 16_001)
     assert calls >= 4
 
 
 def test_pictures_are_decoded_within_one_budget() -> None:
-    budget, most = ByteBudget(2**20), 0
+    budget, maximum = ByteBudget(2**20), 0
 
     def check() -> None:
-        nonlocal most
-        most = max(most, budget.held)
+        nonlocal maximum
+        maximum = max(maximum, budget.held)
 
     def read(file: bytes) -> None:
-        with while_wanted(check, budget):
+        with cancellation_scope(check, budget):
             read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)
 
     files = [png(300, 300), jpeg((300, 300), progressive=True), jpeg((300, 300), progressive=False)]
     with ThreadPoolExecutor(MANY) as pool:
         list(pool.map(read, files * MANY))
-    assert 300 * 300 * 8 <= most <= 2**20 and budget.held == 0
+    assert 300 * 300 * 8 <= maximum <= 2**20 and budget.held == 0
 
 
 def peak_bytes(server: Server) -> int:

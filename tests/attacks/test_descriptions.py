@@ -33,7 +33,7 @@ from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.tflite.metadata import AssociatedFile, FileType, TensorMetadata
 from pocketserve.tasks import labels
-from pocketserve.tasks.checkpoint import EVERY, while_wanted
+from pocketserve.tasks.checkpoint import EVERY, cancellation_scope
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.regex_words import MAX_PATTERN_CHARS, RegexWords, compile_delimiter
@@ -336,14 +336,14 @@ def test_tokenizers_notice_that_nobody_waits(name: str, unit: str) -> None:
         return ask
 
     tokenizer = TOKENIZERS[name]()
-    with while_wanted(check(0)):
+    with cancellation_scope(check(0)):
         for _ in tokenizer.tokens(text):
             pass
     total = asked
     assert total >= 3
     for at in (2, total // 2, total):
         asked = 0
-        with while_wanted(check(at)), pytest.raises(GoneError):
+        with cancellation_scope(check(at)), pytest.raises(GoneError):
             list(tokenizer.tokens(text))
 
 

@@ -28,7 +28,7 @@ TIMEOUT_S = 60.0
 SHORT_S = 0.3
 """Of the clients whose patience is to end."""
 
-MOST = 100_000
+MAX = 100_000
 """Bytes of the largest answer that is taken."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -83,7 +83,7 @@ class Peer:
 
 
 def http_client(peer: Peer, timeout: float = TIMEOUT_S) -> Client:
-    return Client(f"http://127.0.0.1:{peer.port}", "x", timeout=timeout, reconnect=0.0, max_answer_bytes=MOST)
+    return Client(f"http://127.0.0.1:{peer.port}", "x", timeout=timeout, reconnect=0.0, max_answer_bytes=MAX)
 
 
 # --- HTTP
@@ -196,7 +196,7 @@ TALKING: dict[str, Parts] = {
 
 
 def socket_client(peer: Peer) -> Client:
-    return Client(f"socket://127.0.0.1:{peer.port}", timeout=SHORT_S, reconnect=0.0, max_answer_bytes=MOST)
+    return Client(f"socket://127.0.0.1:{peer.port}", timeout=SHORT_S, reconnect=0.0, max_answer_bytes=MAX)
 
 
 @pytest.fixture(autouse=True)
@@ -233,7 +233,7 @@ def test_no_room_for_a_request_is_not_waited_for_for_ever():
 
 def test_an_answer_that_announces_too_much():
     """Its length is looked at before memory is taken."""
-    whole = encode_frame(Frame(FrameType.RESPONSE, request_id=1, arg=200, body=bytearray(MOST + 1)))
+    whole = encode_frame(Frame(FrameType.RESPONSE, request_id=1, arg=200, body=bytearray(MAX + 1)))
     unreachable = pytest.raises(ServerUnreachableError, match="does not keep to the protocol")
     parts = itertools.chain([OPEN, whole[:24]], itertools.repeat(b""))
     with Peer(lambda: parts, pace=0.01) as peer, socket_client(peer) as client, unreachable:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, Server, StartServer
-from http_running import LONG, WAIT_S, Running, Start, ask, http_servers, is_closed, send, until
-from pocketserve.transports.http.connections import MAX_STRANGERS, Patience
+from http_running import LONG, WAIT_S, ModelHandle, Start, ask, http_servers, is_closed, send, until
+from pocketserve.transports.http.connections import MAX_STRANGERS, Timeouts
 
-PATIENT = Patience(LONG, LONG, LONG, LONG)
+PATIENT = Timeouts(LONG, LONG, LONG, LONG)
 HEALTH = b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 BOMB = gzip.compress(bytes(60_000_000))
 
@@ -41,7 +41,7 @@ def push(connection: socket.socket, data: bytes) -> None:
         connection.send(data)
 
 
-def flood(running: Running, stack: ExitStack, count: int, data: bytes) -> None:
+def flood(running: ModelHandle, stack: ExitStack, count: int, data: bytes) -> None:
     for _ in range(count):
         push(stack.enter_context(running.connect()), data)
 
@@ -67,7 +67,7 @@ def test_a_burst_of_pipelined_requests_costs_one_each(start: Start) -> None:
 
 def test_strangers_that_are_answered_give_way(start: Start) -> None:
     """All places are taken by strangers whose requests hold all threads; the newcomer has the token."""
-    running = start(PATIENT, most=4)
+    running = start(PATIENT, maximum=4)
     with ExitStack() as stack:
         for _ in range(4):
             send(stack.enter_context(running.connect()), "/wait", token=None)
@@ -81,7 +81,7 @@ def test_strangers_that_are_answered_give_way(start: Start) -> None:
 
 
 def test_strangers_never_have_more_places_than_theirs(start: Start) -> None:
-    running = start(PATIENT, most=MAX_STRANGERS + 8)
+    running = start(PATIENT, maximum=MAX_STRANGERS + 8)
     with ExitStack() as stack:
         friend = stack.enter_context(running.connect())
         assert ask(friend).endswith(b"hello")
@@ -187,6 +187,6 @@ def test_drained_connections_are_few_and_end(start: Start) -> None:
             connection.sendall(b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5000\r\n\r\n")
             assert connection.recv(4096).startswith(b"HTTP/1.1 401 ")
         until(lambda: len(running.channels) <= 16)
-        running.hurry(Patience(LONG, LONG, LONG, 0.05))
+        running.hurry(Timeouts(LONG, LONG, LONG, 0.05))
         assert all(is_closed(connection) for connection in refused)
         until(lambda: running.channels == [])

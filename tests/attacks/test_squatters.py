@@ -16,11 +16,11 @@ import pytest
 
 from conftest import MODELS
 from pocketserve.cli import main
-from pocketserve.state.run_lock import RunMarker
+from pocketserve.state.run_lock import RunLock
 from pocketserve_client import Client, ServerUnreachableError
 from pocketserve_client import client as facade
 from pocketserve_client.errors import UnprovenPortError
-from pocketserve_simulate.phone.port_hijacker import Squatter
+from pocketserve_simulate.phone.port_hijacker import PortHijacker
 from pocketserve_wire.files import run_file
 from ports import free_port
 
@@ -72,11 +72,11 @@ def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ports:
 
 
 class Recorder:
-    """A squatter on some ports."""
+    """A port hijacker on some ports."""
 
     def __init__(self, *ports: int) -> None:
         self._ports = ports
-        self._squatter = Squatter(ports)
+        self._squatter = PortHijacker(ports)
 
     def __enter__(self) -> Recorder:
         return self
@@ -156,11 +156,11 @@ def test_without_a_token_it_is_told_no_more(ports, monkeypatch, tmp_path):
 
 
 def _another_port(ports: Ports) -> Any:
-    return RunMarker(ports.state, (ports.http,), f"127.0.0.1:{ports.http + 1}")
+    return RunLock(ports.state, (ports.http,), f"127.0.0.1:{ports.http + 1}")
 
 
 def _another_address(ports: Ports) -> Any:
-    return RunMarker(ports.state, (ports.http,), f"192.0.2.1:{ports.http}")
+    return RunLock(ports.state, (ports.http,), f"192.0.2.1:{ports.http}")
 
 
 def _not_held(ports: Ports) -> Any:
@@ -177,7 +177,7 @@ def _of_everybody(ports: Ports) -> Any:
 
 
 def _a_link(ports: Ports) -> Any:
-    marker = RunMarker(ports.state / "elsewhere", (), f"127.0.0.1:{ports.http}")
+    marker = RunLock(ports.state / "elsewhere", (), f"127.0.0.1:{ports.http}")
     (ports.state / run_file.FOLDER).mkdir(parents=True)
     target = ports.state / "elsewhere" / run_file.FOLDER / f"{os.getpid()}.json"
     (ports.state / run_file.FOLDER / "7.json").symlink_to(target)
@@ -205,14 +205,15 @@ def test_run_files_that_prove_nothing(ports, leave):
 
 
 def test_a_server_that_comes_in_between_proves_nothing(ports, monkeypatch):
-    """The squatter takes the connection and lets the port go; the server takes it before the client looks again."""
-    markers: list[RunMarker] = []
+    """The port hijacker takes the connection and lets the port go; the server takes it before the client looks
+    again."""
+    markers: list[RunLock] = []
     looked = run_file.http_server
 
     def look(state: Path, port: int) -> run_file.Run | None:
         found = looked(state, port)
         if not markers:  # after the first look
-            markers.append(RunMarker(ports.state, (), f"127.0.0.1:{ports.http}"))
+            markers.append(RunLock(ports.state, (), f"127.0.0.1:{ports.http}"))
         return found
 
     monkeypatch.setattr(run_file, "http_server", look)

@@ -30,10 +30,12 @@ def server(new_server: StartServer) -> Iterator[Server]:
     assert running.stop() == 0
 
 
-def allow(server: Server, what: int, most: int) -> None:
+def allow(server: Server, what: int, maximum: int) -> None:
     """Change one of the limits that the system puts on the server."""
     hard = resource.prlimit(server.process.pid, what)[1]
-    resource.prlimit(server.process.pid, what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    resource.prlimit(
+        server.process.pid, what, (maximum if hard == resource.RLIM_INFINITY else min(maximum, hard), hard)
+    )
 
 
 def take_threads(server: Server) -> None:

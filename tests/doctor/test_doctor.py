@@ -19,7 +19,7 @@ from pocketserve.doctor.imports import try_imports
 from pocketserve.doctor.packages import check_packages
 from pocketserve.doctor.server import check_server
 from pocketserve.doctor.surroundings import read_settings
-from pocketserve.state.run_lock import KILLED_FILE, RunMarker
+from pocketserve.state.run_lock import KILLED_FILE, RunLock
 
 HANG = "import threading\nthreading.Event().wait(60)"
 
@@ -252,7 +252,7 @@ def test_a_running_server_is_no_thief_of_its_port(phone):
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         phone.environ["POCKETSERVE_HTTP_PORT"] = str(port)
-        marker = RunMarker(phone.state, (port,))
+        marker = RunLock(phone.state, (port,))
         assert phone.complaints() == []
         marker.close()
 
@@ -311,7 +311,7 @@ def test_a_server_where_clients_look(phone, server):
 
 
 def test_a_phone_that_slept_while_the_server_ran_held_no_wake_lock(phone):
-    marker = RunMarker(phone.state, ())
+    marker = RunLock(phone.state, ())
     (path,) = (phone.state / "runs").glob("*.json")
     run = json.loads(path.read_text()) | {"suspended": 0.0}
     with path.open("r+") as file:  # the same file: its lock says that the server lives

@@ -18,8 +18,8 @@ from pocketserve.config import Config, load_config
 from pocketserve.engine.device.cores import Threads
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel, load_model
 from pocketserve.engine.scheduling.batching import TRIALS, RowBatcher, agrees, free_rows
-from pocketserve.engine.scheduling.options import Terms
-from pocketserve.engine.scheduling.queue import Lane, Turn
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.queue import ModelQueue, RunResult
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
@@ -155,15 +155,15 @@ def test_a_bad_input_in_a_trial_says_nothing_about_the_model():
 
 
 def test_a_model_that_later_refuses_several_rows_is_given_up():
-    most = 100
+    maximum = 100
 
     def small(x: Array) -> Array:
-        if len(x) > most:
+        if len(x) > maximum:
             raise RuntimeError("too many")
         return x
 
     one, session = trusted(small)
-    most = 1
+    maximum = 1
     assert ask(one, session, 1, 2) == [[[1.0]], [[2.0]]]
     assert one.describe(works(1)[0])[0] is None
 
@@ -242,14 +242,14 @@ def crowd(pool: ThreadPoolExecutor, function: Function, values: list[float]) -> 
     """The fates of requests that all wait for one session whose model is trusted."""
     inner, session = trusted(function)
     gate, entered, proceed = Gate(inner), threading.Event(), threading.Event()
-    lane = Lane([session], 64, batcher=gate)  # type: ignore[list-item]
+    lane = ModelQueue([session], 64, batcher=gate)  # type: ignore[list-item]
 
     def hold(given: object) -> None:
         entered.set()
         assert proceed.wait(TIMEOUT_S)
 
-    def later() -> Terms:
-        return Terms(monotonic() + TIMEOUT_S)
+    def later() -> RequestOptions:
+        return RequestOptions(monotonic() + TIMEOUT_S)
 
     futures = [pool.submit(lane.run, hold, later())]  # type: ignore[arg-type]
     assert entered.wait(TIMEOUT_S)
@@ -280,7 +280,7 @@ def test_those_who_wait_are_answered_by_as_few_runs_as_possible(pool):
 def test_a_bad_input_in_a_crowd(pool):
     fates, _, session = crowd(pool, fussy, [1.0, -1.0, 3.0])
     assert isinstance(fates[1], ValueError)
-    turns: list[Turn[Any]] = [fates[0], fates[2]]
+    turns: list[RunResult[Any]] = [fates[0], fates[2]]
     assert [turn.result["y"].tolist() for turn in turns] == [[[2.0]], [[4.0]]]
     assert [turn.batch_rows for turn in turns] == [None, None]
     assert sum(turn.executions for turn in turns) == 3  # the batch and their own; the third failed

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketserve.engine.lifecycle.byte_budget import ByteBudget
-from pocketserve.tasks.checkpoint import hold, holding_of, while_wanted
+from pocketserve.tasks.checkpoint import cancellation_scope, hold, holding_of
 from pocketserve_wire import ApiError, ErrorCode
 
 LIMIT_S = 30.0
@@ -93,7 +93,7 @@ def test_who_gives_up_leaves_the_line() -> None:
 
 def test_a_preparation_holds_once_and_until_its_end() -> None:
     budget = ByteBudget(10)
-    with while_wanted(pytest.fail, budget):
+    with cancellation_scope(pytest.fail, budget):
         hold(8)
         hold(8)
         with holding_of(budget, 8, pytest.fail):
@@ -107,7 +107,7 @@ def test_a_preparation_holds_once_and_until_its_end() -> None:
 def test_what_a_request_holds_already_is_enough_for_its_preparation() -> None:
     budget = ByteBudget(10)
     with holding_of(budget, 8, pytest.fail):
-        with while_wanted(pytest.fail, budget):
+        with cancellation_scope(pytest.fail, budget):
             hold(8)
         assert budget.held == 8
     assert budget.held == 0
@@ -117,13 +117,13 @@ def test_a_failure_gives_back_too() -> None:
     budget = ByteBudget(10)
 
     def fail() -> None:
-        with while_wanted(pytest.fail, budget):
+        with cancellation_scope(pytest.fail, budget):
             hold(8)
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    with while_wanted(pytest.fail, budget):
+    with cancellation_scope(pytest.fail, budget):
         hold(10)
         assert budget.held == 10
     assert budget.held == 0

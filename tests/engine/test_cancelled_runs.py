@@ -12,10 +12,10 @@ import pytest
 
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.inference.run import run_raw_input, run_tensors
 from pocketserve.tasks.base import AnswerOptions, Arrays, Prepared
-from pocketserve.tasks.checkpoint import EVERY, check_wanted, in_blocks, wanted
+from pocketserve.tasks.checkpoint import EVERY, checkpoint, in_blocks, wanted
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode, Tensor, oip
 
@@ -48,30 +48,30 @@ class Windows:
         return []
 
 
-class Lane:
+class ModelQueue:
     """Gives the only session to whoever asks."""
 
     def __init__(self, session: GivenUp) -> None:
         self._session = session
 
-    def refuse_if_full(self, terms: Terms) -> None:
+    def refuse_if_full(self, terms: RequestOptions) -> None:
         pass
 
-    def run(self, work: Callable[[GivenUp], Any], _terms: Terms) -> Any:
+    def run(self, work: Callable[[GivenUp], Any], _terms: RequestOptions) -> Any:
         return work(self._session)
 
 
-def rows(running: Any, terms: Terms) -> object:
+def rows(running: Any, terms: RequestOptions) -> object:
     data = memoryview(bytes(80))
     return run_tensors(running, oip.InferRequest([Tensor("x", "FP32", (10, 2), data)]), terms, row_by_row=True)
 
 
-def windows(running: Any, terms: Terms) -> object:
+def windows(running: Any, terms: RequestOptions) -> object:
     return run_raw_input(running, memoryview(b""), AnswerOptions(), terms)
 
 
 @pytest.mark.parametrize("call", [rows, windows])
-def test_a_request_that_is_given_up_between_its_runs(call: Callable[[Any, Terms], object]) -> None:
+def test_a_request_that_is_given_up_between_its_runs(call: Callable[[Any, RequestOptions], object]) -> None:
     """The third of ten runs is the last."""
     switch = Cancellation()
     session = GivenUp(switch)
@@ -79,9 +79,9 @@ def test_a_request_that_is_given_up_between_its_runs(call: Callable[[Any, Terms]
     model = SimpleNamespace(
         task=Windows(), inputs=bound, outputs=bound, feedback={}, first_state={}, entry_points={None: (bound,) * 2}
     )
-    running = SimpleNamespace(model=model, lane=Lane(session), sequences=None)
+    running = SimpleNamespace(model=model, lane=ModelQueue(session), sequences=None)
     with pytest.raises(ApiError, match="between two runs") as caught:
-        call(running, Terms(time.monotonic() + 60, cancellation=switch))
+        call(running, RequestOptions(time.monotonic() + 60, cancellation=switch))
     assert caught.value.code is ErrorCode.CANCELLED
     assert session.runs == 3
 
@@ -89,7 +89,7 @@ def test_a_request_that_is_given_up_between_its_runs(call: Callable[[Any, Terms]
 class Preparing(Windows):
     """A task that prepares ten windows, and finds itself without a caller after three."""
 
-    def __init__(self, terms: Terms, switch: Cancellation | None) -> None:
+    def __init__(self, terms: RequestOptions, switch: Cancellation | None) -> None:
         self.prepared = 0
         self._terms = terms
         self._switch = switch
@@ -108,15 +108,15 @@ class Preparing(Windows):
 def test_a_request_that_is_given_up_while_it_is_prepared(code: ErrorCode) -> None:
     """Nothing more is prepared, nothing runs, and the thread's next work is asked nothing."""
     switch = Cancellation()
-    terms = Terms(time.monotonic() + 60, cancellation=switch)
+    terms = RequestOptions(time.monotonic() + 60, cancellation=switch)
     task = Preparing(terms, switch if code is ErrorCode.CANCELLED else None)
     session = GivenUp(switch)
-    running = SimpleNamespace(model=SimpleNamespace(task=task), lane=Lane(session))
+    running = SimpleNamespace(model=SimpleNamespace(task=task), lane=ModelQueue(session))
     with pytest.raises(ApiError) as caught:
         windows(running, terms)
     assert caught.value.code is code
     assert (task.prepared, session.runs) == (3, 0)
-    check_wanted()
+    checkpoint()
 
 
 def test_small_things_are_asked_about_in_blocks() -> None:

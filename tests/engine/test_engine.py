@@ -26,11 +26,11 @@ import waiting_labels
 from conftest import ROOT
 from pocketserve.engine.device.cores import count_fast, usable_cores
 from pocketserve.engine.engine import Engine, State
-from pocketserve.engine.lifecycle.handle import EngineOptions, Running
+from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.engine.lifecycle.sequences import SequenceStep
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -84,24 +84,24 @@ class Bench:
     def state(self, name: str) -> State:
         return self.engine.state(name, "tflite")
 
-    def running(self, name: str) -> Running | None:
+    def running(self, name: str) -> ModelHandle | None:
         return self.engine.running(name, "tflite")
 
     def loaded(self) -> list[str]:
         return [name for name in scan(self.folder) if self.running(name) is not None]
 
 
-def run_on_zeros(running: Running) -> float:
+def run_on_zeros(running: ModelHandle) -> float:
     def work(session) -> float:
         (spec,) = session.inputs
         zeros = np.zeros([max(1, dim) for dim in spec.shape], np.float32)
         (output,) = session.run({spec.name: zeros}).values()
         return float(output.reshape(-1)[0])
 
-    return running.lane.run(work, Terms(FOREVER)).result
+    return running.lane.run(work, RequestOptions(FOREVER)).result
 
 
-def is_closed(running: Running) -> bool:
+def is_closed(running: ModelHandle) -> bool:
     return len(running.model.sessions) == 0
 
 
@@ -222,13 +222,13 @@ def test_a_load_without_a_thread_for_the_janitor_holds_nobody(bench, monkeypatch
         one.ask("petals")
     assert one.running("petals").users == 0
     one.load("petals")
-    assert one.engine._janitor._thread.is_alive()
+    assert one.engine._reaper._thread.is_alive()
 
 
 def test_a_model_that_cannot_be_closed_does_not_cost_others(bench, monkeypatch, caplog):
     one = bench()
     one.ask("petals")
-    monkeypatch.setattr(Running, "close", lambda running: 1 // 0)
+    monkeypatch.setattr(ModelHandle, "close", lambda running: 1 // 0)
     one.unload("petals")
     assert one.state("petals") is State.STOPPED
     assert counted(caplog, "could not be closed") == 1
@@ -472,7 +472,7 @@ def test_what_is_idle_for_its_keep_alive_time_is_unloaded(bench, caplog):
     held = one.running("petals")
     one.clock.now += 1
     assert one.engine.sweep() is None
-    until(lambda: is_closed(held))  # by the janitor, where it was at it already
+    until(lambda: is_closed(held))  # by the reaper, where it was at it already
     assert one.state("petals") is State.ON_DEMAND
     one.ask("petals")
     assert counted(caplog, "loaded petals/tflite") == 2
@@ -646,7 +646,7 @@ def test_threads_follow_the_cores(bench):
     with one.use("petals") as held:
         del cores[1:]
         one.engine.sweep()
-        # The janitor may be at it already; then this sweep leaves it to it.
+        # The reaper may be at it already; then this sweep leaves it to it.
         until(lambda: one.running("petals") is not before)
         after = one.running("petals")
         assert after.model.threads == 1
@@ -795,7 +795,7 @@ def test_idle_sequences_are_swept(bench, adding):
         step = SequenceStep("a", start=True, end=False)
         sequence, ticket = table.enter(step)
         assert one.engine.sweep() == one.clock.now + 60
-        with sequence.hold(ticket, Terms(FOREVER)):
+        with sequence.hold(ticket, RequestOptions(FOREVER)):
             pass
         table.leave(step, sequence, failed=False)
         assert running.open_sequences == 1

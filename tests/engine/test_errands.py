@@ -1,4 +1,4 @@
-"""Errands in a lane: each is begun once, however its end comes about, and no session is lost or used twice."""
+"""Queued requests in a lane: each is begun once, however its end comes about, and no session is lost or used twice."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pocketserve.engine.engine import Engine
 from pocketserve.engine.lifecycle.handle import EngineOptions
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.entries import Errand
-from pocketserve.engine.scheduling.options import Terms
-from pocketserve.engine.scheduling.queue import Lane, Scheduler
+from pocketserve.engine.scheduling.entries import CallbackEntry
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.queue import ModelQueue, Scheduler
 from pocketserve_wire import ApiError, ErrorCode
 
 LATER = 1000.0
@@ -64,11 +64,11 @@ class Work:
 
 
 class Office:
-    """Lanes of one scheduler, and the errands in them, carried out by whom the test wants and when it wants.
+    """Lanes of one scheduler, and the queued requests in them, carried out by whom the test wants and when it wants.
 
     Attributes:
-        begun: lists of errands, each of which one thread has to carry out.
-        ended: what became of each errand, by its number.
+        begun: lists of queued requests, each of which one thread has to carry out.
+        ended: what became of each queued request, by its number.
         in_use: sessions that somebody runs on.
     """
 
@@ -79,22 +79,22 @@ class Office:
         scheduler = Scheduler(slots, self.clock)
         self.sessions = [[object() for _ in range(sessions)] for _ in range(lanes)]
         batcher = Together() if batches else None
-        self.lanes = [Lane(own, limit, self.clock, scheduler, batcher=batcher) for own in self.sessions]
-        self.begun: list[list[Errand]] = []
+        self.lanes = [ModelQueue(own, limit, self.clock, scheduler, batcher=batcher) for own in self.sessions]
+        self.begun: list[list[CallbackEntry]] = []
         self.ended: dict[int, Any] = {}
         self.switches: dict[int, Cancellation] = {}
-        self.errands: dict[int, tuple[Lane, Errand]] = {}
+        self.errands: dict[int, tuple[ModelQueue, CallbackEntry]] = {}
         self.in_use: set[Any] = set()
         self._count = 0
 
     def send(self, lane: int = 0, *, rank: int = 5, lasts: float = LATER, **work: Any) -> int:
-        """One more errand; its number."""
+        """One more queued request; its number."""
         self._count += 1
         number, switch = self._count, Cancellation()
-        terms = Terms(self.clock.now + lasts, rank=rank, cancellation=switch)
+        terms = RequestOptions(self.clock.now + lasts, rank=rank, cancellation=switch)
         own = Work(self, number, **work)
         target = self.lanes[lane]
-        errand = Errand(own, terms, target.describe(own), lambda begun: self.begun.append([begun]))
+        errand = CallbackEntry(own, terms, target.describe(own), lambda begun: self.begun.append([begun]))
         self.switches[number], self.errands[number] = switch, (target, errand)
         try:
             target.enter(errand, terms)
@@ -103,13 +103,13 @@ class Office:
         return number
 
     def step(self, which: int = 0) -> None:
-        """One of the threads carries out the errand that it is at."""
+        """One of the threads carries out the queued request that it is at."""
         mine = self.begun.pop(which % len(self.begun))
         errand = mine.pop(0)
         number = errand.work.number  # type: ignore[attr-defined]
         lane, _ = self.errands[number]
         try:
-            self._end(number, lane.carry_out(errand).result)
+            self._end(number, lane.run_entry(errand).result)
         except ApiError as error:
             self._end(number, error.code)
         except ValueError:
@@ -231,8 +231,8 @@ def test_an_errand_cancelled_while_it_joins_is_begun_once():
     office, switch = Office(), Cancellation()
     end = office.hold()
     lane, begun = office.lanes[0], []
-    terms = Terms(LATER, cancellation=switch)
-    errand = Errand(lambda session: None, terms, lane.describe(None), begun.append)
+    terms = RequestOptions(LATER, cancellation=switch)
+    errand = CallbackEntry(lambda session: None, terms, lane.describe(None), begun.append)
     join = lane._scheduler.join
 
     def cancelled_between(*arguments: Any) -> Any:
@@ -243,7 +243,7 @@ def test_an_errand_cancelled_while_it_joins_is_begun_once():
     lane.enter(errand, terms)
     assert begun == [errand] and lane.waiting == 0
     with pytest.raises(ApiError) as refusal:
-        lane.carry_out(errand)
+        lane.run_entry(errand)
     assert refusal.value.code is ErrorCode.CANCELLED
     end()
 
@@ -251,7 +251,7 @@ def test_an_errand_cancelled_while_it_joins_is_begun_once():
 def test_whom_another_core_gives_a_turn_is_begun_under_no_lock():
     cores, free = [0], []
     engine = Engine(EngineOptions(10**9, 60.0, 1, 4, 10**6), usable_cores=lambda: cores)
-    lane = Lane([object(), object()], 8, scheduler=engine._scheduler)
+    lane = ModelQueue([object(), object()], 8, scheduler=engine._scheduler)
     assert engine._scheduler.sharing.start(lane._line) is not None
 
     def take() -> bool:
@@ -260,12 +260,12 @@ def test_whom_another_core_gives_a_turn_is_begun_under_no_lock():
             engine._slots.lock.release()
         return taken
 
-    def begin(errand: Errand) -> None:  # another thread asks, since the lock lets its own holder in
+    def begin(errand: CallbackEntry) -> None:  # another thread asks, since the lock lets its own holder in
         with ThreadPoolExecutor(1) as other:
             free.append(other.submit(take).result())
 
-    terms = Terms(time.monotonic() + LATER)
-    lane.enter(Errand(lambda session: None, terms, lane.describe(None), begin), terms)
+    terms = RequestOptions(time.monotonic() + LATER)
+    lane.enter(CallbackEntry(lambda session: None, terms, lane.describe(None), begin), terms)
     cores = [0, 1]
     engine.sweep()
     assert free == [True]

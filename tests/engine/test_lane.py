@@ -10,8 +10,8 @@ from time import monotonic
 import pytest
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.options import Terms
-from pocketserve.engine.scheduling.queue import Lane, Turn
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.queue import ModelQueue, RunResult
 from pocketserve_wire import ApiError, ErrorCode
 
 TIMEOUT_S = 20.0
@@ -53,8 +53,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def later() -> Terms:
-    return Terms(monotonic() + TIMEOUT_S)
+def later() -> RequestOptions:
+    return RequestOptions(monotonic() + TIMEOUT_S)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -67,14 +67,14 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_an_idle_session_runs_on_the_callers_thread():
     session = object()
-    turn = Lane([session], 1).run(lambda given: (given, threading.get_ident()), later())
+    turn = ModelQueue([session], 1).run(lambda given: (given, threading.get_ident()), later())
     assert turn.result == (session, threading.get_ident())
     assert (turn.executions, turn.batch_rows) == (1, None)
     assert turn.queue_ns >= 0 and turn.run_ns >= 0
 
 
 def test_a_full_line_refuses_at_once(pool):
-    lane, holder = Lane([object()], queue_limit=2), Holder()
+    lane, holder = ModelQueue([object()], queue_limit=2), Holder()
     futures = [pool.submit(lane.run, holder, later())]
     assert holder.entered.wait(TIMEOUT_S)
     futures += [pool.submit(lane.run, lambda session: "waited", later()) for _ in range(2)]
@@ -92,7 +92,7 @@ def test_a_full_line_refuses_at_once(pool):
 
 
 def test_the_advice_when_to_retry_grows_with_the_length_of_the_runs(pool):
-    lane, holder = Lane([object()], queue_limit=1), Holder()
+    lane, holder = ModelQueue([object()], queue_limit=1), Holder()
     lane._line.recent_run_s = 20.0
     first = pool.submit(lane.run, holder, later())
     assert holder.entered.wait(TIMEOUT_S)
@@ -107,7 +107,7 @@ def test_the_advice_when_to_retry_grows_with_the_length_of_the_runs(pool):
 
 
 def test_those_who_wait_are_served_in_order_of_arrival(pool):
-    lane, holder, order = Lane([object()], queue_limit=10), Holder(), []
+    lane, holder, order = ModelQueue([object()], queue_limit=10), Holder(), []
     futures = [pool.submit(lane.run, holder, later())]
     assert holder.entered.wait(TIMEOUT_S)
     for number in range(8):
@@ -120,24 +120,24 @@ def test_those_who_wait_are_served_in_order_of_arrival(pool):
 
 
 def test_work_is_not_started_after_its_deadline():
-    lane, started = Lane([object()], 1, clock=lambda: 100.0), []
+    lane, started = ModelQueue([object()], 1, clock=lambda: 100.0), []
     with pytest.raises(ApiError) as refusal:
-        lane.run(started.append, Terms(100.0))
+        lane.run(started.append, RequestOptions(100.0))
     assert refusal.value.code is ErrorCode.DEADLINE_EXCEEDED
     assert not started
 
 
 def test_who_gives_up_waiting_leaves_the_line(pool):
-    lane, holder, started = Lane([object()], queue_limit=1, clock=lambda: 100.0), Holder(), []
-    first = pool.submit(lane.run, holder, Terms(200.0))
+    lane, holder, started = ModelQueue([object()], queue_limit=1, clock=lambda: 100.0), Holder(), []
+    first = pool.submit(lane.run, holder, RequestOptions(200.0))
     assert holder.entered.wait(TIMEOUT_S)
     with pytest.raises(ApiError) as refusal:
-        lane.run(started.append, Terms(100.001))
+        lane.run(started.append, RequestOptions(100.001))
     assert refusal.value.code is ErrorCode.DEADLINE_EXCEEDED
     assert lane.waiting == 0
 
     # The place in the line is free again, and the turn goes to whoever came after.
-    second = pool.submit(lane.run, lambda session: "mine", Terms(200.0))
+    second = pool.submit(lane.run, lambda session: "mine", RequestOptions(200.0))
     until(lambda: lane.waiting == 1)
     holder.proceed.set()
     assert first.result(TIMEOUT_S).result == "held"
@@ -147,7 +147,7 @@ def test_who_gives_up_waiting_leaves_the_line(pool):
 
 def test_a_freed_session_goes_to_exactly_one_waiter(pool):
     session, holders = object(), [Holder() for _ in range(4)]
-    lane = Lane([session], queue_limit=10)
+    lane = ModelQueue([session], queue_limit=10)
     futures = []
     for count, holder in enumerate(holders):
         futures.append(pool.submit(lane.run, holder, later()))
@@ -163,7 +163,7 @@ def test_a_freed_session_goes_to_exactly_one_waiter(pool):
 @pytest.mark.parametrize("sessions", [1, 3])
 def test_no_session_is_ever_used_by_two_threads(pool, sessions):
     used = [ExclusiveSession() for _ in range(sessions)]
-    lane = Lane(used, queue_limit=1000)
+    lane = ModelQueue(used, queue_limit=1000)
     start = threading.Barrier(32)
 
     def hammer() -> None:
@@ -180,7 +180,7 @@ def test_no_session_is_ever_used_by_two_threads(pool, sessions):
 
 def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
     used = [ExclusiveSession(), ExclusiveSession()]
-    lane = Lane(used, queue_limit=8)
+    lane = ModelQueue(used, queue_limit=8)
     start = threading.Barrier(24)
 
     def hammer(seed: int) -> list[str]:
@@ -188,7 +188,7 @@ def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
         ended = []
         for turn in range(60):
             try:
-                lane.run(ExclusiveSession.use, Terms(monotonic() + (seed * 7 + turn) % 10 / 20_000))
+                lane.run(ExclusiveSession.use, RequestOptions(monotonic() + (seed * 7 + turn) % 10 / 20_000))
                 ended.append("done")
             except ApiError as error:
                 ended.append(error.code.name)
@@ -206,7 +206,7 @@ def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
 
 @pytest.mark.parametrize("error", [ValueError("bad input"), KeyboardInterrupt()])
 def test_work_that_raises_frees_its_session(error):
-    lane = Lane([object()], 1)
+    lane = ModelQueue([object()], 1)
 
     def fail(session: object) -> None:
         raise error
@@ -218,7 +218,7 @@ def test_work_that_raises_frees_its_session(error):
 
 
 def test_work_that_raises_hands_its_session_to_who_waits(pool):
-    lane, holder = Lane([object()], 1), Holder()
+    lane, holder = ModelQueue([object()], 1), Holder()
 
     def fail(session: object) -> None:
         holder(session)
@@ -236,7 +236,7 @@ def test_work_that_raises_hands_its_session_to_who_waits(pool):
 
 def test_several_sessions_run_at_the_same_time(pool):
     sessions = [object(), object(), object()]
-    lane, meeting = Lane(sessions, 1), threading.Barrier(3)
+    lane, meeting = ModelQueue(sessions, 1), threading.Barrier(3)
 
     def meet(session: object) -> object:
         meeting.wait(TIMEOUT_S)
@@ -253,20 +253,20 @@ class Crowd:
     """A lane whose one session is held, and requests that wait for it in a known order."""
 
     def __init__(self, pool: ThreadPoolExecutor, queue_limit: int = 10) -> None:
-        self.lane, self.holder = Lane([object()], queue_limit), Holder()
+        self.lane, self.holder = ModelQueue([object()], queue_limit), Holder()
         self.order: list[str] = []
         self._pool = pool
         self.first = pool.submit(self.lane.run, self.holder, later())
         assert self.holder.entered.wait(TIMEOUT_S)
 
-    def enter(self, name: str, *, waits: bool = True, **terms: object) -> Future[Turn[None]]:
+    def enter(self, name: str, *, waits: bool = True, **terms: object) -> Future[RunResult[None]]:
         before = self.lane.waiting
         work = lambda session: self.order.append(name)  # noqa: E731
-        future = self._pool.submit(self.lane.run, work, Terms(monotonic() + TIMEOUT_S, **terms))
+        future = self._pool.submit(self.lane.run, work, RequestOptions(monotonic() + TIMEOUT_S, **terms))
         until(lambda: future.done() or self.lane.waiting == before + waits)
         return future
 
-    def go(self, *futures: Future[Turn[None]]) -> list[str]:
+    def go(self, *futures: Future[RunResult[None]]) -> list[str]:
         """Let all run; returns the order in which they did."""
         self.holder.proceed.set()
         for future in (self.first, *futures):
@@ -274,7 +274,7 @@ class Crowd:
         return self.order
 
 
-def fate(future: Future[Turn[None]]) -> ErrorCode:
+def fate(future: Future[RunResult[None]]) -> ErrorCode:
     with pytest.raises(ApiError) as caught:
         future.result(TIMEOUT_S)
     return caught.value.code
@@ -286,7 +286,9 @@ def test_the_newest_request_of_a_stream_takes_the_place_of_the_one_that_waits(po
     other = crowd.enter("other", stream="microphone", arrived=2.0)
     plain = crowd.enter("plain")
     new = pool.submit(
-        crowd.lane.run, lambda session: crowd.order.append("new"), Terms(later().deadline, stream="camera", arrived=3.0)
+        crowd.lane.run,
+        lambda session: crowd.order.append("new"),
+        RequestOptions(later().deadline, stream="camera", arrived=3.0),
     )
     assert fate(old) is ErrorCode.SUPERSEDED
     assert crowd.go(other, plain, new) == ["new", "other", "plain"]
@@ -308,10 +310,12 @@ def test_a_stream_needs_one_place_only(pool):
 
 
 def test_a_running_request_of_a_stream_finishes(pool):
-    lane, holder = Lane([object()], 1), Holder()
-    first = pool.submit(lane.run, holder, Terms(later().deadline, stream="camera", arrived=1.0))
+    lane, holder = ModelQueue([object()], 1), Holder()
+    first = pool.submit(lane.run, holder, RequestOptions(later().deadline, stream="camera", arrived=1.0))
     assert holder.entered.wait(TIMEOUT_S)
-    second = pool.submit(lane.run, lambda session: "next", Terms(later().deadline, stream="camera", arrived=2.0))
+    second = pool.submit(
+        lane.run, lambda session: "next", RequestOptions(later().deadline, stream="camera", arrived=2.0)
+    )
     until(lambda: lane.waiting == 1)
     holder.proceed.set()
     assert [first.result(TIMEOUT_S).result, second.result(TIMEOUT_S).result] == ["held", "next"]
@@ -345,8 +349,8 @@ def test_a_cancelled_request_ends_at_once(pool):
 
 
 def test_a_running_request_is_not_cancelled(pool):
-    lane, holder, switch = Lane([object()], 1), Holder(), Cancellation()
-    running = pool.submit(lane.run, holder, Terms(later().deadline, cancellation=switch))
+    lane, holder, switch = ModelQueue([object()], 1), Holder(), Cancellation()
+    running = pool.submit(lane.run, holder, RequestOptions(later().deadline, cancellation=switch))
     assert holder.entered.wait(TIMEOUT_S)
     switch.cancel()
     holder.proceed.set()
@@ -355,7 +359,7 @@ def test_a_running_request_is_not_cancelled(pool):
 
 def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
     used = [ExclusiveSession(), ExclusiveSession()]
-    lane, start = Lane(used, queue_limit=64), threading.Barrier(20)
+    lane, start = ModelQueue(used, queue_limit=64), threading.Barrier(20)
 
     def hammer(seed: int) -> list[str]:
         start.wait(TIMEOUT_S)
@@ -367,7 +371,7 @@ def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
             if turn % 3:
                 canceller.start()
             try:
-                terms = Terms(later().deadline, cancellation=switch, stream=stream, arrived=monotonic())
+                terms = RequestOptions(later().deadline, cancellation=switch, stream=stream, arrived=monotonic())
                 lane.run(ExclusiveSession.use, terms)
                 ended.append("done")
             except ApiError as error:
@@ -393,8 +397,8 @@ def test_a_full_line_can_be_seen_before_anything_is_done_for_a_request(pool):
     with pytest.raises(ApiError) as refusal:
         crowd.lane.refuse_if_full(later())
     assert refusal.value.code is ErrorCode.QUEUE_FULL
-    crowd.lane.refuse_if_full(Terms(0.0, rank=1))
-    crowd.lane.refuse_if_full(Terms(0.0, stream="camera"))
+    crowd.lane.refuse_if_full(RequestOptions(0.0, rank=1))
+    crowd.lane.refuse_if_full(RequestOptions(0.0, stream="camera"))
     assert crowd.go(waits) == ["waits"]
 
 

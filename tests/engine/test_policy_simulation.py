@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketserve.engine.scheduling.policy import Account, Gain, Ticket
+from pocketserve.engine.scheduling.policy import BatchingAdvisor, Entry, Flow
 from pocketserve_wire import ErrorCode
 from simulated_world import FOREVER, Fate, World
 
@@ -38,18 +38,18 @@ def bursts(rate: float, seconds: float, size: int) -> Iterable[float]:
 ARRIVALS = {"poisson": lambda: poisson(40, 100, 1), "bursts": lambda: bursts(40, 100, 200)}
 
 
-@pytest.mark.parametrize("patience", [0.35, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize("timeouts", [0.35, 1.0, 3.0, 30.0])
 @pytest.mark.parametrize("arrivals", ARRIVALS)
-def test_four_times_the_load_is_served_as_fast_as_the_model_can(arrivals, patience):
+def test_four_times_the_load_is_served_as_fast_as_the_model_can(arrivals, timeouts):
     """Goodput: answers that were there while their callers still waited; the model makes ten a second."""
     world = World(slots=2)
     line = world.lane(0.1)
     for time in ARRIVALS[arrivals]():
-        world.send(line, time, patience)
+        world.send(line, time, timeouts)
     world.run()
-    good = [fate for fate in world.answers() if fate.ended <= fate.ticket.deadline + 1e-9]
+    good = [fate for fate in world.answers() if fate.ended <= fate.entry.deadline + 1e-9]
     # Between bursts that are further apart than anybody waits there is nothing to do.
-    possible = 10 * 100 if arrivals == "poisson" else 20 * int(min(patience, 5.0) / 0.1 + 1e-9)
+    possible = 10 * 100 if arrivals == "poisson" else 20 * int(min(timeouts, 5.0) / 0.1 + 1e-9)
     assert len(good) >= 0.95 * possible
     assert world.unanswered == 0
 
@@ -76,7 +76,7 @@ def test_answers_of_a_stream_are_fresh(cameras):
     answers = world.answers()
     assert max(fate.age for fate in answers) <= 0.1 * (cameras + 1) + 1e-9
     assert len(answers) >= 0.95 * 50 / 0.1
-    by_camera = Counter(fate.ticket.stream for fate in answers)
+    by_camera = Counter(fate.entry.stream for fate in answers)
     assert max(by_camera.values()) - min(by_camera.values()) <= 2
     assert set(world.codes()) == {None, ErrorCode.SUPERSEDED}
 
@@ -95,7 +95,7 @@ def test_many_streams_together_at_four_times_the_load(cameras):
     assert len(answers) >= 0.95 * 100 / 0.1
     # A frame takes the place of the one before, so no camera waits for more than one round of all of them.
     assert max(fate.age for fate in answers) <= 0.1 * (cameras + 1) + 1e-9
-    by_camera = Counter(fate.ticket.stream for fate in answers)
+    by_camera = Counter(fate.entry.stream for fate in answers)
     assert len(by_camera) == cameras and max(by_camera.values()) <= 2 * min(by_camera.values()) + 2
 
 
@@ -106,18 +106,18 @@ def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_n
     def play(holding: bool) -> list[Fate]:
         world = World(slots=2)
         line = world.lane(0.1)
-        held: list[tuple[float, Ticket]] = []
+        held: list[tuple[float, Entry]] = []
 
         def bring() -> None:
             if held:
                 world._arrive(line, held.pop()[1])
 
         def arrive(time: float) -> None:
-            ticket = Ticket(FOREVER, arrived=time, stream="camera")
+            entry = Entry(FOREVER, arrived=time, stream="camera")
             if holding and not line.idle:
-                held[:] = [(time, ticket)]
+                held[:] = [(time, entry)]
             else:
-                world._arrive(line, ticket)
+                world._arrive(line, entry)
 
         finish = world._finish
 
@@ -132,7 +132,7 @@ def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_n
         return world.answers()
 
     kept, waited = play(holding=True), play(holding=False)
-    assert [fate.ticket.arrived for fate in kept] == [fate.ticket.arrived for fate in waited]
+    assert [fate.entry.arrived for fate in kept] == [fate.entry.arrived for fate in waited]
     assert [fate.ended for fate in kept] == [fate.ended for fate in waited]
 
 
@@ -152,7 +152,7 @@ def test_passing_over_what_would_be_replaced_at_once_changes_no_answer(seed):
             def arrive(time: float = time, burst: int = burst) -> None:
                 for left in reversed(range(burst)):
                     if not (passing_over and left and "camera" in line.streams):
-                        world._arrive(line, Ticket(FOREVER, arrived=time, stream="camera"))
+                        world._arrive(line, Entry(FOREVER, arrived=time, stream="camera"))
 
             world.at(time, arrive)
         world.run()
@@ -170,7 +170,7 @@ def test_a_stream_gets_on_beside_a_full_queue():
     for number in range(1800):
         world.send(line, number / 30, 5.0, stream="camera")
     world.run()
-    frames = [fate for fate in world.answers() if fate.ticket.stream]
+    frames = [fate for fate in world.answers() if fate.entry.stream]
     assert len(frames) >= 60 / (33 * 0.1) - 3
     # The frame is never older than from one frame to the next, however long its place has been in line.
     assert all(fate.started - fate.arrived <= 1 / 30 + 1e-9 for fate in frames if fate.arrived < 59.9)
@@ -186,7 +186,7 @@ def test_a_storm_of_deadlines():
     world.run()
     assert world.codes()[None] in (11, 12)  # of ten runs in that second it may be the eleventh by a rounding error
     assert world.codes()[ErrorCode.DEADLINE_EXCEEDED] == 501 - world.codes()[None]
-    assert next(fate for fate in world.fates if fate.ticket is late).code is None
+    assert next(fate for fate in world.fates if fate.entry is late).code is None
 
 
 def test_a_wrong_guess_of_the_run_time_starves_nobody():
@@ -205,9 +205,9 @@ def test_clients_that_vanish_cost_nothing():
     draw, world = random.Random(4), World(slots=2)
     line = world.lane(0.1)
     for time in poisson(40, 60, 5):
-        ticket = world.send(line, time, 10.0)
+        entry = world.send(line, time, 10.0)
         if draw.random() < 0.7:
-            world.vanish(line, ticket, time + draw.random() * 2)
+            world.vanish(line, entry, time + draw.random() * 2)
     world.run()
     assert world.codes()[ErrorCode.CANCELLED] > 500
     assert world.service[line] >= 0.95 * 60
@@ -221,7 +221,7 @@ def test_priorities_hold_under_overload():
     for time in poisson(40, 60, 7):
         world.send(line, time, 5.0, rank=1 if draw.random() < 0.1 else 5)
     world.run()
-    urgent = [fate for fate in world.fates if fate.ticket.rank == 1]
+    urgent = [fate for fate in world.fates if fate.entry.rank == 1]
     # 4 a second of 10 possible ones: hardly ever more than a few in line.
     assert all(fate.code is None for fate in urgent)
     assert sorted(fate.age for fate in urgent)[int(0.95 * len(urgent))] <= 0.5
@@ -277,7 +277,7 @@ def test_who_was_away_does_not_save_up():
 
 def test_lanes_of_one_account_count_as_one():
     """Sequences with sessions of their own do not multiply their model's share."""
-    world, account = World(slots=1), Account()
+    world, account = World(slots=1), Flow()
     many = [world.lane(0.1, account=account) for _ in range(4)]
     other = world.lane(0.1)
     for line in (*many, other):
@@ -303,7 +303,7 @@ def test_more_slots_take_effect_at_once():
 # --- Batching
 
 
-def crowd(cost: Callable[[int], float], gain: Gain | None, seconds: float = 200.0) -> World:
+def crowd(cost: Callable[[int], float], gain: BatchingAdvisor | None, seconds: float = 200.0) -> World:
     world = World(slots=2)
     line = world.lane(cost, max_rows=8, gain=gain)
     for time in poisson(40, seconds, 11):
@@ -313,30 +313,30 @@ def crowd(cost: Callable[[int], float], gain: Gain | None, seconds: float = 200.
 
 
 def test_batches_multiply_what_a_model_can_do():
-    world = crowd(lambda rows: 0.08 + 0.02 * rows, Gain())
+    world = crowd(lambda rows: 0.08 + 0.02 * rows, BatchingAdvisor())
     assert len(world.answers()) >= 0.85 * 8 / 0.24 * 200
     assert world.runs[8] > world.runs[1]
 
 
 def test_batches_that_do_not_pay_are_left():
     """Each change of size costs more than it saves: the other way is found and kept."""
-    world = crowd(lambda rows: 0.1 if rows == 1 else 0.15 * rows, Gain())
+    world = crowd(lambda rows: 0.1 if rows == 1 else 0.15 * rows, BatchingAdvisor())
     assert len(world.answers()) >= 0.9 * 10 * 200  # what the trials cost is part of it
     assert world.runs[1] > 10 * (world.runs.total() - world.runs[1])
 
 
 def test_a_model_that_changes_its_mind_is_noticed():
-    gain = Gain()
+    gain = BatchingAdvisor()
     for together in (True, False) * 2:
-        for _ in range(Gain.WINDOW + 1):
+        for _ in range(BatchingAdvisor.WINDOW + 1):
             gain.note(8 if gain.together else 1, 0.8 if gain.together else 0.2, gain.together)
         assert together in (True, False)
         if gain.together and not gain._samples and gain._left:
             break
     assert gain.together  # 0.1 s a row together, 0.2 s alone
-    for _ in range(Gain.KEPT):
+    for _ in range(BatchingAdvisor.KEPT):
         gain.note(8, 8.0, True)
-    for _ in range(2 * (Gain.WINDOW + 1)):
+    for _ in range(2 * (BatchingAdvisor.WINDOW + 1)):
         gain.note(8 if gain.together else 1, 8.0 if gain.together else 0.2, gain.together)
     assert not gain.together
 
@@ -346,12 +346,12 @@ def test_only_what_fits_goes_together():
     line = world.lane(0.1, max_rows=8, max_bytes=100)
     world.send(line, 0.0)
     keys = ["a", "b", "a", None, "a", "a"]
-    tickets = [world.send(line, 0.01, key=key, rows=3, size=10) for key in keys]
+    entries = [world.send(line, 0.01, key=key, rows=3, size=10) for key in keys]
     heavy = [world.send(line, 0.02, key="c", size=60) for _ in range(2)]
     world.run()
-    order = [(fate.ticket, fate.started) for fate in world.answers()][1:]
+    order = [(fate.entry, fate.started) for fate in world.answers()][1:]
     groups = [[t for t, _ in group] for _, group in itertools.groupby(order, key=lambda pair: pair[1])]
-    a1, b, a2, alone, a3, a4 = tickets
+    a1, b, a2, alone, a3, a4 = entries
     assert groups == [[a1, a2], [b], [alone], [a3, a4], [heavy[0]], [heavy[1]]]
 
 
@@ -373,13 +373,13 @@ EVENTS = st.tuples(
 def test_every_request_ends_exactly_once_and_nothing_idles(slots, events):
     world = World(slots=slots)
     lanes = [world.lane(0.3, limit=3, sessions=2), world.lane(0.05, limit=5, max_rows=4), world.lane(0.2, limit=1)]
-    for which, time, patience, rank, stream, key, gone in events:
-        ticket = world.send(lanes[which], time, patience, rank=rank, stream=stream, key=key)
+    for which, time, timeouts, rank, stream, key, gone in events:
+        entry = world.send(lanes[which], time, timeouts, rank=rank, stream=stream, key=key)
         if gone is not None:
-            world.vanish(lanes[which], ticket, time + gone)
+            world.vanish(lanes[which], entry, time + gone)
     world.run()
-    assert len(world.fates) == len(events) == len({id(fate.ticket) for fate in world.fates})
+    assert len(world.fates) == len(events) == len({id(fate.entry) for fate in world.fates})
     assert world.unanswered == world.sharing.busy == 0
     assert not world.sharing.contenders
     assert [len(line.idle) for line in lanes] == [2, 1, 1]
-    assert all(fate.started is None or fate.started < fate.ticket.deadline for fate in world.fates)
+    assert all(fate.started is None or fate.started < fate.entry.deadline for fate in world.fates)

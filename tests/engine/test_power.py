@@ -385,7 +385,7 @@ def test_a_model_is_loaded_with_half_the_threads_and_followed(opened):
     slots = engine._scheduler.sharing.slots
     battery.files = Reading(10, True, 30)
     clock.now += LOOK_S
-    until(lambda: threads_of(engine) == 4)  # a request notices, the janitor acts
+    until(lambda: threads_of(engine) == 4)  # a request notices, the reaper acts
     assert engine._scheduler.sharing.slots >= slots
     battery.files = Reading(90, False, 50)
     clock.now += LOOK_S

@@ -132,10 +132,10 @@ def test_outputs_that_were_asked_for(service):
 
 
 def test_their_number_is_bounded(service):
-    for number in range(prepared.MOST + 9):
+    for number in range(prepared.MAX + 9):
         for _ in range(2):  # what is asked once is not kept
             ask(service, *body_of(picture(4), id=f"kind {number}"))
-        assert 0 < len(kept(service)) <= prepared.MOST
+        assert 0 < len(kept(service)) <= prepared.MAX
 
 
 def test_it_goes_with_the_model(service):
@@ -145,7 +145,7 @@ def test_it_goes_with_the_model(service):
 
 
 def test_an_answer_without_outputs_is_still_a_whole_one():
-    answered = prepared.Prepared(None, 1, [], [], InferResponse("m", "1", []))
+    answered = prepared.CompiledRequest(None, 1, [], [], InferResponse("m", "1", []))
     assert answered.encode({}) == encode_infer_response(InferResponse("m", "1", []), True)
 
 

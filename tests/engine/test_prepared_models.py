@@ -20,7 +20,7 @@ from places import ROOT
 from pocketserve.api import oip as api
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import load_config
-from pocketserve.inference.compile import Prepared
+from pocketserve.inference.compile import CompiledRequest
 from pocketserve.service import Service
 from pocketserve.tensors import to_tensor
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode
@@ -212,7 +212,7 @@ ARRAYS = st.one_of(
 
 @given(st.lists(st.tuples(ARRAYS, ARRAYS, st.booleans()), min_size=1, max_size=6))
 def test_any_answers_one_after_the_other_are_as_if_each_were_the_first(several):
-    kept = Prepared(None, 1, [], [("a", "own a", None), ("b", "own b", None)], InferResponse("m", "1", [], "id"))
+    kept = CompiledRequest(None, 1, [], [("a", "own a", None), ("b", "own b", None)], InferResponse("m", "1", [], "id"))
     for first, second, turned in several:
         results = {"own a": first.T if turned else first, "own b": second, "own c": first}
         outputs = [to_tensor("a", results["own a"]), to_tensor("b", second)]

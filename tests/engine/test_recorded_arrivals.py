@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.engine.scheduling.policy import Line
+from pocketserve.engine.scheduling.policy import EntryQueue
 from pocketserve_wire import ErrorCode
 from simulated_world import World
 
@@ -25,7 +25,7 @@ RUN_S = {"petals": 0.004, "digits": 0.02, "diabetes": 0.12}
 PATIENCE_S = 2.0
 
 
-def play(speed: float, slots: int) -> tuple[World, dict[str, Line]]:
+def play(speed: float, slots: int) -> tuple[World, dict[str, EntryQueue]]:
     """The recording, so many times faster."""
     world = World(slots=slots)
     lines = {model: world.lane(seconds) for model, seconds in RUN_S.items()}
@@ -86,5 +86,5 @@ def test_the_fast_model_waits_for_no_queue_of_the_others(speed: float) -> None:
 
 def test_a_recorded_camera_stays_fresh() -> None:
     world, _ = play(8.0, 1)
-    ages = [fate.age for fate in world.answers() if fate.ticket.stream == "camera"]
+    ages = [fate.age for fate in world.answers() if fate.entry.stream == "camera"]
     assert ages and statistics.median(ages) <= RUN_S["diabetes"] + 12 * RUN_S["digits"]

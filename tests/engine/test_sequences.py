@@ -11,7 +11,7 @@ import pytest
 
 from pocketserve.engine.lifecycle.sequences import SequenceStep, SequenceTable, read_step
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve_wire import ApiError, ErrorCode
 
 WAIT_S = 10.0
@@ -43,10 +43,10 @@ class Clock:
 
 
 def table(
-    most: int = 2, opener: Callable[[], object] | None = Counted, queue_limit: int = 4, clock: Clock | None = None
+    maximum: int = 2, opener: Callable[[], object] | None = Counted, queue_limit: int = 4, clock: Clock | None = None
 ) -> SequenceTable:
     """A table of sequences with sessions of their own."""
-    return SequenceTable(most, 60.0, opener, queue_limit, clock or Clock())  # type: ignore[arg-type]
+    return SequenceTable(maximum, 60.0, opener, queue_limit, clock or Clock())  # type: ignore[arg-type]
 
 
 def start(name: str, *, end: bool = False) -> SequenceStep:
@@ -60,7 +60,7 @@ def go_on(name: str, *, end: bool = False) -> SequenceStep:
 def take(sequences: SequenceTable, step: SequenceStep) -> object:
     """One whole step; returns the session that it ran on."""
     sequence, ticket = sequences.enter(step)
-    with sequence.hold(ticket, Terms(time.monotonic() + WAIT_S)):
+    with sequence.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
         sequences.prepare(sequence)
         session = sequence.session
     sequences.leave(step, sequence, failed=False)
@@ -104,12 +104,12 @@ def test_steps_run_in_the_order_in_which_they_came() -> None:
 
     def run(number: int) -> None:
         sequence, mine = entered[number]
-        with sequence.hold(mine, Terms(time.monotonic() + WAIT_S)):
+        with sequence.hold(mine, RequestOptions(time.monotonic() + WAIT_S)):
             order.append(number)
         sequences.leave(go_on("a"), sequence, failed=False)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in reversed(range(8))]
-    with first.hold(ticket, Terms(time.monotonic() + WAIT_S)):
+    with first.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
         for thread in threads:
             thread.start()
         assert order == []
@@ -122,9 +122,9 @@ def test_a_step_that_came_too_late_leaves_the_sequence_alone() -> None:
     sequences = table()
     sequence, ticket = sequences.enter(start("a"))
     late, its_ticket = sequences.enter(go_on("a"))
-    with sequence.hold(ticket, Terms(time.monotonic() + WAIT_S)):
+    with sequence.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
         sequences.prepare(sequence)
-        hold = late.hold(its_ticket, Terms(time.monotonic()))
+        hold = late.hold(its_ticket, RequestOptions(time.monotonic()))
         assert refusal(hold.__enter__) is ErrorCode.DEADLINE_EXCEEDED
         sequences.leave(go_on("a"), late, failed=False)
     sequences.leave(start("a"), sequence, failed=False)
@@ -140,10 +140,10 @@ def test_a_step_that_waits_may_be_cancelled() -> None:
 
     def wait() -> None:
         entered.set()
-        terms = Terms(time.monotonic() + WAIT_S, cancellation=switch)
+        terms = RequestOptions(time.monotonic() + WAIT_S, cancellation=switch)
         codes.append(refusal(waiting.hold(its_ticket, terms).__enter__))
 
-    with sequence.hold(ticket, Terms(time.monotonic() + WAIT_S)):
+    with sequence.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
         thread = threading.Thread(target=wait)
         thread.start()
         assert entered.wait(WAIT_S)
@@ -158,7 +158,7 @@ def test_a_step_that_waits_may_be_cancelled() -> None:
 def test_a_failed_step_closes_its_sequence() -> None:
     sequences = table()
     sequence, ticket = sequences.enter(start("a"))
-    with sequence.hold(ticket, Terms(time.monotonic() + WAIT_S)):
+    with sequence.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
         sequences.prepare(sequence)
     session = sequence.session
     sequences.leave(start("a"), sequence, failed=True)
@@ -170,7 +170,7 @@ def test_a_session_that_cannot_be_opened_blocks_nobody() -> None:
     def fail() -> object:
         raise ApiError(ErrorCode.MODEL_FAILED, "gone")
 
-    sequences = table(most=1, opener=fail)
+    sequences = table(maximum=1, opener=fail)
     for _ in range(3):
         assert refusal(lambda: take_failing(sequences)) is ErrorCode.MODEL_FAILED
 
@@ -179,7 +179,7 @@ def take_failing(sequences: SequenceTable) -> None:
     step = start("a", end=True)
     sequence, ticket = sequences.enter(step)
     try:
-        with sequence.hold(ticket, Terms(time.monotonic() + WAIT_S)):
+        with sequence.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
             sequences.prepare(sequence)
     finally:
         sequences.leave(step, sequence, failed=False)
@@ -188,7 +188,7 @@ def take_failing(sequences: SequenceTable) -> None:
 def test_bounds() -> None:
     """The one that rested longest makes room; busy ones stay; waiting steps are bounded; idle ones expire."""
     clock = Clock()
-    sequences = table(most=2, queue_limit=2, clock=clock)
+    sequences = table(maximum=2, queue_limit=2, clock=clock)
     first = take(sequences, start("a"))
     take(sequences, start("b"))
     take(sequences, start("c"))

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.engine.lifecycle.state import TRANSITIONS, Event, Slot, State
+from pocketserve.engine.lifecycle.state import TRANSITIONS, Event, State, VersionState
 from pocketserve_wire import ApiError, ErrorCode
 
 ERROR = ApiError(ErrorCode.MODEL_FAILED, "damaged")
 
 
-def after(*events: Event) -> Slot:
+def after(*events: Event) -> VersionState:
     """Return a slot after events; failures bring ``ERROR``."""
-    slot = Slot()
+    slot = VersionState()
     for event in events:
         slot.apply(event, ERROR if event in (Event.LOAD_FAILED, Event.RELOAD_FAILED) else None)
     return slot
@@ -44,7 +44,7 @@ def test_where_events_lead(events: tuple[Event, ...], state: State, failed: bool
 @given(st.lists(st.sampled_from(Event), max_size=30))
 def test_any_events(events: list[Event]) -> None:
     """What the table does not have is refused and changes nothing."""
-    slot = Slot()
+    slot = VersionState()
     for event in events:
         before = (slot.state, slot.error)
         possible = (slot.state, event) in TRANSITIONS or (slot.state, event) == (State.LOADING, Event.LOAD_DEFERRED)

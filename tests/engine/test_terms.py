@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.options import DEFAULT_RANK, MAX_TIMEOUT_US, read_terms
+from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, MAX_TIMEOUT_US, read_options
 from pocketserve_wire import ApiError, ErrorCode
 
 NOW = 1000.0
@@ -27,16 +27,16 @@ NOW = 1000.0
     ],
 )
 def test_the_earliest_limit_counts(parameters, deadline, expected):
-    assert read_terms(parameters, NOW, 60.0, deadline).deadline == expected
+    assert read_options(parameters, NOW, 60.0, deadline).deadline == expected
 
 
 def test_the_rest_is_taken_over():
     switch = Cancellation()
-    terms = read_terms({"priority": 1, "stream": "camera"}, NOW, 60.0, None, switch)
+    terms = read_options({"priority": 1, "stream": "camera"}, NOW, 60.0, None, switch)
     assert (terms.rank, terms.stream, terms.arrived) == (1, "camera", NOW)
     assert terms.cancellation is switch
-    plain = read_terms({"priority": 0}, NOW, 60.0)
-    assert (plain.rank, plain.stream, plain.cancellation) == (DEFAULT_RANK, "", None)
+    plain = read_options({"priority": 0}, NOW, 60.0)
+    assert (plain.rank, plain.stream, plain.cancellation) == (DEFAULT_PRIORITY, "", None)
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_the_rest_is_taken_over():
 )
 def test_bad_parameters_are_refused(parameters):
     with pytest.raises(ApiError) as caught:
-        read_terms(parameters, NOW, 60.0)
+        read_options(parameters, NOW, 60.0)
     assert caught.value.code is ErrorCode.INVALID_PARAMETER
     assert next(iter(parameters)) in caught.value.message
 
 
 def test_when_it_came_is_what_the_transport_says():
-    assert read_terms({"stream": "camera"}, NOW, 60.0).arrived == NOW
-    late = read_terms({"stream": "camera"}, NOW, 60.0, received=NOW - 2)
+    assert read_options({"stream": "camera"}, NOW, 60.0).arrived == NOW
+    late = read_options({"stream": "camera"}, NOW, 60.0, received=NOW - 2)
     assert (late.arrived, late.deadline) == (NOW - 2, NOW + 60.0)

@@ -14,8 +14,8 @@ import requests
 from conftest import MODELS
 from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
-from pocketserve.engine.scheduling.options import Terms
-from pocketserve.engine.scheduling.queue import Lane
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.service import FREE_THREADS, Service
 from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
@@ -33,14 +33,14 @@ class Flooded:
         self._pool, self.service, self.url = pool, service, f"http://127.0.0.1:{port}"
         self._go = threading.Event()
         assert self.ask() == 200
-        self.lane: Lane = service.engine.running("petals", "tflite").lane
+        self.lane: ModelQueue = service.engine.running("petals", "tflite").lane
         held = threading.Event()
 
         def hold(session: object) -> None:
             held.set()
             assert self._go.wait(TIMEOUT_S)
 
-        self._held = pool.submit(self.lane.run, hold, Terms(monotonic() + TIMEOUT_S))
+        self._held = pool.submit(self.lane.run, hold, RequestOptions(monotonic() + TIMEOUT_S))
         assert held.wait(TIMEOUT_S)
         self._refused = threading.Semaphore(0)
         self._asked = [pool.submit(self._ask_and_count) for _ in range(CALLERS)]

@@ -29,8 +29,8 @@ def frames(vector: Vector) -> list[Frame]:
 @pytest.mark.parametrize("vector", COMMON, ids=str)
 def test_http_says_the_same(vector: Vector, server: Server, new_server: StartServer) -> None:
     """Both transports share routing, decoding and errors."""
-    most = vector.facts["max_body"]
-    asked = server if most == 2**26 else new_server(MODELS, "--max-body-bytes", str(most))
+    maximum = vector.facts["max_body"]
+    asked = server if maximum == 2**26 else new_server(MODELS, "--max-body-bytes", str(maximum))
     answers = {answer["request_id"]: (answer["status"], answer["code"]) for answer in vector.facts["answers"]}
     for frame in frames(vector):
         method, path = frame.target.decode("ascii").split(" ")

@@ -118,10 +118,10 @@ def test_many_floats_take_little_more_than_their_list():
     tracemalloc.start()
     try:
         found = _to_values(Tensor("y", "FP32", (2, 200_000), memoryview(values.tobytes())))
-        most = tracemalloc.get_traced_memory()[1]
+        maximum = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert most < 60 * values.size
+    assert maximum < 60 * values.size
     assert (np.array(found, np.float32) == values.reshape(2, -1)).all() and repr(found[0][1]) == str(values[1])
 
 

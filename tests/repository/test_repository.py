@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketserve.repository import scan
-from pocketserve.repository.repository import MOST_LISTED, Repository
+from pocketserve.repository.repository import MAX_LISTED, Repository
 from pocketserve_wire import ApiError, ErrorCode
 
 
@@ -114,7 +114,7 @@ def test_a_mistake_reads_few_models(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(scan, "_scan_folder", lambda path, root: read.append(path) or scanned(path, root))
     with pytest.raises(ApiError, match=r"'m0', .* and more \(POST"):
         Repository(tmp_path).model("nothing")
-    assert len(read) == MOST_LISTED + 1
+    assert len(read) == MAX_LISTED + 1
 
 
 def test_a_folder_without_a_model_is_not_suggested(repository: Repository, tmp_path: Path) -> None:

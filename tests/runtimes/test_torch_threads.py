@@ -54,6 +54,6 @@ def test_a_run_uses_its_own_sessions_threads(pool, version):
     """PyTorch's own setting is each calling thread's: one that has run a model would go on as before."""
     many = open_with(2, version)
     assert pool.submit(threads_of_a_run, many).result(60) == 2
-    few = open_with(1, version)  # here, as the janitor does when power is low
+    few = open_with(1, version)  # here, as the reaper does when power is low
     assert pool.submit(threads_of_a_run, few).result(60) == 1
     assert pool.submit(threads_of_a_run, many).result(60) == 2

@@ -186,13 +186,13 @@ def test_memory_pressure_that_can_be_borne(serve_on):
 def test_memory_pressure_that_kills(serve_on, transport):
     """A server that holds more than is left is killed; its clients are told, and find the next one."""
     served = serve_on()
-    before, most = served.phone.pid, Event("memory_pressure", options={"mb": 10})
+    before, maximum = served.phone.pid, Event("memory_pressure", options={"mb": 10})
     with Asker(served.client(transport, reconnect=0.0)) as record:
         more_right(record)
-        served.phone.begin(most)
+        served.phone.begin(maximum)
         eventually(lambda: record.errors)
         assert [(gone.code, gone.cause) for gone in served.phone.exits] == [(-9, "memory")]
-        served.phone.end(most)
+        served.phone.end(maximum)
         more_right(record)
     assert all(isinstance(error, ServerUnreachableError) for error in record.errors)
     assert f"(process {before}) was killed, most likely by Android; what helps: termux-wake-lock" in served.log

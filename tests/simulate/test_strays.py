@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pocketserve_simulate.phone import detached_children
-from pocketserve_simulate.phone.detached_children import Strays, below
+from pocketserve_simulate.phone.detached_children import DetachedChildren, below
 
 LEADER = """
 import subprocess, sys
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 
 def test_those_that_have_ended_take_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there were: Node and trials come and go, and the last one is followed as the first."""
-    monkeypatch.setattr(detached_children, "MOST", 1)
-    followed = Strays()
+    monkeypatch.setattr(detached_children, "MAX", 1)
+    followed = DetachedChildren()
     command = [sys.executable, "-c", LEADER]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import MODELS, Server, StartServer
 from pocketserve_client import Client
-from pocketserve_simulate.scenarios.misbehaving_clients import Stranger
+from pocketserve_simulate.scenarios.misbehaving_clients import MisbehavingClient
 from pocketserve_simulate.scenarios.questions import Question, prepare
 from pocketserve_simulate.scenarios.scenario import NEVER_READS, VANISHING, ScenarioError, Stream, parse_scenario
 from pocketserve_simulate.scenarios.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Addresses, App
@@ -104,7 +104,7 @@ def test_a_server_that_is_gone(new_server: StartServer, questions: dict[str, lis
 def test_a_call_that_takes_too_long_is_silence(server: Server, questions: dict[str, list[Question]]) -> None:
     class Slow(Question):
         def ask(self, client: Client, stream: Stream) -> str:
-            threading.Event().wait(stream.patience + 0.6)
+            threading.Event().wait(stream.timeouts + 0.6)
             return ""
 
     first = questions["rows over the socket"][0]
@@ -156,7 +156,7 @@ def test_a_forgotten_unload_is_noticed(server: Server, questions: dict[str, list
 @pytest.mark.parametrize("kind", [VANISHING, NEVER_READS])
 def test_strangers_harm_nobody_else(server: Server, questions: dict[str, list[Question]], kind: str) -> None:
     where = addresses(server)
-    stranger = Stranger(kind, where, "petals", questions["rows over the socket"][0])
+    stranger = MisbehavingClient(kind, where, "petals", questions["rows over the socket"][0])
     stranger.start()
     name = "rows over the socket"
     app = App(STREAMS[name], where, questions[name], time.monotonic())
@@ -173,7 +173,7 @@ def test_a_stranger_without_a_server_goes_on_trying(tmp_path: Path, questions: d
     port = free_port()
     where = Addresses("", f"socket://127.0.0.1:{port}", tmp_path / "token")
     for kind in (VANISHING, NEVER_READS):
-        stranger = Stranger(kind, where, "petals", questions["pictures"][0])
+        stranger = MisbehavingClient(kind, where, "petals", questions["pictures"][0])
         stranger.start()
         stranger.stop()
         assert stranger.requests == 0

@@ -17,9 +17,9 @@ from conftest import MODELS, STATE
 from framed import TIMEOUT_S, Framed
 from pocketserve.config import Config
 from pocketserve.service import Service
-from pocketserve.transports.socket.event_loop import Watcher
+from pocketserve.transports.socket.event_loop import EventLoop
 from pocketserve.transports.socket.server import SocketServer
-from pocketserve.transports.socket.timeouts import Patience
+from pocketserve.transports.socket.timeouts import Timeouts
 
 TOKEN = "t" * 43
 RESTLESS: dict[str, float] = {"quiet": 0.1, "lingering": 0.3, "wrong_proof": 0.01}
@@ -106,15 +106,15 @@ class Local:
     """A socket server in this process.
 
     Args:
-        patience: those of its times that the test waits for, such as ``{"frame": 0.3}``.
+        timeouts: those of its times that the test waits for, such as ``{"frame": 0.3}``.
     """
 
     def __init__(
-        self, patience: Mapping[str, float] | None = None, watcher: Watcher | None = None, **settings: Any
+        self, timeouts: Mapping[str, float] | None = None, event_loop: EventLoop | None = None, **settings: Any
     ) -> None:
         options = {"models_dir": MODELS, "state_dir": STATE, "socket_port": 0, "quarantine": False} | settings
         self.service = Service(Config(**options))
-        self.server = SocketServer(self.service, TOKEN, Patience(**RESTLESS | (patience or {})), watcher)
+        self.server = SocketServer(self.service, TOKEN, Timeouts(**RESTLESS | (timeouts or {})), event_loop)
         self.server.start()
 
     def connect(self, **options: Any) -> Framed:

@@ -16,7 +16,7 @@ import pytest
 
 from framed import TIMEOUT_S, Answer, Framed
 from held_model import HeldModel, Until
-from pocketserve.engine.scheduling.entries import Place
+from pocketserve.engine.scheduling.entries import QueueEntry
 from pocketserve.service import LONG_LINE
 from pocketserve.tensors import to_array, to_tensor
 from pocketserve.transports.socket.connection import SMALL_BODY
@@ -104,7 +104,8 @@ class Crowd(HeldModel):
         return len(self.server.errands._waiting)
 
     def stay_full(self) -> None:
-        """Have the line taken for full from now on, as if others came: one thread carries out all errands then."""
+        """Have the line taken for full from now on, as if others came: one thread carries out all queued requests
+        then."""
         self.lane._line.limit = 0
 
 
@@ -180,7 +181,7 @@ def test_one_whose_time_is_over_is_told_while_the_model_is_busy(crowd):
 
 def count_places() -> int:
     """Those that exist. Objects are not asked what they are: some of PyTorch's warn of that."""
-    return sum(issubclass(type(one), Place) for one in gc.get_objects())
+    return sum(issubclass(type(one), QueueEntry) for one in gc.get_objects())
 
 
 def test_nothing_is_left_of_those_who_waited_in_vain(crowd):
@@ -202,8 +203,8 @@ def test_nothing_is_left_of_those_who_waited_in_vain(crowd):
 def test_an_urgent_one_goes_first_and_takes_the_last_ones_place(crowd):
     sent = [crowd.join(crowd.peer) for _ in range(crowd.lane._line.limit - LONG_LINE)]
     urgent = ask(crowd.peer, priority=1)
-    ousted = crowd.peer.answer()
-    assert (ousted.request_id, ousted.code) == (sent[-1], "QUEUE_FULL")
+    evicted = crowd.peer.answer()
+    assert (evicted.request_id, evicted.code) == (sent[-1], "QUEUE_FULL")
     assert crowd.lane._line.waiting[0].rank == 1
     ask(crowd.peer)
     assert crowd.peer.answer().code == "QUEUE_FULL"
@@ -284,7 +285,7 @@ def test_one_thread_carries_out_all_while_the_line_is_full(one_by_one):
 
 @pytest.mark.parametrize("full", [False, True])
 def test_errands_of_two_models_take_turns(one_by_one, full):
-    """What follows an errand on its thread may be another model's."""
+    """What follows a queued request request on its thread may be another model's."""
     crowd = one_by_one
     with crowd.connect() as other:
         for parameters in range(2):
@@ -321,7 +322,8 @@ def test_a_connection_whose_last_answers_had_no_thread_is_closed_once_it_is_idle
 
 @pytest.mark.parametrize("why", ["the pool is at its most", "the system gives none"])
 def test_errands_are_run_when_all_threads_wait_in_line_behind_them(local, pool, until, monkeypatch, why):
-    """A run's end begins the next errand: it must not wait for a thread that waits for the very same session."""
+    """A run's end begins the next queued request: it must not wait for a thread that waits for the very same
+    session."""
     started = local({"quiet": 0.1}, queue_limit=24, batching=False)
     workers = started.server.workers
     workers._idle_s = 0.01

@@ -183,16 +183,16 @@ def test_a_frame_that_is_begun_must_be_finished(local):
 
 def test_optional_frames_that_are_whole_are_not_taken_for_one_that_is_not(local):
     """Each ends within the next piece that is sent, so that there is never a moment without a frame begun."""
-    patience, quiet = 2.0, 0.1
-    with local({"frame": patience, "quiet": quiet}).connect() as peer:
+    timeouts, quiet = 2.0, 0.1
+    with local({"frame": timeouts, "quiet": quiet}).connect() as peer:
         frame = header(0x80, body=8) + bytes(8)
-        ends, pause = time.monotonic() + 1.25 * patience, threading.Event()
+        ends, pause = time.monotonic() + 1.25 * timeouts, threading.Event()
         peer.send(frame[:10])
         while time.monotonic() < ends:
             pause.wait(quiet / 2)
             peer.send(frame[10:] + frame[:10])
         peer.send(frame[10:])
-        pause.wait(1.25 * patience)  # and the last leaves no clock behind
+        pause.wait(1.25 * timeouts)  # and the last leaves no clock behind
         assert peer.call("GET /v2").status == 200
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from framed import TIMEOUT_S
 from held_model import HeldModel, Until
-from pocketserve.engine.scheduling.queue import Lane
+from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.transports.socket.server import INCOMING
 from pocketserve_wire import ErrorCode
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
@@ -74,8 +74,8 @@ def test_a_full_line_refuses_without_a_thread(busy):
 def test_a_request_that_may_have_a_place_all_the_same_is_read(busy, spelled):
     _, last = busy.wait(2)
     urgent = busy.peer.ask(TARGET, body(priority=1).replace(b"priority", spelled.encode()))
-    ousted = busy.peer.answer()
-    assert (ousted.request_id, ousted.code) == (last, "QUEUE_FULL")
+    evicted = busy.peer.answer()
+    assert (evicted.request_id, evicted.code) == (last, "QUEUE_FULL")
     busy.go()
     assert urgent in busy.peer.answers(2)
 
@@ -195,7 +195,7 @@ class Camera:
     def __init__(self, started: Any) -> None:
         self.service, self.server, self.peer = started.service, started.server, started.connect()
         assert self.peer.call(TARGET, body()).status == 200
-        self.lane: Lane = self.service.engine.running("petals", "tflite").lane
+        self.lane: ModelQueue = self.service.engine.running("petals", "tflite").lane
         idle = self.lane._line.idle
         self.session = idle[0] = Gated(idle[0])
         self.running = self.frame()
@@ -298,7 +298,7 @@ def test_what_is_held_does_not_wait_for_requests_of_another_model(camera):
     idle = camera.service.lane("digits", None)._line.idle
     slow = idle[0] = Gated(idle[0])
     looking, looks = threading.Event(), threading.Event()
-    camera.server.watcher.call(lambda: (looking.set(), looks.wait(TIMEOUT_S)))
+    camera.server.event_loop.call(lambda: (looking.set(), looks.wait(TIMEOUT_S)))
     assert looking.wait(TIMEOUT_S)
     other = camera.peer.ask(DIGITS, ZEROS)  # seen first by the thread that ends the run
     camera.end()

@@ -17,7 +17,7 @@ from pocketserve_wire.handshake import NONCE_BYTES, ClientHandshake
 from wire.wire_vectors import Vector, load
 
 TIMEOUT_S = 30.0
-MOST = 2**26
+MAX = 2**26
 BAD = [v for v in load("invalid", "frames") if v.facts["receiver"] == "server"]
 GOOD = [v for v in load("valid", "frames") if v.facts["receiver"] == "server" and v.facts["state"] == "ready"]
 HELLOS = [v for v in load("invalid", "handshake") if v.facts["refused_frame"] == "HELLO"]
@@ -35,7 +35,7 @@ class Peer:
     def __init__(self, server: Server) -> None:
         self.token = server.token
         self.socket = socket.create_connection(("127.0.0.1", server.ready["socket"]["port"]), TIMEOUT_S)
-        self.decoder = FrameDecoder(AWAITS_CHALLENGE, MOST)
+        self.decoder = FrameDecoder(AWAITS_CHALLENGE, MAX)
         self.received = b""
 
     def reach(self, awaits: str | None) -> None:
@@ -43,7 +43,7 @@ class Peer:
         if awaits == "HELLO":
             return
         key = self.token.encode() if self.token else None
-        shake = ClientHandshake(key, os.urandom(NONCE_BYTES), MOST)
+        shake = ClientHandshake(key, os.urandom(NONCE_BYTES), MAX)
         self.socket.sendall(shake.hello)
         auth = shake.answer_challenge(self.frame())
         self.decoder.allowed = AWAITS_READY
@@ -80,7 +80,7 @@ def peer(server: Server) -> Iterator[Peer]:
     connected.socket.close()
 
 
-@pytest.mark.parametrize("vector", [v for v in BAD if v.facts["max_body"] == MOST], ids=str)
+@pytest.mark.parametrize("vector", [v for v in BAD if v.facts["max_body"] == MAX], ids=str)
 def test_faults_end_the_connection(vector: Vector, peer: Peer) -> None:
     """The right reason is the last thing that the server says."""
     peer.reach(vector.facts.get("awaits"))
@@ -116,7 +116,7 @@ def test_bad_auths(vector: Vector, peer: Peer) -> None:
     assert (error.type, error.arg) == (FrameType.ERROR, vector.facts["reason"])
 
 
-@pytest.mark.parametrize("vector", [v for v in GOOD if v.facts["max_body"] == MOST], ids=str)
+@pytest.mark.parametrize("vector", [v for v in GOOD if v.facts["max_body"] == MAX], ids=str)
 def test_good_frames_do_not_end_it(vector: Vector, peer: Peer) -> None:
     """Each REQUEST gets one RESPONSE with its id, each PING its PONG; then a PING is still answered."""
     peer.reach(None)
@@ -137,8 +137,8 @@ def test_good_frames_do_not_end_it(vector: Vector, peer: Peer) -> None:
 @pytest.mark.parametrize("vector", load("invalid", "request"), ids=str)
 def test_errors_of_requests(vector: Vector, step: int, server: Server, new_server: StartServer) -> None:
     """Every request of the vector is answered as it says, and the last one shows that the connection lives."""
-    most = vector.facts["max_body"]
-    peer = Peer(server if most == MOST else new_server(MODELS, "--max-body-bytes", str(most)))
+    maximum = vector.facts["max_body"]
+    peer = Peer(server if maximum == MAX else new_server(MODELS, "--max-body-bytes", str(maximum)))
     peer.reach(None)
     peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for start in range(0, len(vector.data), step):

@@ -9,25 +9,25 @@ from time import monotonic
 
 import pytest
 
-from pocketserve.transports.socket.event_loop import Watcher
+from pocketserve.transports.socket.event_loop import EventLoop
 from pocketserve.transports.socket.poller import BROKEN, PollPoller, best_poller
 
 POLLERS = {"best": best_poller, "poll": PollPoller}
 
 
 @pytest.fixture(params=POLLERS)
-def watcher(request):
+def event_loop(request):
     """A watcher that has not run."""
-    return Watcher(POLLERS[request.param]())
+    return EventLoop(POLLERS[request.param]())
 
 
 @pytest.fixture
-def running(watcher):
+def running(event_loop):
     """A watcher at work."""
-    thread = threading.Thread(target=watcher.run)
+    thread = threading.Thread(target=event_loop.run)
     thread.start()
-    yield watcher
-    watcher.stop()
+    yield event_loop
+    event_loop.stop()
     thread.join(30)
     assert not thread.is_alive()
 
@@ -77,10 +77,10 @@ def test_an_event_is_told_once_for_each_arming(running):
 def test_times_come_in_order_even_if_set_while_it_sleeps(running):
     late, soon, never = Heard(), Heard(), Heard()
     begun = monotonic()
-    running.set_time(late, begun + 0.2)
-    running.set_time(never, begun + 0.15)
-    running.set_time(soon, begun + 0.05)
-    running.set_time(never, None)
+    running.set_timer(late, begun + 0.2)
+    running.set_timer(never, begun + 0.15)
+    running.set_timer(soon, begun + 0.05)
+    running.set_timer(never, None)
     forgotten = monotonic()
     assert soon.told.acquire(timeout=10) and late.told.acquire(timeout=10)
     assert begun + 0.05 <= soon.events[0] <= late.events[0]
@@ -88,18 +88,18 @@ def test_times_come_in_order_even_if_set_while_it_sleeps(running):
     assert not never.events or forgotten >= begun + 0.15  # its time had come before it was taken back
 
 
-def test_calls_are_made_on_its_thread_and_refused_after_its_end(watcher):
-    thread = threading.Thread(target=watcher.run)
+def test_calls_are_made_on_its_thread_and_refused_after_its_end(event_loop):
+    thread = threading.Thread(target=event_loop.run)
     thread.start()
     seen: list[threading.Thread] = []
     done = threading.Event()
-    assert watcher.call(lambda: (seen.append(threading.current_thread()), done.set()))
+    assert event_loop.call(lambda: (seen.append(threading.current_thread()), done.set()))
     assert done.wait(10)
     assert seen == [thread]
-    watcher.stop()
+    event_loop.stop()
     thread.join(10)
-    assert not watcher.call(done.clear) and done.is_set()
-    watcher.set_time(Heard(), monotonic())  # nobody is woken any more
+    assert not event_loop.call(done.clear) and done.is_set()
+    event_loop.set_timer(Heard(), monotonic())  # nobody is woken any more
 
 
 def test_one_that_fails_does_not_end_the_loop(running):
@@ -108,15 +108,15 @@ def test_one_that_fails_does_not_end_the_loop(running):
             raise ValueError
 
     failing, other = Failing(), Heard()
-    running.set_time(failing, monotonic())
+    running.set_timer(failing, monotonic())
     assert failing.told.acquire(timeout=10)
     assert failing.events == ["fault"]
-    running.set_time(other, monotonic())
+    running.set_timer(other, monotonic())
     assert other.told.acquire(timeout=10)
 
 
 def test_a_server_without_epoll(local):
-    server = local(watcher=Watcher(PollPoller()))
+    server = local(event_loop=EventLoop(PollPoller()))
     peers = [server.connect() for _ in range(5)]
     for turn in range(20):
         for peer in peers:

@@ -28,7 +28,7 @@ from pocketserve.runtimes.tflite.metadata import (
     TensorMetadata,
 )
 from pocketserve.tasks.base import AnswerOptions
-from pocketserve.tasks.checkpoint import EVERY, while_wanted
+from pocketserve.tasks.checkpoint import EVERY, cancellation_scope
 from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.text import charsmap, sentencepiece_model
 from pocketserve.tasks.text.options import TextOptions
@@ -229,12 +229,12 @@ def test_nobody_waits_any_more(name: str) -> None:
     ours = SentencePiece(read_model(content_of(name)), Special())
     text = "lamplight" * 10_000
     whole = Counting(1 << 30)
-    with while_wanted(whole):
+    with cancellation_scope(whole):
         found = list(ours.tokens(text))
     assert whole.asked > len(text) // EVERY
     assert list(ours.tokens(text)) == found
     for last in (0, 1, whole.asked // 2, whole.asked - 1):
-        with while_wanted(Counting(last)), pytest.raises(ApiError, match="given up"):
+        with cancellation_scope(Counting(last)), pytest.raises(ApiError, match="given up"):
             list(ours.tokens(text))
 
 

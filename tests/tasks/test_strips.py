@@ -12,7 +12,7 @@ from odd_pictures import rotated, saved
 from pocketserve.tasks.audio.resampling import resample
 from pocketserve.tasks.audio.wav import BLOCK_FRAMES, PCM, SampleFormat, decode
 from pocketserve.tasks.base import Hints
-from pocketserve.tasks.checkpoint import while_wanted
+from pocketserve.tasks.checkpoint import cancellation_scope
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import read_frame
 from pocketserve.tasks.vision.options import ImageOptions
@@ -99,26 +99,26 @@ def test_every_step_asks_for_every_strip(kind: str, monkeypatch: pytest.MonkeyPa
     shape = PictureShape(8, 8, 3)
     monkeypatch.setattr(strips, "STRIP_PIXELS", strip)
     asked = Asked()
-    with while_wanted(asked):
+    with cancellation_scope(asked):
         read_picture(memoryview(file), shape, ImageOptions(), 10_000)
     steps = 1 if kind == "plain" else 2
     assert asked.count >= steps * side * side // strip
     for until in range(1, asked.count + 1):
-        with while_wanted(Asked(until)), pytest.raises(ApiError, match="given up"):
+        with cancellation_scope(Asked(until)), pytest.raises(ApiError, match="given up"):
             read_picture(memoryview(file), shape, ImageOptions(), 10_000)
 
 
 def test_a_picture_to_draw_on_asks_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strips, "STRIP_PIXELS", 256)
     asked = Asked()
-    with while_wanted(asked):
+    with cancellation_scope(asked):
         read_whole(memoryview(saved(noise((64, 64), "RGB"))), 10_000, 32)
     assert asked.count >= 64 * 64 // 256
 
 
 def test_a_png_that_unpacks_a_thousandfold_is_taken_in_small_blocks() -> None:
     file, asked = saved(Image.new("RGB", (4000, 4000))), Asked()
-    with while_wanted(asked):
+    with cancellation_scope(asked):
         read_picture(memoryview(file), PictureShape(8, 8, 3), ImageOptions(), 20_000_000)
     assert asked.count >= len(file) // 8192 + 16
 
@@ -146,7 +146,7 @@ def test_frames_are_read_in_strips(form: str, rotation: int, halved: bool, monke
     asked = Asked()
     whole = read_frame(memoryview(body.tobytes()), hints, 1000, halved=halved)
     monkeypatch.setattr(strips, "STRIP_PIXELS", 2 * height)
-    with while_wanted(asked):
+    with cancellation_scope(asked):
         assert np.array_equal(read_frame(memoryview(body.tobytes()), hints, 1000, halved=halved), whole)
     assert asked.count >= 3
 
@@ -160,9 +160,9 @@ def test_a_frame_of_an_odd_number_of_rows(height: int) -> None:
 
 def test_a_sound_is_decoded_and_a_long_filter_run_in_blocks() -> None:
     asked = Asked()
-    with while_wanted(asked):
+    with cancellation_scope(asked):
         decode(memoryview(bytes(4 * BLOCK_FRAMES)), SampleFormat(PCM, 1, 48_000, 1), 10**6, mono=True)
     assert asked.count == 4
-    with while_wanted(asked):
+    with cancellation_scope(asked):
         resample(np.zeros((1 << 18, 1), np.float32), 768_000, 1000)
     assert asked.count >= 4 + 2

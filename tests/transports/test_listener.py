@@ -19,7 +19,7 @@ LIMIT_S = 60.0
 
 
 class Told(logging.Handler):
-    """Lets the squatter go as soon as somebody says that he waits."""
+    """Lets the port hijacker go as soon as somebody says that he waits."""
 
     def __init__(self, squatter: socket.socket) -> None:
         super().__init__()

@@ -103,11 +103,11 @@ def test_documents_with_too_many_parts(case: str, monkeypatch: pytest.MonkeyPatc
     """They are refused before anything is parsed, with the way out; one part fewer is parsed."""
     parsed: list[int] = []
     monkeypatch.setattr(json, "loads", lambda text, **_: parsed.append(len(text)))
-    head, part, tail, most, text = TOO_MANY[case]
-    strict_json.loads(head + part * (most - 1) + tail)
+    head, part, tail, maximum, text = TOO_MANY[case]
+    strict_json.loads(head + part * (maximum - 1) + tail)
     assert len(parsed) == 1
     with pytest.raises(ApiError, match=f"{text}.*send tensors as binary") as caught:
-        strict_json.loads(head + part * most + tail)
+        strict_json.loads(head + part * maximum + tail)
     assert caught.value.code is MALFORMED and len(parsed) == 1
 
 

@@ -28,13 +28,13 @@ from pocketserve_wire.frames import (
     encode_frame,
 )
 
-MOST_BODY = 1 << 20
+MAX_BODY = 1 << 20
 Outcome = tuple[list[Frame], object]
 
 
 def decode(data: bytes, sizes: list[int], allowed: frozenset = FROM_CLIENT) -> Outcome:
     """Feed bytes in pieces; the frames, and the fault that ended it."""
-    decoder = FrameDecoder(allowed, MOST_BODY)
+    decoder = FrameDecoder(allowed, MAX_BODY)
     frames: list[Frame] = []
     position = 0
     try:
@@ -66,7 +66,7 @@ def test_hostile_bytes_give_frames_or_one_fault(seed):
             assert end == whole[1]
             assert [(one.type, bytes(one.body)) for one in frames] == [(one.type, bytes(one.body)) for one in whole[0]]
         for frame in whole[0]:
-            assert len(frame.target) <= MAX_TARGET_BYTES and len(frame.body) <= MOST_BODY
+            assert len(frame.target) <= MAX_TARGET_BYTES and len(frame.body) <= MAX_BODY
             assert sum(map(len, frame.ext.values())) <= MAX_EXT_BYTES
 
 
@@ -89,7 +89,7 @@ def request(number: int, target: bytes, body: bytes, json_length: int) -> bytes:
 
 
 def test_the_next_request_can_be_looked_at_and_comes_all_the_same():
-    decoder = FrameDecoder(FROM_CLIENT, MOST_BODY)
+    decoder = FrameDecoder(FROM_CLIENT, MAX_BODY)
     data = request(1, b"POST /a", b"{}", 2) + request(2, b"POST /b", b'{"x": 1}rest', 8)
     space = decoder.buffer()
     space[: len(data)] = data
@@ -104,7 +104,7 @@ def test_the_next_request_can_be_looked_at_and_comes_all_the_same():
 def test_only_a_whole_request_is_looked_at():
     whole = request(1, b"POST /a", b'{"x": 1}', 8)
     for count in range(len(whole)):
-        decoder = FrameDecoder(FROM_CLIENT, MOST_BODY)
+        decoder = FrameDecoder(FROM_CLIENT, MAX_BODY)
         decoder.buffer()[:count] = whole[:count]
         decoder.received(count)
         assert decoder.peek() is None
@@ -113,7 +113,7 @@ def test_only_a_whole_request_is_looked_at():
         HEADER.pack(b"OI", FrameType.REQUEST, 0, 1, 0, 0, 0, 9, 8) + bytes(8),  # more JSON than body
         HEADER.pack(b"OI", FrameType.REQUEST, 0, 1, 0, 0, 0, 0, 2**32 - 1) + bytes(8),
     ):
-        decoder = FrameDecoder(FROM_CLIENT, MOST_BODY)
+        decoder = FrameDecoder(FROM_CLIENT, MAX_BODY)
         decoder.buffer()[: len(other)] = other
         decoder.received(len(other))
         assert decoder.peek() is None
@@ -123,7 +123,7 @@ def test_only_a_whole_request_is_looked_at():
 def test_a_target_is_its_own_frame_s(targets, with_ext):
     ext = {Extension.CONTENT_TYPE: b"a/b"} if with_ext else {}
     frames = [Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/") for number, target in enumerate(targets, 1)]
-    decoder = FrameDecoder(FROM_CLIENT, MOST_BODY)
+    decoder = FrameDecoder(FROM_CLIENT, MAX_BODY)
     taken = decoder.feed(b"".join(map(encode_frame, frames)))
     assert [(one.target, one.ext, bytes(one.body)) for one in taken] == [(target, ext, b"/") for target in targets]
 
@@ -139,7 +139,7 @@ def where(body: memoryview) -> int:
 
 
 def kept(reuse: bool = True) -> FrameDecoder:
-    decoder = FrameDecoder(FROM_CLIENT, MOST_BODY)
+    decoder = FrameDecoder(FROM_CLIENT, MAX_BODY)
     decoder.reuse = reuse
     return decoder
 

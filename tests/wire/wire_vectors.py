@@ -32,13 +32,13 @@ class Vector:
         allowed = FROM_CLIENT if server else FROM_SERVER
         if awaits is not None:
             allowed = getattr(frame_decoder, f"AWAITS_{awaits}")
-        most: int = self.facts["max_body"]
+        maximum: int = self.facts["max_body"]
         if not server:
-            return FrameDecoder(allowed, most)
+            return FrameDecoder(allowed, maximum)
         return FrameDecoder(
             allowed,
-            most + DRAINED,
-            lambda header: header.body_length <= most,
+            maximum + DRAINED,
+            lambda header: header.body_length <= maximum,
             listens=awaits == "HELLO",
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.api.cards import DEFAULT_PORT, card
-from pocketserve.engine.lifecycle.handle import Running
+from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import describe
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pocketserve.runtimes.tflite.metadata import Normalization, TensorMetadata
 
 
-def describe_model(entry: ModelEntry, running: Running, port: int = DEFAULT_PORT, local: str = "") -> dict[str, Any]:
+def describe_model(
+    entry: ModelEntry, running: ModelHandle, port: int = DEFAULT_PORT, local: str = ""
+) -> dict[str, Any]:
     """A model's metadata as ``GET /v2/models/NAME`` answers it.
 
     The protocol's own keys come first. ``parameters`` holds flat facts, ``card`` the model's card, ``metadata`` what a

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pocketserve.engine.lifecycle.handle import Running
+from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.registry import task_named
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.tasks.vision.picture_input import picture_shape
@@ -24,7 +24,7 @@ BACKENDS = {"onnx": "onnxruntime", "savedmodel": "tensorflow", "torchscript": "p
 NO_FORMAT = "FORMAT_NONE"
 
 
-def model_config(entry: ModelEntry, running: Running) -> dict[str, Any]:
+def model_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
     """Describe a loaded version as Triton's ``GET /v2/models/NAME/config`` does."""
     model, kind = running.model, running.model.version.kind.name
     inputs, outputs = model.inputs.specs, model.shown_outputs.specs

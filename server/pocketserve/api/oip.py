@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
 from pocketserve.engine.engine import State
-from pocketserve.inference.queued import PlannedErrand, Sender
+from pocketserve.inference.queued import QueuedRequest, Sender
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError, ErrorCode, oip, strict_json
@@ -79,10 +79,10 @@ def infer(service: Service, request: ApiRequest) -> ApiResponse:
         refusal = service.refusal(model, version, request.body[: request.json_length])
         if refusal is not None:
             raise refusal
-    plan = _plan_of(request)
+    plan = _template_of(request)
     if plan is not None:
         terms = service.terms(plan.parameters, request.deadline, request.cancellation, request.received)
-        return _answer(service.infer_planned(model, version, plan, request.body, terms))
+        return _answer(service.infer_from_template(model, version, plan, request.body, terms))
     service.require(model, version)
     decoded = oip.decode_infer_request(request.body, request.json_length)
     # A raw body has no parameters of its own, so the query string may hold them.
@@ -100,8 +100,8 @@ def infer(service: Service, request: ApiRequest) -> ApiResponse:
     return _answer(oip.encode_infer_response(response, binary))
 
 
-def infer_later(service: Service, request: ApiRequest, sender: Sender) -> PlannedErrand | None:
-    """Let an inference request wait for its model without a thread; see :meth:`Service.wait_planned`.
+def infer_later(service: Service, request: ApiRequest, sender: Sender) -> QueuedRequest | None:
+    """Let an inference request wait for its model without a thread; see :meth:`Service.enqueue_compiled`.
 
     Returns:
         What :func:`finish` answers, once it was begun; None where :func:`infer` is to be called.
@@ -109,26 +109,26 @@ def infer_later(service: Service, request: ApiRequest, sender: Sender) -> Planne
     Raises:
         ApiError: for every fault of the request, the model or the server.
     """
-    plan = _plan_of(request)
+    plan = _template_of(request)
     if plan is None:
         return None
     model, version = request.path["model"], request.path.get("version")
     terms = partial(service.terms, plan.parameters, request.deadline, request.cancellation, request.received)
-    return service.wait_planned(model, version, plan, request.body, terms, sender)
+    return service.enqueue_compiled(model, version, plan, request.body, terms, sender)
 
 
-def finish(errand: PlannedErrand) -> ApiResponse:
+def finish(queued: QueuedRequest) -> ApiResponse:
     """Carry out what has waited, and answer it.
 
     Raises:
         ApiError: for every fault of the request, the model or the server.
     """
-    return _answer(errand.finish())
+    return _answer(queued.finish())
 
 
-def _plan_of(request: ApiRequest) -> oip.Plan | None:
+def _template_of(request: ApiRequest) -> oip.RequestTemplate | None:
     """What is known of a request with raw tensors only, if its kind came before."""
-    plan = oip.find_plan(request.body, request.json_length)
+    plan = oip.find_template(request.body, request.json_length)
     known = plan is not None and plan.all_raw and not request.query and "task" not in plan.parameters
     return plan if known else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.api.predictions import document
-from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode, Tensor, strict_json
@@ -19,7 +19,9 @@ OUTPUT = "answer"
 OWN = ("task", "content_type", "timeout", "priority", "stream")
 
 
-def infer(service: Service, model: str, version: str | None, request: InferRequest, terms: Terms) -> InferResponse:
+def infer(
+    service: Service, model: str, version: str | None, request: InferRequest, terms: RequestOptions
+) -> InferResponse:
     """Answer one raw input.
 
     Raises:

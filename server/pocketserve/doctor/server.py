@@ -18,7 +18,7 @@ USUAL_PORTS = {"http": 8470, "socket": 8471}
 """Where clients look that are told nothing else."""
 
 PATIENCE_S = 3.0
-MOST_ANSWER = 4096
+MAX_ANSWER = 4096
 
 
 def check_server(device: Device, settings: Settings) -> Iterator[Finding]:
@@ -75,7 +75,7 @@ def _ask_http(host: str, port: int) -> str | None:
     with contextlib.closing(connection):
         connection.request("GET", "/v2/health/live")
         live = connection.getresponse()
-        page = live.read(MOST_ANSWER)
+        page = live.read(MAX_ANSWER)
         if live.status != 200:
             return f"something else answers there, with status {live.status}"
         return None if page[:1] == b"{" else "something else answers there, with a page of its own"

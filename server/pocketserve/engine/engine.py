@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from pocketserve.engine.device import cores
 from pocketserve.engine.device.power import PowerWatch
 from pocketserve.engine.lifecycle.budget import Budget
-from pocketserve.engine.lifecycle.handle import EngineOptions, Running
-from pocketserve.engine.lifecycle.loader import Opener
-from pocketserve.engine.lifecycle.reaper import Janitor
-from pocketserve.engine.lifecycle.state import Event, Slot, SlotTable, State, close_all, detach
+from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle
+from pocketserve.engine.lifecycle.loader import ModelLoader
+from pocketserve.engine.lifecycle.reaper import Reaper
+from pocketserve.engine.lifecycle.state import Event, State, VersionState, VersionTable, close_all, detach
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.engine.statistics import VersionStatistics
@@ -36,11 +36,11 @@ __all__ = ["Engine", "State"]
 class _Use:
     """Holds a version until its block ends."""
 
-    def __init__(self, engine: Engine, running: Running) -> None:
+    def __init__(self, engine: Engine, running: ModelHandle) -> None:
         self._engine = engine
         self._running = running
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> ModelHandle:
         return self._running
 
     def __exit__(self, *raised: object) -> None:
@@ -80,10 +80,10 @@ class Engine:
         self._scheduler = Scheduler(self._watch.runs_at_a_time, clock)
         self.crowded: Collection[object] = self._scheduler.sharing.contenders
         self._clock = clock
-        self._slots = SlotTable(clock)
+        self._slots = VersionTable(clock)
         self._by_key, self._lock = self._slots.by_key, self._slots.lock  # at hand for every request
         self._budget = Budget(self._slots, options.memory_budget, available_memory, clock)
-        self._opener = Opener(
+        self._loader = ModelLoader(
             self._slots,
             self._budget,
             self._watch,
@@ -94,12 +94,12 @@ class Engine:
             snapshots,
             trust,
         )
-        self._janitor = Janitor(self._slots, self._watch, self._opener, clock)
-        self._power.on_change = self._janitor.wake
+        self._reaper = Reaper(self._slots, self._watch, self._loader, clock)
+        self._power.on_change = self._reaper.wake
 
     def use(
         self, entry: ModelEntry, version: VersionEntry, deadline: float, cancellation: Cancellation | None = None
-    ) -> AbstractContextManager[Running]:
+    ) -> AbstractContextManager[ModelHandle]:
         """Hold a version for one request, loading it first where needed. It is not unloaded meanwhile.
 
         Args:
@@ -122,8 +122,8 @@ class Engine:
             if slot.running is not None:
                 slot.running.outdated = False
             slot.apply(Event.LOAD_STARTED)
-        self._opener.open(slot, entry, version, deadline)
-        self._janitor.start()
+        self._loader.open(slot, entry, version, deadline)
+        self._reaper.start()
 
     def unload(self, name: str, version: str, deadline: float) -> None:
         """Stop serving a version until it is loaded again. Requests that hold it finish.
@@ -173,7 +173,7 @@ class Engine:
         with self._lock:
             return self._slots.slot((name, version)).statistics
 
-    def running(self, name: str, version: str) -> Running | None:
+    def running(self, name: str, version: str) -> ModelHandle | None:
         """A version's loaded form, if it is loaded now."""
         slot = self._by_key.get((name, version))
         return slot.running if slot is not None else None
@@ -198,7 +198,7 @@ class Engine:
         Returns:
             The clock's time of the next expiry; None when nothing can expire.
         """
-        return self._janitor.sweep()
+        return self._reaper.sweep()
 
     @property
     def usable_cores(self) -> int:
@@ -206,9 +206,9 @@ class Engine:
         return len(self._watch.usable_cores())
 
     def notice(self) -> None:
-        """Have the janitor look at the battery if it is time, for a request that gets no further than here."""
+        """Have the reaper look at the battery if it is time, for a request that gets no further than here."""
         if self._power.due(self._clock()):
-            self._janitor.wake()
+            self._reaper.wake()
 
     def close(self) -> None:
         """Unload everything; requests that hold a version finish on it."""
@@ -220,7 +220,7 @@ class Engine:
 
     def acquire(
         self, entry: ModelEntry, version: VersionEntry, deadline: float, cancellation: Cancellation | None
-    ) -> Running:
+    ) -> ModelHandle:
         """What :meth:`use` does at its start, for the one caller whose time counts; :meth:`release` ends it.
 
         Raises:
@@ -246,12 +246,12 @@ class Engine:
                     running.outdated = False  # others are answered by it meanwhile
                 slot.apply(Event.LOAD_STARTED)
             try:
-                loaded = self._opener.open(slot, entry, version, deadline, users=1)
+                loaded = self._loader.open(slot, entry, version, deadline, users=1)
             except ApiError:
                 if running is None:
                     raise
                 continue  # what was loaded before serves on, and the listing says why
-            self._janitor.start()
+            self._reaper.start()
             if loaded is not None:
                 return loaded
 
@@ -269,12 +269,12 @@ class Engine:
             if entry is None or version is None:
                 continue
             now = made_from(entry, version)
-            running.outdated = now != running.made_from and self._opener.stamp_of(entry, version) != slot.failed_from
+            running.outdated = now != running.made_from and self._loader.stamp_of(entry, version) != slot.failed_from
             if now == running.made_from:
                 with self._lock:
                     slot.error = None if slot.running is running else slot.error  # the change was taken back
 
-    def hold(self, running: Running) -> bool:
+    def hold(self, running: ModelHandle) -> bool:
         """Hold a version as :meth:`acquire` does, without waiting; whether it is still the one that is served."""
         with self._lock:
             if self._slots.closed or running.retired or running.outdated:
@@ -282,7 +282,7 @@ class Engine:
             running.users += 1
             return True
 
-    def _refuse_unusable(self, slot: Slot, version: VersionEntry, entry: ModelEntry) -> None:
+    def _refuse_unusable(self, slot: VersionState, version: VersionEntry, entry: ModelEntry) -> None:
         if slot.state is State.STOPPED:
             raise ApiError(
                 ErrorCode.MODEL_NOT_FOUND,
@@ -291,21 +291,21 @@ class Engine:
             )
         # A file that failed is tried again once it has changed, not on every request.
         error = slot.error if slot.state is State.FAILED else None
-        if error is not None and slot.failed_from == self._opener.stamp_of(entry, version):
+        if error is not None and slot.failed_from == self._loader.stamp_of(entry, version):
             raise error.again()
 
-    def release(self, running: Running) -> None:
+    def release(self, running: ModelHandle) -> None:
         """Give back what :meth:`acquire` gave."""
         with self._lock:
             running.users -= 1
             now = running.last_used = self._clock()
             last = running.retired and running.users == 0
-            if running.sequences or now >= self._janitor.look_at:
-                self._janitor.consider(running, now)
+            if running.sequences or now >= self._reaper.look_at:
+                self._reaper.consider(running, now)
         if last:
             close_all(running)
 
 
-def _may_renew(slot: Slot, running: Running) -> bool:
+def _may_renew(slot: VersionState, running: ModelHandle) -> bool:
     """Whether a version may be loaded anew now: nobody does already, and no sequence would lose its state."""
     return slot.state is State.READY and not running.open_sequences

@@ -67,10 +67,10 @@ class Buffer:
         self.pay(1 + size // 16)
         return self.data[at : at + size]
 
-    def vector(self, at: int, itemsize: int, most: int) -> tuple[int, int]:
+    def vector(self, at: int, itemsize: int, maximum: int) -> tuple[int, int]:
         """Where a vector's elements begin, and their count, all of which lie inside."""
         count = self.number("I", at)
-        if count > most or at + 4 + count * itemsize > len(self.data):
+        if count > maximum or at + 4 + count * itemsize > len(self.data):
             raise DamagedFileError(f"a vector claims {count} elements")
         return at + 4, count
 
@@ -121,9 +121,9 @@ class Table:
         at = self._field(number)
         return "" if at is None else _text(self._buffer, self._buffer.follow(at))
 
-    def blob(self, number: int, most: int) -> bytes:
-        """A copy of a vector of bytes, ``most`` of them at most."""
-        start, count = self._vector(number, 1, most)
+    def blob(self, number: int, maximum: int) -> bytes:
+        """A copy of a vector of bytes, ``maximum`` of them at most."""
+        start, count = self._vector(number, 1, maximum)
         return self._buffer.data[start : start + count]
 
     def extent(self, number: int) -> int:
@@ -157,9 +157,9 @@ class Table:
         start, count = self._vector(number, 4, MAX_VECTOR)
         return (self._buffer.follow(start + 4 * position) for position in range(count))
 
-    def _vector(self, number: int, itemsize: int, most: int) -> tuple[int, int]:
+    def _vector(self, number: int, itemsize: int, maximum: int) -> tuple[int, int]:
         at = self._field(number)
-        return (0, 0) if at is None else self._buffer.vector(self._buffer.follow(at), itemsize, most)
+        return (0, 0) if at is None else self._buffer.vector(self._buffer.follow(at), itemsize, maximum)
 
     def _field(self, number: int) -> int | None:
         slot = 4 + 2 * number

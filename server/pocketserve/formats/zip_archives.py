@@ -73,14 +73,14 @@ def members(path: Path) -> Iterator[Member]:
             yield member
 
 
-def read_member(path: Path, member: Member, most: int) -> bytes:
-    """A member's content, if it is no longer than ``most`` bytes.
+def read_member(path: Path, member: Member, maximum: int) -> bytes:
+    """A member's content, if it is no longer than ``maximum`` bytes.
 
     Raises:
         BadZipError: it is longer, damaged, or packed in an unknown way.
     """
-    if member.size > most or member.packed > most + 1024:
-        raise BadZipError(f"{member.name[:80]!r} is larger than {most} bytes")
+    if member.size > maximum or member.packed > maximum + 1024:
+        raise BadZipError(f"{member.name[:80]!r} is larger than {maximum} bytes")
     with path.open("rb") as file:
         file.seek(member.offset)
         head = _exactly(file, _LOCAL_SIZE)
@@ -88,10 +88,10 @@ def read_member(path: Path, member: Member, most: int) -> bytes:
             raise BadZipError(f"{member.name[:80]!r} is not where the directory says")
         file.seek(sum(struct.unpack_from("<HH", head, 26)), os.SEEK_CUR)
         packed = _exactly(file, member.packed)
-    return _unpacked(member, packed, most)
+    return _unpacked(member, packed, maximum)
 
 
-def _unpacked(member: Member, packed: bytes, most: int) -> bytes:
+def _unpacked(member: Member, packed: bytes, maximum: int) -> bytes:
     if member.method == _STORED:
         return packed
     if member.method != _DEFLATED:
@@ -100,7 +100,7 @@ def _unpacked(member: Member, packed: bytes, most: int) -> bytes:
 
     try:
         # A few bytes may claim gigabytes; zlib stops at the bound.
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, most)
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, maximum)
     except zlib.error as error:
         raise BadZipError(f"{member.name[:80]!r} is damaged") from error
 

@@ -14,20 +14,20 @@ from typing import Any, Final
 import numpy as np
 
 from pocketserve.engine.bindings import Bindings
-from pocketserve.engine.lifecycle.handle import Running
+from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.tensors import Array, TensorSpec, plain_memory, to_tensor
 from pocketserve_wire import DATATYPES
-from pocketserve_wire.oip import EncodedBody, InferResponse, Plan, RequestedOutput, encode_infer_response
+from pocketserve_wire.oip import EncodedBody, InferResponse, RequestedOutput, RequestTemplate, encode_infer_response
 from pocketserve_wire.tensor import element_count
 
-MOST: Final = 64
+MAX: Final = 64
 """Kept for one loaded version; then all are forgotten, which costs a check each."""
 
-Looks = list[tuple[np.dtype[Any], tuple[int, ...]]]
+TensorSignature = list[tuple[np.dtype[Any], tuple[int, ...]]]
 """Dtype and shape of each output."""
 
 
-class Prepared:
+class CompiledRequest:
     """One kind of request on one loaded version: plain runs only, without state, rows to split or quantising.
 
     Args:
@@ -56,7 +56,7 @@ class Prepared:
         self._inputs = inputs
         self._outputs = outputs
         self._response = response
-        self._header: tuple[Looks | None, bytes] = (None, b"")
+        self._header: tuple[TensorSignature | None, bytes] = (None, b"")
 
     def arrays(self, body: memoryview) -> dict[str, Array]:
         """The inputs by the session's names; they share the body's memory."""
@@ -69,7 +69,7 @@ class Prepared:
 
     def encode(self, results: Mapping[str, Array]) -> EncodedBody:
         """The answer: outputs of the same looks as in the last one have the same JSON part."""
-        looks: Looks = []
+        looks: TensorSignature = []
         chunks: list[bytes | memoryview] = [b""]
         for _, own, _ in self._outputs:
             array = results[own]
@@ -91,8 +91,8 @@ class Prepared:
 
 
 def remember(
-    running: Running,
-    plan: Plan,
+    running: ModelHandle,
+    plan: RequestTemplate,
     signature: str | None,
     rows: int,
     bound: Bindings,
@@ -113,6 +113,6 @@ def remember(
     ]
     outputs = [(asked.name, own, "BF16" if spec.datatype == "BF16" else None) for asked, (spec, own) in wanted]
     response = InferResponse(running.model.entry.name, running.model.version.name, [], plan.id)
-    if len(running.prepared) >= MOST:
+    if len(running.prepared) >= MAX:
         running.prepared.clear()
-    running.prepared[plan] = Prepared(signature, rows, inputs, outputs, response)
+    running.prepared[plan] = CompiledRequest(signature, rows, inputs, outputs, response)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pocketserve.engine.lifecycle.handle import Running
-from pocketserve.engine.scheduling.options import Terms
-from pocketserve.engine.scheduling.queue import Turn
+from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.queue import RunResult
 from pocketserve.inference.validate import Inputs
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.sequences import SequenceStep, SequenceTable
 
 
-def take_runs(running: Running, steps: Sequence[Inputs], chained: bool, terms: Terms) -> Turn[list[dict[str, Array]]]:
+def take_runs(
+    running: ModelHandle, steps: Sequence[Inputs], chained: bool, terms: RequestOptions
+) -> RunResult[list[dict[str, Array]]]:
     """All runs of one raw input in one turn; chained ones hand the model's state on."""
     if len(steps) == 1:
         one = running.lane.run(_Work(steps[0], None, terms), terms)
-        return Turn([one.result], one.queue_ns, one.run_ns, one.executions, one.batch_rows)
+        return RunResult([one.result], one.queue_ns, one.run_ns, one.executions, one.batch_rows)
     feedback = running.model.feedback
 
     def work(session: Session) -> list[dict[str, Array]]:
@@ -33,7 +35,7 @@ def take_runs(running: Running, steps: Sequence[Inputs], chained: bool, terms: T
             if step.row_by_row:
                 results.append(_run_rows(session, step, None, terms))
                 continue
-            _check_wanted(terms)
+            _checkpoint(terms)
             if index == 0 or not chained:
                 _forget(session)
             results.append(_run(session, {**step.state, **state, **step.arrays}, None))
@@ -44,14 +46,14 @@ def take_runs(running: Running, steps: Sequence[Inputs], chained: bool, terms: T
     return running.lane.run(work, terms)
 
 
-def take_turn(
-    running: Running, signature: str | None, inputs: Inputs, terms: Terms, step: SequenceStep | None
-) -> Turn[dict[str, Array]]:
+def run_in_turn(
+    running: ModelHandle, signature: str | None, inputs: Inputs, terms: RequestOptions, step: SequenceStep | None
+) -> RunResult[dict[str, Array]]:
     """A tensor request's run: by itself, or as a step of its sequence.
 
     Raises:
-        ApiError: as :meth:`~pocketserve.engine.scheduling.queue.Lane.run`; INVALID_TENSOR or INFERENCE_FAILED for a run
-            that failed; INVALID_REQUEST for a sequence on another entry point than the default one.
+        ApiError: as :meth:`~pocketserve.engine.scheduling.queue.ModelQueue.run`; INVALID_TENSOR or INFERENCE_FAILED for
+            a run that failed; INVALID_REQUEST for a sequence on another entry point than the default one.
     """
     if running.sequences is not None and step is not None:
         return _take_step(running, running.sequences, signature, inputs, terms, step)
@@ -65,7 +67,7 @@ class _Work:
 
     __slots__ = ("arrays", "inputs", "signature", "terms")
 
-    def __init__(self, inputs: Inputs, signature: str | None, terms: Terms) -> None:
+    def __init__(self, inputs: Inputs, signature: str | None, terms: RequestOptions) -> None:
         self.inputs = inputs
         self.signature = signature
         self.terms = terms
@@ -93,13 +95,13 @@ class PlainWork:
 
 
 def _take_step(
-    running: Running,
+    running: ModelHandle,
     table: SequenceTable,
     signature: str | None,
     inputs: Inputs,
-    terms: Terms,
+    terms: RequestOptions,
     step: SequenceStep,
-) -> Turn[dict[str, Array]]:
+) -> RunResult[dict[str, Array]]:
     """One step of a sequence: with the state of the step before, and kept for the one behind."""
     begun = failed = False
 
@@ -132,16 +134,16 @@ def _forget(session: Session) -> None:
         reset()
 
 
-def _check_wanted(terms: Terms) -> None:
+def _checkpoint(terms: RequestOptions) -> None:
     """Between two runs of one request: a single run cannot be stopped, but a thousand need not all be made."""
     if terms.cancellation is not None and terms.cancellation.cancelled:
         raise ApiError(ErrorCode.CANCELLED, "the request was cancelled by its caller between two runs of the model")
 
 
-def _run_rows(session: Session, inputs: Inputs, signature: str | None, terms: Terms) -> dict[str, Array]:
+def _run_rows(session: Session, inputs: Inputs, signature: str | None, terms: RequestOptions) -> dict[str, Array]:
     runs = []
     for row in range(inputs.rows):
-        _check_wanted(terms)
+        _checkpoint(terms)
         _forget(session)
         one = {name: array[row : row + 1] for name, array in inputs.arrays.items()}
         runs.append(_run(session, {**inputs.state, **one}, signature))

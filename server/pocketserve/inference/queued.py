@@ -6,33 +6,33 @@ import time
 from collections.abc import Callable
 
 from pocketserve.engine.engine import Engine
-from pocketserve.engine.lifecycle.handle import Running
-from pocketserve.engine.scheduling.entries import Errand
-from pocketserve.engine.scheduling.options import Terms
+from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.scheduling.entries import CallbackEntry
+from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing, VersionStatistics
-from pocketserve.inference.compile import Prepared
+from pocketserve.inference.compile import CompiledRequest
 from pocketserve.inference.execute import PlainWork
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import EncodedBody
 
 
 class Sender:
-    """What a transport does for an errand.
+    """What a transport does for a queued request request.
 
     Attributes:
         begin: called once it is decided what becomes of it: has some thread call ``answer``, soon. It must neither
             wait nor raise.
-        answer: has it :meth:`PlannedErrand.finish`, and sends what that gives. It must not raise.
+        answer: has it :meth:`QueuedRequest.finish`, and sends what that gives. It must not raise.
     """
 
     __slots__ = ("answer", "begin")
 
-    def __init__(self, begin: Callable[[PlannedErrand], None], answer: Callable[[PlannedErrand], None]) -> None:
+    def __init__(self, begin: Callable[[QueuedRequest], None], answer: Callable[[QueuedRequest], None]) -> None:
         self.begin = begin
         self.answer = answer
 
 
-class PlannedErrand(Errand):
+class QueuedRequest(CallbackEntry):
     """A request of a known kind, from its place in the line to its answer.
 
     Args:
@@ -41,7 +41,7 @@ class PlannedErrand(Errand):
 
     Attributes:
         answer: its sender's.
-        begun: for whoever begins errands.
+        begun: for whoever begins queued requests.
     """
 
     __slots__ = ("_ends", "_engine", "_prepared", "_running", "_started", "_statistics", "answer", "begun")
@@ -49,12 +49,12 @@ class PlannedErrand(Errand):
     def __init__(
         self,
         engine: Engine,
-        running: Running,
+        running: ModelHandle,
         statistics: VersionStatistics,
         ends: Callable[[], None],
-        prepared: Prepared,
+        prepared: CompiledRequest,
         body: memoryview,
-        terms: Terms,
+        terms: RequestOptions,
         sender: Sender,
     ) -> None:
         self._started = time.perf_counter_ns()
@@ -76,10 +76,10 @@ class PlannedErrand(Errand):
         """Carry it out; called once, after it was begun. It is counted, and nothing is held for it afterwards.
 
         Raises:
-            ApiError: as :meth:`Service.infer_planned`.
+            ApiError: as :meth:`Service.infer_from_template`.
         """
         try:
-            turn = self._running.lane.carry_out(self)
+            turn = self._running.lane.run_entry(self)
             infer_end = time.perf_counter_ns()
             prepared = self._prepared
             encoded = prepared.encode(turn.result)

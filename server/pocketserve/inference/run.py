@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from pocketserve.engine.bindings import Bindings
-from pocketserve.engine.lifecycle.handle import Running
-from pocketserve.engine.scheduling.options import Terms
-from pocketserve.engine.scheduling.queue import Turn
+from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.queue import RunResult
 from pocketserve.engine.statistics import Timing
-from pocketserve.inference.compile import Prepared, remember
-from pocketserve.inference.execute import PlainWork, take_runs, take_turn
+from pocketserve.inference.compile import CompiledRequest, remember
+from pocketserve.inference.execute import PlainWork, run_in_turn, take_runs
 from pocketserve.inference.validate import Inputs, collect, raw_tensor, signature_of, wanted_outputs
 from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Detailed, Hints, OwnTensors, Task
-from pocketserve.tasks.checkpoint import Budget, while_wanted
+from pocketserve.tasks.checkpoint import Budget, cancellation_scope
 from pocketserve.tasks.labels import label_of
 from pocketserve.tensors import Array, TensorSpec, dequantize, to_tensor
 from pocketserve_wire import ApiError, ErrorCode, Tensor
@@ -30,8 +30,8 @@ from pocketserve_wire.oip import (
     EncodedBody,
     InferRequest,
     InferResponse,
-    Plan,
     RequestedOutput,
+    RequestTemplate,
     encode_infer_response,
 )
 from pocketserve_wire.records import dataclass
@@ -59,7 +59,7 @@ class Prediction:
 
 
 def run_tensors(
-    running: Running, request: InferRequest, terms: Terms, row_by_row: bool = False
+    running: ModelHandle, request: InferRequest, terms: RequestOptions, row_by_row: bool = False
 ) -> tuple[InferResponse, Timing]:
     """Answer a tensor request.
 
@@ -82,7 +82,7 @@ def run_tensors(
 
         step = read_step(request.parameters)
     ready = time.perf_counter_ns()
-    turn = take_turn(running, signature, inputs, terms, step)
+    turn = run_in_turn(running, signature, inputs, terms, step)
     infer_end = time.perf_counter_ns()
     labels = getattr(model.task, "labels", ())
     batch = bound_in.specs[0].shape[:1] if bound_in.specs else ()
@@ -93,7 +93,9 @@ def run_tensors(
     return InferResponse(model.entry.name, model.version.name, outputs, id=request.id), timing
 
 
-def run_planned(running: Running, asked: tuple[Plan, memoryview], terms: Terms) -> tuple[EncodedBody, Timing]:
+def run_compiled(
+    running: ModelHandle, asked: tuple[RequestTemplate, memoryview], terms: RequestOptions
+) -> tuple[EncodedBody, Timing]:
     """Answer a tensor request whose JSON part is known, with raw tensors only.
 
     Args:
@@ -104,7 +106,7 @@ def run_planned(running: Running, asked: tuple[Plan, memoryview], terms: Terms) 
     """
     began = time.perf_counter_ns()
     plan, body = asked
-    prepared: Prepared | None = running.prepared.get(plan)
+    prepared: CompiledRequest | None = running.prepared.get(plan)
     if prepared is None:
         response, timing = run_tensors(running, plan.read(body), terms)
         return encode_infer_response(response, True), timing
@@ -120,10 +122,10 @@ def run_planned(running: Running, asked: tuple[Plan, memoryview], terms: Terms) 
 
 
 def run_raw_input(
-    running: Running,
+    running: ModelHandle,
     body: memoryview,
     options: AnswerOptions,
-    terms: Terms,
+    terms: RequestOptions,
     hints: Hints = NO_HINTS,
     budget: Budget | None = None,
 ) -> Prediction:
@@ -141,7 +143,7 @@ def run_raw_input(
     if wants_picture and not isinstance(model.task, Annotator):
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {model.task.name} has no picture to draw on")
     running.lane.refuse_if_full(terms)  # before the picture is decoded, which may cost more than the model
-    with while_wanted(terms.check, budget):
+    with cancellation_scope(terms.check, budget):
         prepared = model.task.prepare(body, hints)
     try:
         steps = [_collect_run(running, arrays) for arrays in prepared.runs]
@@ -154,7 +156,7 @@ def run_raw_input(
     runs = [_task_outputs(running, outputs, step.reals) for outputs, step in zip(turn.result, steps, strict=True)]
     try:
         # What a model gives may be no number; tasks leave that out by themselves.
-        with np.errstate(all="ignore"), while_wanted(terms.check, budget):
+        with np.errstate(all="ignore"), cancellation_scope(terms.check, budget):
             given = model.task.answer(runs, options, prepared.context)
     except (ValueError, TypeError, IndexError, KeyError) as error:
         reason = f"the outputs do not fit the task {model.task.name}: {str(error)[:300]}"
@@ -162,7 +164,7 @@ def run_raw_input(
     answer, more = (given.entries, given.more) if isinstance(given, Detailed) else (given, {})
     picture = None
     if wants_picture and isinstance(model.task, Annotator):
-        with while_wanted(terms.check, budget):
+        with cancellation_scope(terms.check, budget):
             picture = model.task.annotate(body, hints, runs, answer, prepared.context)
         if options.values["annotate"] == "both":
             import base64  # late: few ask for a picture
@@ -180,13 +182,13 @@ def _blame(task: Task, error: ApiError) -> None:
         raise ApiError(ErrorCode.INFERENCE_FAILED, reason) from error
 
 
-def _collect_run(running: Running, arrays: Arrays) -> Inputs:
+def _collect_run(running: ModelHandle, arrays: Arrays) -> Inputs:
     model = running.model
     tensors = [to_tensor(name, array, _kept_datatype(model.inputs, name, array)) for name, array in arrays.items()]
     return collect(tensors, model.inputs, row_by_row=True, first_state=model.first_state)
 
 
-def _task_outputs(running: Running, result: Mapping[str, Array], reals: bool) -> dict[str, Array]:
+def _task_outputs(running: ModelHandle, result: Mapping[str, Array], reals: bool) -> dict[str, Array]:
     """One run's outputs by the names that callers see; real numbers where real numbers were sent."""
     outputs = {}
     for spec in running.model.outputs.specs:
@@ -237,7 +239,7 @@ def _kept_datatype(bound: Bindings, name: str, array: Array) -> str | None:
     return "BF16" if spec.datatype == "BF16" and array.dtype == np.uint16 else None
 
 
-def _timing(turn: Turn[Any], began: int, ready: int, infer_end: int, steps: Sequence[Inputs]) -> Timing:
+def _timing(turn: RunResult[Any], began: int, ready: int, infer_end: int, steps: Sequence[Inputs]) -> Timing:
     return Timing(
         queue_ns=turn.queue_ns,
         input_ns=ready - began,
@@ -249,7 +251,7 @@ def _timing(turn: Turn[Any], began: int, ready: int, infer_end: int, steps: Sequ
     )
 
 
-def _executions(turn: Turn[Any], steps: Sequence[Inputs]) -> int:
+def _executions(turn: RunResult[Any], steps: Sequence[Inputs]) -> int:
     """Runs of the model on this request's account; the lane counts those of a single plain run."""
     if len(steps) == 1 and not steps[0].row_by_row:
         return turn.executions

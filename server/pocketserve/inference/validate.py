@@ -13,7 +13,7 @@ from pocketserve_wire.oip import InferRequest, RequestedOutput, raw_input
 from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
-    from pocketserve.engine.lifecycle.handle import Running
+    from pocketserve.engine.lifecycle.handle import ModelHandle
 
 Bound = tuple[TensorSpec, str]
 """A tensor as callers see it, and the session's own name for it."""
@@ -38,7 +38,7 @@ class Inputs:
     state: dict[str, Array]
 
 
-def signature_of(request: InferRequest, running: Running) -> str | None:
+def signature_of(request: InferRequest, running: ModelHandle) -> str | None:
     """The entry point that a request names; None is the default one, and all that a model without names has.
 
     Raises:

@@ -239,9 +239,9 @@ def _state(table: Table) -> StateOptions:
         if len(shape) > MAX_RANK or math.prod(max(1, size) for size in shape) > MAX_START_ELEMENTS:
             raise table.fault(f"start.{taken}", f"is larger than {MAX_START_ELEMENTS:,} numbers, or has too many sizes")
     max_idle = table.number("max_idle", 0, 1e9)
-    most = table.integer("max_sequences", 1, 1024)
+    maximum = table.integer("max_sequences", 1, 1024)
     idle = StateOptions().max_idle if max_idle is None else max_idle
-    return StateOptions(feedback, {taken: tuple(shape) for taken, shape in start.items()}, most, idle)
+    return StateOptions(feedback, {taken: tuple(shape) for taken, shape in start.items()}, maximum, idle)
 
 
 def _versions(table: Table) -> dict[str, VersionOptions]:

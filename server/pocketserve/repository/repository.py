@@ -13,13 +13,13 @@ from pocketserve.messages import listed
 from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, plain_number, scan
 from pocketserve_wire import ApiError, ErrorCode
 
-MOST_COMPARED = 200
+MAX_COMPARED = 200
 """Names that a mistyped one is compared with, so that mistakes stay cheap in a large folder."""
 
 READ_AGAIN = " (POST /v2/repository/index reads the folder again)"
 """The way out for those who have just changed the folder; the command line has it in its own words."""
 
-MOST_LISTED = 8
+MAX_LISTED = 8
 """Names in one error."""
 
 SCAN_WAIT_S = 60.0
@@ -90,10 +90,10 @@ class Repository:
         near = _near(name, self._models)
         if near is not None:
             return f"did you mean {near!r}?{READ_AGAIN}"
-        first = list(islice(self._models, MOST_LISTED + 1))  # not all: counting them would read every model
+        first = list(islice(self._models, MAX_LISTED + 1))  # not all: counting them would read every model
         if not first:
             return f"the models folder is empty{READ_AGAIN}"
-        there = listed(first[:MOST_LISTED], MOST_LISTED) + (" and more" if len(first) > MOST_LISTED else "")
+        there = listed(first[:MAX_LISTED], MAX_LISTED) + (" and more" if len(first) > MAX_LISTED else "")
         return f"there {'is' if len(first) == 1 else 'are'} {there}{READ_AGAIN}"
 
     @staticmethod
@@ -113,7 +113,7 @@ class Repository:
             raise ApiError(
                 ErrorCode.VERSION_NOT_FOUND,
                 f"Request for unknown model: {entry.name!r} version {wanted[:128]!r} is not found; "
-                f"it has {listed(entry.versions, MOST_LISTED)}",
+                f"it has {listed(entry.versions, MAX_LISTED)}",
             )
         return found
 
@@ -122,7 +122,7 @@ def _near(name: str, models: Models) -> str | None:
     """The model that is called most like it; only those with such names are read."""
     from difflib import get_close_matches  # late: only those who mistype need it
 
-    close = get_close_matches(name[:64], models.names[:MOST_COMPARED])
+    close = get_close_matches(name[:64], models.names[:MAX_COMPARED])
     return next((other for other in close if other in models), None)
 
 

@@ -254,8 +254,8 @@ def _copy_bytes(source: BinaryIO, copy: BinaryIO) -> str:
     return found.hexdigest()
 
 
-def _read(source: BinaryIO, most: int) -> bytes:
+def _read(source: BinaryIO, maximum: int) -> bytes:
     try:
-        return os.read(source.fileno(), most)
+        return os.read(source.fileno(), maximum)
     except OSError as error:
         raise ModelLoadError(f"the model's files cannot be read: {error.strerror or error}") from None

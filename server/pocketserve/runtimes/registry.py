@@ -107,13 +107,13 @@ def kind_at(path: Path) -> Kind | None:
     return told or announced
 
 
-def first_bytes(path: Path, most: int) -> bytes | None:
+def first_bytes(path: Path, maximum: int) -> bytes | None:
     """How a file begins; None for what is no file or cannot be read."""
     try:
         if not path.is_file():  # opening a named pipe would wait for a writer
             return None
         with path.open("rb") as file:
-            return file.read(most)
+            return file.read(maximum)
     except OSError:
         return None
 

@@ -39,7 +39,7 @@ def boot_id(path: Path = BOOT_ID) -> str:
         return ""
 
 
-class RunMarker:
+class RunLock:
     """The mark of a server that runs. A state folder that cannot be written costs the mark, not the service.
 
     Made once the server listens, and closed before it gives its ports up: clients send the token to the port over HTTP

@@ -23,7 +23,7 @@ MAX_FILE_BYTES: Final = 1 << 20
 log = logging.getLogger(__name__)
 
 
-class Unloads:
+class UnloadedModels:
     """The models that a server was told not to serve. A file that cannot be written costs the memory, not the service.
 
     Args:

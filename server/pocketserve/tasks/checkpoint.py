@@ -33,7 +33,7 @@ _asking = _Asking()
 
 
 @contextmanager
-def while_wanted(check: Callable[[], None], budget: Budget | None = None) -> Iterator[None]:
+def cancellation_scope(check: Callable[[], None], budget: Budget | None = None) -> Iterator[None]:
     """Let all that runs inside, on this thread, ask whether to go on.
 
     Args:
@@ -61,7 +61,7 @@ def hold(count: int) -> None:
     """
     if _asking.budget is not None and not _asking.holds:
         _asking.held = ExitStack()
-        _asking.held.enter_context(holding_of(_asking.budget, count, check_wanted))
+        _asking.held.enter_context(holding_of(_asking.budget, count, checkpoint))
 
 
 def holding_of(budget: Budget | None, count: int, check: Callable[[], None]) -> AbstractContextManager[None]:
@@ -85,7 +85,7 @@ def _hold(budget: Budget, count: int, check: Callable[[], None]) -> Iterator[Non
             _asking.holds = False
 
 
-def check_wanted() -> None:
+def checkpoint() -> None:
     """Go on only if the request is still wanted; outside of requests always.
 
     Raises:
@@ -98,7 +98,7 @@ def check_wanted() -> None:
 def wanted(things: Iterable[T]) -> Iterator[T]:
     """The same things, asking before each."""
     for thing in things:
-        check_wanted()
+        checkpoint()
         yield thing
 
 
@@ -110,5 +110,5 @@ def in_blocks(things: Iterable[T], every: int = EVERY) -> Iterator[tuple[int, T]
     """
     for number, thing in enumerate(things):
         if number % every == 0:
-            check_wanted()
+            checkpoint()
         yield number, thing

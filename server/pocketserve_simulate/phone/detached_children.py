@@ -12,11 +12,11 @@ from pathlib import Path
 LOOK_S = 0.2
 """How often the tree of processes is read; a slowed phone gets hundreds of signals a second."""
 
-MOST = 256
+MAX = 256
 """Processes that are followed. Android ends an app's far sooner."""
 
 
-class Strays:
+class DetachedChildren:
     """The processes below one, as far as they are not in its group. A descriptor holds each: ids are used again.
 
     Not for several threads at a time.
@@ -38,7 +38,7 @@ class Strays:
         self._looked = time.monotonic()
         self.send(0)  # forgets those that have ended: they would take the places, and perhaps the ids, of new ones
         for pid in below(leader):
-            if pid not in self._held and len(self._held) < MOST:
+            if pid not in self._held and len(self._held) < MAX:
                 self._hold(pid, leader)
 
     def _hold(self, pid: int, leader: int) -> None:
@@ -70,7 +70,7 @@ def below(pid: int) -> set[int]:
     """The children of a process, and theirs, up to a number. None where the system does not list them."""
     found: set[int] = set()
     waiting = [pid]
-    while waiting and len(found) < MOST:
+    while waiting and len(found) < MAX:
         for child in _children(waiting.pop()):
             if child not in found:
                 found.add(child)

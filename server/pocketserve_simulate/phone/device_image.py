@@ -51,7 +51,7 @@ install()
 """
 
 
-class Look:
+class DeviceImage:
     """The files of one phone.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pocketserve.messages import did_you_mean
 from pocketserve_simulate.phone.conditions import Condition
 from pocketserve_simulate.phone.device import PhoneModel
-from pocketserve_simulate.phone.port_hijacker import Squatter
+from pocketserve_simulate.phone.port_hijacker import PortHijacker
 
 Options = Mapping[str, Any]
 CORES_ABOVE_BATTERY_C = 35.0
@@ -181,7 +181,7 @@ class PortSquatter:
             isinstance(p, int) and 0 < p < 65536 for p in self._ports
         ):
             raise EventError(f"ports must be a list of port numbers, not {self._ports!r}")
-        self.squatter: Squatter | None = None
+        self.squatter: PortHijacker | None = None
 
     def begin(self, phone: PhoneUnderEvents) -> None:
         ports = self._ports or phone.ports
@@ -190,7 +190,7 @@ class PortSquatter:
         phone.kill("squatter")
         phone.excuse("squatter")
         try:
-            self.squatter = Squatter(ports)
+            self.squatter = PortHijacker(ports)
         except OSError as error:
             phone.excuse("")
             phone.revive()

@@ -12,7 +12,7 @@ from typing import IO
 from pocketserve.engine.device.cores import usable_cores
 from pocketserve_simulate.phone.conditions import Condition, combine
 from pocketserve_simulate.phone.device import PhoneModel, map_cores
-from pocketserve_simulate.phone.device_image import COOL_C, Look
+from pocketserve_simulate.phone.device_image import COOL_C, DeviceImage
 from pocketserve_simulate.phone.events import Event, Happening, open_event
 from pocketserve_simulate.phone.mount_masks import ABSENT, find_covers, launcher
 from pocketserve_simulate.phone.processes import Exit, PhoneError, Processes
@@ -45,7 +45,7 @@ class Phone:
     ) -> None:
         self.model = model
         self.cores = map_cores(model, usable_cores())
-        self.look = Look(folder, model, self.cores)
+        self.look = DeviceImage(folder, model, self.cores)
         self._covers = find_covers(self.look.folder, absent)
         self._conditions: list[Condition] = []
         self._under_way: list[tuple[Event, Happening]] = []

@@ -38,7 +38,7 @@ READY = json_frame(
 """The best that can be said without the token."""
 
 
-class Squatter:
+class PortHijacker:
     """Listens, remembers what it is told, and lies: it goes through the socket protocol's handshake with a false proof.
 
     To HTTP it says nothing and hangs up; it has heard the whole request by then, the token with it.

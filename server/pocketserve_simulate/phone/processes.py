@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pocketserve_simulate.phone.detached_children import Strays
+from pocketserve_simulate.phone.detached_children import DetachedChildren
 from pocketserve_simulate.phone.port_hijacker import listening_ports
 
 WATCH_S = 0.2
@@ -38,7 +38,7 @@ class Exit:
         at: by the monotonic clock.
         code: as of :class:`subprocess.Popen`, negative for a signal.
         cause: ``kill``, ``memory``, ``squatter`` or ``close``; empty when nothing was done to it: it ended by itself.
-            A start that fails because a squatter has the ports counts as the squatter's doing.
+            A start that fails because a port hijacker has the ports counts as the port hijacker's doing.
     """
 
     at: float
@@ -87,7 +87,7 @@ class Processes:
         self._supervised = False
         self._start_error: Exception | None = None
         self._closed = self._ended = False
-        self._strays = Strays()
+        self._detached = DetachedChildren()
         self._reaping = threading.Lock()  # the innermost: a process id is valid until the process is reaped
         # Starts every process, because one dies with the thread that started it.
         self._keeper = threading.Thread(target=self._keep, name="simulate-phone", daemon=True)
@@ -178,12 +178,12 @@ class Processes:
             if process is None or process.returncode is not None:
                 return False
             if number == signal.SIGKILL:
-                self._strays.look(process.pid, now=True)  # once it is dead, its children are nobody's
+                self._detached.look(process.pid, now=True)  # once it is dead, its children are nobody's
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)  # it leads a session of its own
             if number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL):
-                self._strays.look(process.pid)  # behind: what is stopped starts no more of them
-                self._strays.send(number)
+                self._detached.look(process.pid)  # behind: what is stopped starts no more of them
+                self._detached.send(number)
             return True
 
     def retire(self) -> bool:
@@ -231,8 +231,8 @@ class Processes:
                 return
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # what it started; before its id may be somebody else's
-            self._strays.send(signal.SIGKILL)
-            self._strays.forget()
+            self._detached.send(signal.SIGKILL)
+            self._detached.forget()
             process.wait()
         cause = self._cause or (self._failing_cause if process.returncode > 0 else "")
         self.exits.append(Exit(time.monotonic(), process.pid, process.returncode, cause))
@@ -258,7 +258,7 @@ class Processes:
     def _follow_strays(self) -> None:
         with self._reaping:
             if self._process is not None:
-                self._strays.look(self._process.pid, now=True)
+                self._detached.look(self._process.pid, now=True)
 
     @property
     def _is_due(self) -> bool:

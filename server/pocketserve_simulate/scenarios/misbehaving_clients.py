@@ -23,14 +23,14 @@ CONNECT_TIMEOUT_S: Final = 2.0
 VANISH_EVERY_S: Final = 0.05
 RETRY_S: Final = 0.2
 DEAF_CONNECTIONS: Final = 4
-MOST_ANSWER_BYTES: Final = 1 << 20
+MAX_ANSWER_BYTES: Final = 1 << 20
 RESET: Final = struct.pack("ii", 1, 0)
 
 Encode = Callable[[int], bytes]
 """A request's bytes by its number on the connection."""
 
 
-class Stranger:
+class MisbehavingClient:
     """One misbehaving client, from :meth:`start` to :meth:`stop`.
 
     Args:
@@ -90,7 +90,7 @@ class Stranger:
         assert self._address.hostname is not None and self._address.port is not None
         try:
             connection, _, _ = handshake.connect(
-                (self._address.hostname, self._address.port), self._key, CONNECT_TIMEOUT_S, MOST_ANSWER_BYTES
+                (self._address.hostname, self._address.port), self._key, CONNECT_TIMEOUT_S, MAX_ANSWER_BYTES
             )
         except PocketserveError:
             yield None

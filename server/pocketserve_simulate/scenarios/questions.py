@@ -26,7 +26,7 @@ COUNT: Final = 64
 FIRST_DEADLINE_S: Final = 60.0
 """The first of them loads the model."""
 
-MOST_ELEMENTS: Final = 1 << 22
+MAX_ELEMENTS: Final = 1 << 22
 RELATIVE, ABSOLUTE = 1e-3, 1e-5
 """How far an answer may lie from the known one: rows that run together are summed in another order."""
 
@@ -142,7 +142,7 @@ def _random_inputs(client: Client, stream: Stream, seed: int) -> list[dict[str, 
 def _random_array(spec: Mapping[str, Any], stream: Stream, random: np.random.Generator) -> Array:
     first, *rest = spec["shape"]
     shape = (stream.rows if first < 0 else first, *(max(1, size) for size in rest))
-    if spec["datatype"] == "BYTES" or int(np.prod(shape, dtype=np.float64)) > MOST_ELEMENTS:
+    if spec["datatype"] == "BYTES" or int(np.prod(shape, dtype=np.float64)) > MAX_ELEMENTS:
         raise ScenarioError(
             f"stream {stream.name!r}: no numbers can be made up for input {spec['name']!r}; "
             "choose a model with smaller, numeric inputs"

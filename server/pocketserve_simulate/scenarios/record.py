@@ -49,7 +49,7 @@ class Record:
     """One simulation.
 
     Attributes:
-        patience: seconds within which each app must have right answers again after an event.
+        timeouts: seconds within which each app must have right answers again after an event.
         streams: by name, what the scenario says of them.
         skipped: by stream, requests that were due while all its threads were waiting.
         successes: by model, what the last server says it has answered; None where it could not be asked.

@@ -18,7 +18,7 @@ from pocketserve_client import ServerError, ServerUnreachableError
 from pocketserve_simulate.phone.device import DEVICES
 from pocketserve_simulate.phone.events import Event
 from pocketserve_simulate.phone.phone import Phone
-from pocketserve_simulate.scenarios.misbehaving_clients import Stranger
+from pocketserve_simulate.scenarios.misbehaving_clients import MisbehavingClient
 from pocketserve_simulate.scenarios.questions import Question, prepare
 from pocketserve_simulate.scenarios.record import Exit, Happened, Life, Memory, Record
 from pocketserve_simulate.scenarios.scenario import DISTURBANCES, TENSORS, Scenario, ScenarioError
@@ -54,7 +54,7 @@ class Simulation:
         self._arguments = _serve_arguments(scenario, models, folder, self._ready, ports)
         self._addresses = Addresses(f"http://{HOST}:{ports[0]}", f"socket://{HOST}:{ports[1]}", folder / "token")
         self._questions: Mapping[str, list[Question]] = {}
-        self._strangers: list[Stranger] = []
+        self._strangers: list[MisbehavingClient] = []
         self._begin = 0.0
 
     def run(self) -> Record:
@@ -142,7 +142,7 @@ class Simulation:
             phone.begin(event)
             return
         stream = next(stream for stream in self._scenario.streams if stream.ask == TENSORS)
-        stranger = Stranger(event.kind, self._addresses, stream.model, self._questions[stream.name][0])
+        stranger = MisbehavingClient(event.kind, self._addresses, stream.model, self._questions[stream.name][0])
         self._strangers.append(stranger)
         stranger.start()
 

@@ -82,7 +82,7 @@ class Stream:
     allow: tuple[str, ...]
 
     @property
-    def patience(self) -> float:
+    def timeouts(self) -> float:
         """Seconds within which a call must have ended, one way or another.
 
         Its connection may break at the very end of one wait, and be found again at the very end of the search.
@@ -234,10 +234,10 @@ def _needed(table: Table, key: str, value: T | None) -> T:
     return value
 
 
-def _several(table: Table, key: str, fewest: int, most: int) -> list[Table]:
+def _several(table: Table, key: str, fewest: int, maximum: int) -> list[Table]:
     found = table.tables(key)
-    if not fewest <= len(found) <= most:
-        raise table.fault(key, f"must be {fewest} to {most} tables ([[{key}]]), not {len(found)}")
+    if not fewest <= len(found) <= maximum:
+        raise table.fault(key, f"must be {fewest} to {maximum} tables ([[{key}]]), not {len(found)}")
     return found
 
 

@@ -99,7 +99,7 @@ class App:
     def stop(self) -> None:
         """Ask nothing new; returns once everything under way has ended, or had all the time that it may take."""
         self._stopping.set()
-        ends = time.monotonic() + self.stream.patience + SLACK_S
+        ends = time.monotonic() + self.stream.timeouts + SLACK_S
         for thread in self._threads:
             thread.join(max(0.0, ends - time.monotonic()))
         for number in list(self._under_way):
@@ -115,7 +115,7 @@ class App:
             self._under_way[threading.get_ident()] = sent = time.monotonic()
             outcome, code, detail = self._ask(turn)
             waited = time.monotonic() - sent
-            if waited > self.stream.patience + SLACK_S:
+            if waited > self.stream.timeouts + SLACK_S:
                 outcome, detail = SILENT, f"ended after {waited:.1f} s as {outcome} {code}"
             self._note(threading.get_ident(), outcome, code, detail)
 

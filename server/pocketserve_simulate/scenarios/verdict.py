@@ -17,7 +17,7 @@ SILENCING = ("freeze", "kill", "squatter")
 """Events during which nobody can be answered: the recovery from another one cannot begin within them."""
 
 PORT_S = 1.0
-"""How long after a squatter's end a start may still end because of it."""
+"""How long after a port hijacker's end a start may still end because of it."""
 
 KILL_S = 1.0
 """How long after the end of memory pressure a process may still be seen to have ended because of it."""

@@ -214,13 +214,13 @@ def interleave(
     progress(0.0)
     repeats = {key: max(1, int(MIN_SAMPLE_S / max(1e-6, _warm(call)))) for key, call in calls.items()}
     times: dict[int, list[float]] = {key: [] for key in calls}
-    turns, most = list(calls.items()), min(rounds, MAX_ROUNDS)
-    for done in range(most):
+    turns, maximum = list(calls.items()), min(rounds, MAX_ROUNDS)
+    for done in range(maximum):
         for key, call in turns:
             times[key].append(_time(call, repeats[key]) * 1e3)
         turns = turns[1:] + turns[:1]
         spent = (time.monotonic() - began) / seconds
-        progress(min(1.0, max(spent, (done + 1) / most)))
+        progress(min(1.0, max(spent, (done + 1) / maximum)))
         if spent >= 1:
             break
     return times

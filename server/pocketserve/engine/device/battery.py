@@ -147,9 +147,9 @@ def _battery_zones(folder: Path) -> list[Path]:
     return [zone for zone in zones if _read(zone / "type").lower().startswith("batt")]
 
 
-def _listed(folder: Path, prefix: str, most: int) -> list[Path]:
+def _listed(folder: Path, prefix: str, maximum: int) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.name.startswith(prefix))[:most]
+        return sorted(path for path in folder.iterdir() if path.name.startswith(prefix))[:maximum]
     except OSError:
         return []
 

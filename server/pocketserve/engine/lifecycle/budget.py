@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pocketserve.engine.lifecycle import memory
-from pocketserve.engine.lifecycle.state import Key, SlotTable, bounded, close_all
+from pocketserve.engine.lifecycle.state import Key, VersionTable, bounded, close_all
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from pocketserve.engine.lifecycle.handle import Running
+    from pocketserve.engine.lifecycle.handle import ModelHandle
 
 
 class Budget:
@@ -26,7 +26,9 @@ class Budget:
         size: bytes that they may hold at most.
     """
 
-    def __init__(self, slots: SlotTable, named: int, available: Callable[[], int], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, slots: VersionTable, named: int, available: Callable[[], int], clock: Callable[[], float]
+    ) -> None:
         self.size = named or available() // 2
         self._available = None if named else available
         self._slots = slots
@@ -74,7 +76,7 @@ class Budget:
         running = self._slots.by_key[key].running
         return running is not None and self._choose(key, 2 * running.model.memory_bytes) == []
 
-    def evict_beside(self, key: Key) -> list[Running | None]:
+    def evict_beside(self, key: Key) -> list[ModelHandle | None]:
         """Make others go for a model that turned out larger than its file. Wants the lock; returns what to close."""
         running = self._slots.by_key[key].running
         size = running.model.memory_bytes if running is not None else 0

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.engine.scheduling.batching import RowBatcher, free_rows
-from pocketserve.engine.scheduling.policy import Gain
-from pocketserve.engine.scheduling.queue import Lane, Scheduler
+from pocketserve.engine.scheduling.policy import BatchingAdvisor
+from pocketserve.engine.scheduling.queue import ModelQueue, Scheduler
 from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class EngineOptions:
     max_batch: int = 8
 
 
-class Running:
+class ModelHandle:
     """A loaded version with its lane, as requests hold it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Running:
     )
 
     def __init__(
-        self, model: LoadedModel, lane: Lane, sequences: SequenceTable | None, keep_alive: float, now: float
+        self, model: LoadedModel, lane: ModelQueue, sequences: SequenceTable | None, keep_alive: float, now: float
     ) -> None:
         self.model = model
         self.lane = lane
@@ -86,37 +86,39 @@ class Running:
         self.model.close()
 
 
-def start_running(
+def open_handle(
     model: LoadedModel, options: EngineOptions, scheduler: Scheduler, clock: Callable[[], float]
-) -> Running:
+) -> ModelHandle:
     """Put a lane in front of a model that was just loaded."""
     manifest = model.entry.manifest
     queue_limit = manifest.queue_limit or options.queue_limit
     # A manifest that demands batching need not be shown that it pays.
-    gain = Gain() if manifest.batching is None else None
-    lane = Lane(model.sessions, queue_limit, clock, scheduler, batcher=_batcher(model, options), gain=gain)
+    gain = BatchingAdvisor() if manifest.batching is None else None
+    lane = ModelQueue(model.sessions, queue_limit, clock, scheduler, batcher=_batcher(model, options), gain=gain)
     keep_alive = options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
-    return Running(model, lane, _sequences(model, queue_limit, lane, clock), keep_alive, clock())
+    return ModelHandle(model, lane, _sequences(model, queue_limit, lane, clock), keep_alive, clock())
 
 
 def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
     """What runs several requests of a model as one; None where that cannot be or is not wanted."""
     manifest = model.entry.manifest
     wanted = options.batching if manifest.batching is None else manifest.batching
-    most = manifest.max_batch or options.max_batch
+    maximum = manifest.max_batch or options.max_batch
     signatures = free_rows(model.entry_points)
-    if not wanted or most < 2 or not signatures or model.feedback or model.resettable:
+    if not wanted or maximum < 2 or not signatures or model.feedback or model.resettable:
         return None
-    return RowBatcher(f"{model.entry.name}/{model.version.name}", signatures, most)
+    return RowBatcher(f"{model.entry.name}/{model.version.name}", signatures, maximum)
 
 
-def _sequences(model: LoadedModel, queue_limit: int, lane: Lane, clock: Callable[[], float]) -> SequenceTable | None:
+def _sequences(
+    model: LoadedModel, queue_limit: int, lane: ModelQueue, clock: Callable[[], float]
+) -> SequenceTable | None:
     """The table of a model that keeps state; None for the others."""
     if not model.feedback and not model.resettable:
         return None
     from pocketserve.engine.lifecycle.sequences import SequenceTable  # late: few models keep state
 
     state = model.entry.manifest.state
-    most = state.max_sequences or (DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS)
-    opener = None if model.feedback else model.open_session
-    return SequenceTable(most, state.max_idle, opener, queue_limit, clock, lane)
+    maximum = state.max_sequences or (DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS)
+    loader = None if model.feedback else model.open_session
+    return SequenceTable(maximum, state.max_idle, loader, queue_limit, clock, lane)

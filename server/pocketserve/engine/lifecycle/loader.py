@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pocketserve.engine.device.cores import CoreWatch
 from pocketserve.engine.lifecycle import memory
 from pocketserve.engine.lifecycle.budget import Budget
-from pocketserve.engine.lifecycle.handle import EngineOptions, Running, start_running
-from pocketserve.engine.lifecycle.state import Event, Key, Slot, SlotTable, State, close_all, detach
-from pocketserve.engine.scheduling.entries import Place
+from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, open_handle
+from pocketserve.engine.lifecycle.state import Event, Key, State, VersionState, VersionTable, close_all, detach
+from pocketserve.engine.scheduling.entries import QueueEntry
 from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.repository.changes import made_from
 from pocketserve.repository.files import file_bytes
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Opener:
+class ModelLoader:
     """Opens versions and puts them into their slots; see :class:`pocketserve.engine.engine.Engine` for the arguments.
 
     The threads that call it own the slots they bring: these are LOADING.
@@ -36,7 +36,7 @@ class Opener:
 
     def __init__(
         self,
-        slots: SlotTable,
+        slots: VersionTable,
         budget: Budget,
         watch: CoreWatch,
         scheduler: Scheduler,
@@ -58,12 +58,12 @@ class Opener:
 
     def open(
         self,
-        slot: Slot,
+        slot: VersionState,
         entry: ModelEntry,
         version: VersionEntry,
         deadline: float,
         users: int = 0,
-    ) -> Running | None:
+    ) -> ModelHandle | None:
         """Load a version and publish it.
 
         Args:
@@ -82,11 +82,11 @@ class Opener:
         try:
             self._budget.make_room(key, size, deadline)
             started = self._clock()
-            self.look_around()
+            self.rescan()
             # Loaders hold a file a second time until they are done.
             with memory.giving_back() if size >= memory.LARGE_BYTES else nullcontext():
                 model = self._load(entry, version, deadline)
-            fresh = start_running(model, self._options, self._scheduler, self._clock)
+            fresh = open_handle(model, self._options, self._scheduler, self._clock)
             fresh.made_from = before[0]
         except ApiError as error:
             self._publish_failure(slot, before, error)
@@ -119,7 +119,7 @@ class Opener:
         threads, pixels = self._watch.threads(self._options.threads), self._options.max_image_pixels
         return load_model(entry, version, threads, pixels, self._quarantine, deadline, self._snapshots, self._trust)
 
-    def _publish_failure(self, slot: Slot, before: tuple[object, object], error: ApiError) -> None:
+    def _publish_failure(self, slot: VersionState, before: tuple[object, object], error: ApiError) -> None:
         slot.statistics.record_load(0, failed=True)
         with self._slots.changed:
             slot.reserved = 0
@@ -138,10 +138,10 @@ class Opener:
         """Return what a version is made from, and what changes when the owner trusts something."""
         return made_from(entry, version), self._trust.stamp() if self._trust is not None else None
 
-    def look_around(self) -> None:
+    def rescan(self) -> None:
         """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
         self._watch.power.look()
-        leaders: Sequence[Place] = ()
+        leaders: Sequence[QueueEntry] = ()
         with self._slots.lock:  # asked under the lock, or a thread that was held up would bring an old answer back
             if self._watch.follow():
                 leaders = self._scheduler.resize(self._watch.runs_at_a_time)
@@ -175,14 +175,14 @@ class Opener:
             self._reopen(key, slot, running, threads)
         close_all(*gone)
 
-    def _reopen(self, key: Key, slot: Slot, running: Running, threads: int) -> None:
+    def _reopen(self, key: Key, slot: VersionState, running: ModelHandle, threads: int) -> None:
         fresh = None
         try:
-            fresh = start_running(running.model.reopen(threads), self._options, self._scheduler, self._clock)
+            fresh = open_handle(running.model.reopen(threads), self._options, self._scheduler, self._clock)
         except ApiError as error:
             log.warning("%s", error.message)
             running.model.threads = threads  # it is not tried again and again
-        except Exception:  # what no runtime foresaw must not end the janitor
+        except Exception:  # what no runtime foresaw must not end the reaper
             log.exception("%s/%s could not be opened with %d threads", *key, threads)
             running.model.threads = threads
         finally:

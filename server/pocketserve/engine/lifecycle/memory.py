@@ -111,11 +111,11 @@ def _c_library() -> Any:
         return None
 
 
-def _keep(library: Any, most: int) -> None:
+def _keep(library: Any, maximum: int) -> None:
     """Have glibc keep so many bytes at the end of a heap. Its own rules for both numbers end with the first call."""
     if hasattr(library, "malloc_trim") and hasattr(library, "mallopt"):
         library.mallopt(_MMAP_THRESHOLD, _GLIBC_MOST_KEPT // 2)  # without it every larger block would be mapped anew
-        library.mallopt(_TRIM_THRESHOLD, most)
+        library.mallopt(_TRIM_THRESHOLD, maximum)
 
 
 def _return_free_blocks(library: Any) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from pocketserve.engine.device.cores import CoreWatch
 from pocketserve.engine.lifecycle import memory
-from pocketserve.engine.lifecycle.state import SlotTable, bounded, close_all
+from pocketserve.engine.lifecycle.state import VersionTable, bounded, close_all
 
 if TYPE_CHECKING:
-    from pocketserve.engine.lifecycle.handle import Running
-    from pocketserve.engine.lifecycle.loader import Opener
+    from pocketserve.engine.lifecycle.handle import ModelHandle
+    from pocketserve.engine.lifecycle.loader import ModelLoader
     from pocketserve.engine.lifecycle.sequences import SequenceTable
 
 log = logging.getLogger(__name__)
@@ -22,18 +22,18 @@ LOOK_S = 1.0
 """How often requests look whether cores or power have changed; an idle server does not look."""
 
 
-class Janitor:
+class Reaper:
     """One sleeping thread, from the first load on; it wakes only when something may expire or has changed.
 
     Attributes:
         look_at: the clock's time from which a request that ends has :meth:`consider` look at cores and power.
     """
 
-    def __init__(self, slots: SlotTable, watch: CoreWatch, opener: Opener, clock: Callable[[], float]) -> None:
+    def __init__(self, slots: VersionTable, watch: CoreWatch, loader: ModelLoader, clock: Callable[[], float]) -> None:
         self.look_at = 0.0
         self._slots = slots
         self._watch = watch
-        self._opener = opener
+        self._loader = loader
         self._clock = clock
         self._wakes: float | None = None
         self._thread: threading.Thread | None = None
@@ -56,7 +56,7 @@ class Janitor:
         with self._slots.changed:
             self._slots.changed.notify_all()
 
-    def consider(self, running: Running, now: float) -> None:
+    def consider(self, running: ModelHandle, now: float) -> None:
         """Wake it if a sequence expires before it would wake, or cores or power changed; looked at once a second.
 
         Wants the lock.
@@ -71,8 +71,8 @@ class Janitor:
 
     def sweep(self) -> float | None:
         """What it does when it wakes; see :meth:`pocketserve.engine.engine.Engine.sweep`."""
-        self._opener.look_around()
-        self._opener.fit_threads()
+        self._loader.rescan()
+        self._loader.fit_threads()
         with self._slots.lock:
             gone = memory.expired(self._slots.residents(), self._clock())
             closing = [self._slots.evict(key) for key in gone]

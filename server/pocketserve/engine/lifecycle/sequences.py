@@ -19,8 +19,8 @@ from dataclasses import field
 from typing import Any
 
 from pocketserve.engine.scheduling.cancellation import waking
-from pocketserve.engine.scheduling.options import Terms
-from pocketserve.engine.scheduling.queue import Lane
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
@@ -52,7 +52,7 @@ class Sequence:
     last_used: float
     state: dict[str, Array] = field(default_factory=dict)
     session: Session | None = None
-    lane: Lane | None = None
+    lane: ModelQueue | None = None
     line: deque[object] = field(default_factory=deque)
     changed: threading.Condition = field(default_factory=threading.Condition)
     users: int = 0
@@ -64,7 +64,7 @@ class Sequence:
         return (session.memory_bytes if session is not None else 0) + sum(array.nbytes for array in state.values())
 
     @contextmanager
-    def hold(self, ticket: object, terms: Terms) -> Iterator[None]:
+    def hold(self, ticket: object, terms: RequestOptions) -> Iterator[None]:
         """Wait until it is this step's turn.
 
         Args:
@@ -82,7 +82,7 @@ class Sequence:
                 self.line.remove(ticket)
                 self.changed.notify_all()
 
-    def _await_turn(self, ticket: object, terms: Terms) -> None:
+    def _await_turn(self, ticket: object, terms: RequestOptions) -> None:
         with waking(terms.cancellation, self.changed), self.changed:
             while self.line[0] is not ticket:
                 if terms.cancellation is not None:
@@ -115,7 +115,7 @@ class SequenceTable:
     """The open sequences of one loaded version.
 
     Args:
-        most: sequences that may be open; the one that rested longest is given up for a new one.
+        maximum: sequences that may be open; the one that rested longest is given up for a new one.
         max_idle: seconds without a request after which a sequence is given up.
         open_session: makes a session for models that keep state inside; None for the others.
         queue_limit: requests of one such sequence that may wait.
@@ -125,15 +125,15 @@ class SequenceTable:
 
     def __init__(
         self,
-        most: int,
+        maximum: int,
         max_idle: float,
         open_session: Callable[[], Session] | None,
         queue_limit: int,
         clock: Callable[[], float],
-        beside: Lane | None = None,
+        beside: ModelQueue | None = None,
     ) -> None:
         self._beside = beside
-        self._most = most
+        self._most = maximum
         self._max_idle = max_idle
         self._open_session = open_session
         self._queue_limit = queue_limit
@@ -180,7 +180,7 @@ class SequenceTable:
         if self._open_session is not None and sequence.session is None:
             sequence.session = self._open_session()
             beside = self._beside
-            sequence.lane = Lane(
+            sequence.lane = ModelQueue(
                 [sequence.session],
                 self._queue_limit,
                 self._clock,

@@ -19,7 +19,7 @@ from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
-    from pocketserve.engine.lifecycle.handle import Running
+    from pocketserve.engine.lifecycle.handle import ModelHandle
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 
 
 @dataclass(slots=True)
-class Slot:
+class VersionState:
     """Everything known of one version, loaded or not.
 
     Attributes:
@@ -80,7 +80,7 @@ class Slot:
 
     state: State = State.ON_DEMAND
     before: State = State.ON_DEMAND
-    running: Running | None = None
+    running: ModelHandle | None = None
     error: ApiError | None = None
     failed_from: object = None
     reserved: int = 0
@@ -104,7 +104,7 @@ class Slot:
         self.before, self.state = self.state, state
 
 
-class SlotTable:
+class VersionTable:
     """The slots of all versions that were ever asked for.
 
     While a slot is LOADING, only the thread that loads it changes it. All methods want the lock.
@@ -115,23 +115,23 @@ class SlotTable:
     Attributes:
         by_key: a slot that is there stays, so no lock is needed to find it.
         lock: guards them. By itself too: entering the condition would be one more call per request.
-        changed: the condition of that lock; told when a slot leaves LOADING and when the janitor has something to do.
+        changed: the condition of that lock; told when a slot leaves LOADING and when the reaper has something to do.
         closed: whether the server shuts down; nothing is loaded from then on.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.by_key: dict[Key, Slot] = {}
+        self.by_key: dict[Key, VersionState] = {}
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.closed = False
         self._clock = clock
 
-    def slot(self, key: Key) -> Slot:
+    def slot(self, key: Key) -> VersionState:
         """A version's slot, made when it is asked for the first time."""
         slot = self.by_key.get(key)
-        return slot if slot is not None else self.by_key.setdefault(key, Slot())
+        return slot if slot is not None else self.by_key.setdefault(key, VersionState())
 
-    def await_loading(self, slot: Slot, deadline: float, cancellation: Cancellation | None = None) -> None:
+    def await_loading(self, slot: VersionState, deadline: float, cancellation: Cancellation | None = None) -> None:
         """Wait, without the lock, while another thread loads a version.
 
         Args:
@@ -153,7 +153,7 @@ class SlotTable:
                         "the request's timeout passed while its model was still loading",
                     )
 
-    def loaded(self) -> list[tuple[Key, Slot, Running]]:
+    def loaded(self) -> list[tuple[Key, VersionState, ModelHandle]]:
         """The versions that are loaded now, in the order in which they were first asked for."""
         return [(key, slot, slot.running) for key, slot in self.by_key.items() if slot.running is not None]
 
@@ -171,7 +171,7 @@ class SlotTable:
             for key, slot, running in self.loaded()
         ]
 
-    def evict(self, key: object) -> Running | None:
+    def evict(self, key: object) -> ModelHandle | None:
         """Let a version go until its next request; what to close, as :func:`detach` has it."""
         slot = self.by_key[key]  # type: ignore[index]  # the policy hands back the keys it was given
         slot.apply(Event.EVICTED)
@@ -179,7 +179,7 @@ class SlotTable:
         return detach(slot)
 
 
-def detach(slot: Slot) -> Running | None:
+def detach(slot: VersionState) -> ModelHandle | None:
     """Take the loaded version out of its slot; returns it when nobody holds it, so that it can be closed."""
     running, slot.running = slot.running, None
     if running is None:
@@ -188,7 +188,7 @@ def detach(slot: Slot) -> Running | None:
     return running if running.users == 0 else None
 
 
-def close_all(*closing: Running | None) -> None:
+def close_all(*closing: ModelHandle | None) -> None:
     """Close versions that were detached, and give their memory back to the system. Not to be called under the lock."""
     done = [running for running in closing if running is not None]
     if not done:

@@ -1,4 +1,4 @@
-"""Those who wait in a line: requests whose thread waits with them, and errands, which wait without one."""
+"""Those who wait in a line: requests whose thread waits with them, and queued requests, which wait without one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from pocketserve.engine.scheduling.options import Terms
-from pocketserve.engine.scheduling.policy import Ticket
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.policy import Entry
 from pocketserve.runtimes.base import Session
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ Described = tuple[Any, int, int]
 ALONE: Described = (None, 1, 0)
 
 
-class Turn(Generic[T]):
+class RunResult(Generic[T]):
     """What a request got from its lane.
 
     Attributes:
@@ -41,18 +41,18 @@ class Turn(Generic[T]):
         self.batch_rows = batch_rows
 
 
-class Place(Ticket):
+class QueueEntry(Entry):
     """A request in line, and what becomes of it: a session, another's turn, or an error.
 
     Attributes:
-        session: it is to be run on this one, together with ``mates``.
+        session: it is to be run on this one, together with ``batch_members``.
         turn: what the run gave it that another led.
         error: why it was not run, or what the run of another raised for it.
     """
 
-    __slots__ = ("error", "mates", "session", "turn", "work")
+    __slots__ = ("batch_members", "error", "session", "turn", "work")
 
-    def __init__(self, work: Callable[[Session], Any], terms: Terms, described: Described) -> None:
+    def __init__(self, work: Callable[[Session], Any], terms: RequestOptions, described: Described) -> None:
         key, rows, size = described
         super().__init__(
             terms.deadline,
@@ -65,8 +65,8 @@ class Place(Ticket):
         )
         self.work = work
         self.session: Session | None = None
-        self.mates: list[Place] = []
-        self.turn: Turn[Any] | None = None
+        self.batch_members: list[QueueEntry] = []
+        self.turn: RunResult[Any] | None = None
         self.error: BaseException | None = None
 
     def call(self) -> None:
@@ -74,12 +74,12 @@ class Place(Ticket):
         raise NotImplementedError
 
 
-class Waiter(Place):
+class BlockingEntry(QueueEntry):
     """A request whose thread waits for :attr:`given`."""
 
     __slots__ = ("given",)
 
-    def __init__(self, work: Callable[[Session], Any], terms: Terms, described: Described) -> None:
+    def __init__(self, work: Callable[[Session], Any], terms: RequestOptions, described: Described) -> None:
         super().__init__(work, terms, described)
         # A locked lock is the cheapest thing one thread can wait on and another release.
         self.given = threading.Lock()
@@ -90,11 +90,11 @@ class Waiter(Place):
         self.given.release()
 
 
-class Errand(Place):
+class CallbackEntry(QueueEntry):
     """A request that no thread waits with: the thread that has ended a run carries out the next one, too.
 
     Args:
-        begin: has some thread carry it out, soon, see :meth:`Lane.carry_out`; it must neither wait nor raise.
+        begin: has some thread carry it out, soon, see :meth:`ModelQueue.run_entry`; it must neither wait nor raise.
 
     Attributes:
         followers: what the thread that carried this one out has to carry out behind it.
@@ -105,7 +105,7 @@ class Errand(Place):
     def __init__(
         self,
         work: Callable[[Session], Any],
-        terms: Terms,
+        terms: RequestOptions,
         described: Described,
         begin: Callable[[Any], None],
     ) -> None:

@@ -14,17 +14,17 @@ MAX_TIMEOUT_US = 86_400_000_000
 MAX_STREAM_CHARS = 128
 MAX_PRIORITY = 2**32 - 1
 
-DEFAULT_RANK = 5
+DEFAULT_PRIORITY = 5
 """What priority 0, the default, counts as: 1 to 4 go before it, 6 and above are background work."""
 
 
-class Terms:
+class RequestOptions:
     """One request's terms. Plain slots: one is made for every request.
 
     Attributes:
         deadline: monotonic seconds after which the model is not started on it any more.
         arrived: monotonic seconds; of two requests of a stream the later one is the newer.
-        rank: lower goes first, see :data:`DEFAULT_RANK`.
+        rank: lower goes first, see :data:`DEFAULT_PRIORITY`.
         stream: name of the stream whose newest request is the only one worth answering; "" is none.
         cancellation: thrown when the caller gives up; None where the transport cannot tell.
     """
@@ -35,7 +35,7 @@ class Terms:
         self,
         deadline: float,
         arrived: float = 0.0,
-        rank: int = DEFAULT_RANK,
+        rank: int = DEFAULT_PRIORITY,
         stream: str = "",
         cancellation: Cancellation | None = None,
     ) -> None:
@@ -84,14 +84,14 @@ def stream_of(head: bytes) -> str:
     return found if isinstance(found, str) and len(found) <= MAX_STREAM_CHARS else ""
 
 
-def read_terms(
+def read_options(
     parameters: Mapping[str, Any],
     now: float,
     longest_wait: float,
     deadline: float | None = None,
     cancellation: Cancellation | None = None,
     received: float | None = None,
-) -> Terms:
+) -> RequestOptions:
     """The terms of a request with these protocol parameters: ``timeout`` (microseconds), ``priority``, ``stream``.
 
     Args:
@@ -108,18 +108,18 @@ def read_terms(
     if deadline is not None and deadline < ends:
         ends = deadline
     if not parameters:
-        return Terms(ends, arrived, DEFAULT_RANK, "", cancellation)
+        return RequestOptions(ends, arrived, DEFAULT_PRIORITY, "", cancellation)
     timeout = _whole(parameters, "timeout", MAX_TIMEOUT_US, "microseconds")
     if timeout:
         ends = min(ends, now + timeout / 1e6)
     priority = _whole(parameters, "priority", MAX_PRIORITY, "a whole number")
-    return Terms(ends, arrived, priority or DEFAULT_RANK, _stream(parameters), cancellation)
+    return RequestOptions(ends, arrived, priority or DEFAULT_PRIORITY, _stream(parameters), cancellation)
 
 
-def _whole(parameters: Mapping[str, Any], name: str, most: int, what: str) -> int:
+def _whole(parameters: Mapping[str, Any], name: str, maximum: int, what: str) -> int:
     value = parameters.get(name, 0)
-    if type(value) is not int or not 0 <= value <= most:
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"parameters.{name} must be {what} from 0 to {most}")
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"parameters.{name} must be {what} from 0 to {maximum}")
     return value
 
 

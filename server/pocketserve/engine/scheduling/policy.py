@@ -1,7 +1,7 @@
 """Who runs next: the pure rules of waiting, batching and sharing. No threads, no locks, no clock of its own.
 
-Each lane has a :class:`Line`; all lanes of an engine meet in one :class:`Sharing`. Time is handed in, so that a
-simulation can drive the very code that the server runs (`tests/engine/test_policy_simulation.py`).
+Each lane has a :class:`EntryQueue`; all lanes of an engine meet in one :class:`FairScheduler`. Time is handed in, so
+that a simulation can drive the very code that the server runs (`tests/engine/test_policy_simulation.py`).
 
 The rules:
 
@@ -30,7 +30,7 @@ RECENT_SHARE = 0.2
 """Weight of the newest run in the moving mean of run times."""
 
 
-class Ticket:
+class Entry:
     """One waiting request, as the policy sees it.
 
     Attributes:
@@ -68,7 +68,7 @@ class Ticket:
         self.choice = False
 
 
-class Gain:
+class BatchingAdvisor:
     """Learns whether running together pays, by trying both: some models take several rows at once in no less time.
 
     A window of runs together, one of runs alone, then the better way for a long while, and once more.
@@ -107,22 +107,22 @@ class Gain:
             self.together, self._left = self._costs[0] <= self._costs[1], self.KEPT
 
 
-class Account:
+class Flow:
     """What one model version has got: the measure of fairness. Several lines may share one.
 
     Attributes:
-        attained: seconds of service, brought up to date when it comes back after a rest.
+        service_time: seconds of service, brought up to date when it comes back after a rest.
         busy: runs under way.
     """
 
-    __slots__ = ("attained", "busy")
+    __slots__ = ("busy", "service_time")
 
     def __init__(self) -> None:
-        self.attained = 0.0
+        self.service_time = 0.0
         self.busy = 0
 
 
-class Line:
+class EntryQueue:
     """The requests that wait for one set of sessions.
 
     Args:
@@ -146,113 +146,113 @@ class Line:
         self,
         sessions: Iterable[Any],
         limit: int,
-        account: Account | None = None,
+        account: Flow | None = None,
         max_rows: int = 1,
         max_bytes: int = 2**22,
-        gain: Gain | None = None,
+        gain: BatchingAdvisor | None = None,
     ) -> None:
         self.idle: deque[Any] = deque(sessions)
         self.limit = limit
-        self.account = account or Account()
+        self.account = account or Flow()
         self.max_rows = max_rows
         self.max_bytes = max_bytes
         self.gain = gain
-        self.waiting: list[Ticket] = []
+        self.waiting: list[Entry] = []
         self.recent_run_s = 0.0
-        self.streams: dict[str, Ticket] = {}
+        self.streams: dict[str, Entry] = {}
         self._count = 0
 
-    def join(self, ticket: Ticket, now: float) -> tuple[Ticket, ErrorCode] | None:
+    def join(self, entry: Entry, now: float) -> tuple[Entry, ErrorCode] | None:
         """Let a request into the line.
 
         Returns:
             The one that has to go for it, and why: the newcomer itself, or one that waited; None when none has to.
         """
-        older = self.streams.get(ticket.stream) if ticket.stream else None
+        older = self.streams.get(entry.stream) if entry.stream else None
         if older is not None:
-            if ticket.arrived < older.arrived:
-                return ticket, ErrorCode.SUPERSEDED
-            self._replace(older, ticket)
+            if entry.arrived < older.arrived:
+                return entry, ErrorCode.SUPERSEDED
+            self._replace(older, entry)
             return older, ErrorCode.SUPERSEDED
-        ousted = None
+        evicted = None
         if len(self.waiting) >= self.limit:
-            ousted = self._give_way(ticket, now)
-            if ousted[0] is ticket:
-                return ousted
-            self.leave(ousted[0])
+            evicted = self._give_way(entry, now)
+            if evicted[0] is entry:
+                return evicted
+            self.leave(evicted[0])
         self._count += 1
-        ticket.place = self._count
-        self._insert(ticket)
-        return ousted
+        entry.place = self._count
+        self._insert(entry)
+        return evicted
 
-    def _replace(self, older: Ticket, newer: Ticket) -> None:
+    def _replace(self, older: Entry, newer: Entry) -> None:
         self.leave(older)
         newer.place = older.place
         self._insert(newer)
 
-    def _insert(self, ticket: Ticket) -> None:
+    def _insert(self, entry: Entry) -> None:
         # From the back: it is nearly always its place.
         index = len(self.waiting)
-        while index and _order(self.waiting[index - 1]) > _order(ticket):
+        while index and _order(self.waiting[index - 1]) > _order(entry):
             index -= 1
-        self.waiting.insert(index, ticket)
-        if ticket.stream:
-            self.streams[ticket.stream] = ticket
+        self.waiting.insert(index, entry)
+        if entry.stream:
+            self.streams[entry.stream] = entry
 
-    def _give_way(self, ticket: Ticket, now: float) -> tuple[Ticket, ErrorCode]:
+    def _give_way(self, entry: Entry, now: float) -> tuple[Entry, ErrorCode]:
         for known in self.waiting:
             if known.deadline <= now:
                 return known, ErrorCode.DEADLINE_EXCEEDED
         last = self.waiting[-1]
-        return (last if ticket.rank < last.rank else ticket), ErrorCode.QUEUE_FULL
+        return (last if entry.rank < last.rank else entry), ErrorCode.QUEUE_FULL
 
-    def leave(self, ticket: Ticket) -> bool:
+    def leave(self, entry: Entry) -> bool:
         """Take a request out of the line; whether it was still in it."""
         try:
-            self.waiting.remove(ticket)
+            self.waiting.remove(entry)
         except ValueError:
             return False
-        if ticket.stream and self.streams.get(ticket.stream) is ticket:
-            del self.streams[ticket.stream]
+        if entry.stream and self.streams.get(entry.stream) is entry:
+            del self.streams[entry.stream]
         return True
 
-    def take(self, now: float) -> list[Ticket]:
+    def take(self, now: float) -> list[Entry]:
         """The requests to run next, as one batch; empty when none can be started. They leave the line."""
         first = self._choose(now)
         if first is None:
             return []
         chosen = [first]
         if first.key is not None and self.max_rows > 1:
-            mates = self._mates(first, now)
-            first.choice = bool(mates)
+            batch_members = self._mates(first, now)
+            first.choice = bool(batch_members)
             if self.gain is None or self.gain.together:
-                chosen += mates
-        for ticket in chosen:
-            self.leave(ticket)
+                chosen += batch_members
+        for entry in chosen:
+            self.leave(entry)
         return chosen
 
-    def _choose(self, now: float) -> Ticket | None:
+    def _choose(self, now: float) -> Entry | None:
         hopeless = None
-        for ticket in self.waiting:
-            if ticket.deadline > now + self.recent_run_s:
-                return ticket
-            if ticket.deadline > now and hopeless is None:
-                hopeless = ticket
+        for entry in self.waiting:
+            if entry.deadline > now + self.recent_run_s:
+                return entry
+            if entry.deadline > now and hopeless is None:
+                hopeless = entry
         # Rather one that may come too late than none: the mean may be wrong, and only a run can correct it.
         return hopeless
 
-    def _mates(self, first: Ticket, now: float) -> list[Ticket]:
-        rows, size, mates = first.rows, first.size, []
-        for ticket in self.waiting:
-            if ticket is first or ticket.key != first.key or ticket.deadline <= now:
+    def _mates(self, first: Entry, now: float) -> list[Entry]:
+        rows, size, batch_members = first.rows, first.size, []
+        for entry in self.waiting:
+            if entry is first or entry.key != first.key or entry.deadline <= now:
                 continue
-            if rows + ticket.rows <= self.max_rows and size + ticket.size <= self.max_bytes:
-                rows, size = rows + ticket.rows, size + ticket.size
-                mates.append(ticket)
-        return mates
+            if rows + entry.rows <= self.max_rows and size + entry.size <= self.max_bytes:
+                rows, size = rows + entry.rows, size + entry.size
+                batch_members.append(entry)
+        return batch_members
 
 
-class Sharing:
+class FairScheduler:
     """All lines of an engine and the slots that they share.
 
     Args:
@@ -266,59 +266,59 @@ class Sharing:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.busy = 0
-        self.contenders: dict[Line, None] = {}
+        self.contenders: dict[EntryQueue, None] = {}
         self._virtual = 0.0  # the attained service of whoever was started last
 
-    def start(self, line: Line) -> Any | None:
+    def start(self, line: EntryQueue) -> Any | None:
         """An idle session for a request that has just come; None when it has to join the line."""
         account = line.account
         if not line.idle or self.busy >= self.slots or (account.busy and account.busy >= self.slots - 1):
             return None
         return self._begin(line)
 
-    def join(self, line: Line, ticket: Ticket, now: float) -> tuple[Ticket, ErrorCode] | None:
-        """Let a request wait; see :meth:`Line.join`."""
-        ousted = line.join(ticket, now)
+    def join(self, line: EntryQueue, entry: Entry, now: float) -> tuple[Entry, ErrorCode] | None:
+        """Let a request wait; see :meth:`EntryQueue.join`."""
+        evicted = line.join(entry, now)
         self.contenders[line] = None
-        return ousted
+        return evicted
 
-    def leave(self, line: Line, ticket: Ticket) -> bool:
+    def leave(self, line: EntryQueue, entry: Entry) -> bool:
         """Take a request out of its line; whether it was still in it."""
-        found = line.leave(ticket)
+        found = line.leave(entry)
         if not line.waiting:
             self.contenders.pop(line, None)
         return found
 
-    def finish(self, line: Line, session: Any, run_s: float, tickets: Sequence[Ticket] = ()) -> None:
+    def finish(self, line: EntryQueue, session: Any, run_s: float, entries: Sequence[Entry] = ()) -> None:
         """A run has ended. Whoever calls asks :meth:`next` then, until there is none.
 
         Args:
-            tickets: those who had waited for it.
+            entries: those who had waited for it.
         """
-        if tickets and line.gain is not None and tickets[0].choice:
-            line.gain.note(sum(ticket.rows for ticket in tickets), run_s, len(tickets) > 1)
+        if entries and line.gain is not None and entries[0].choice:
+            line.gain.note(sum(entry.rows for entry in entries), run_s, len(entries) > 1)
         line.recent_run_s += RECENT_SHARE * (run_s - line.recent_run_s)
         account = line.account
-        account.attained += run_s
+        account.service_time += run_s
         account.busy -= 1
         self.busy -= 1
         line.idle.append(session)
 
-    def next(self, now: float) -> tuple[Line, Any, list[Ticket]] | None:
+    def next(self, now: float) -> tuple[EntryQueue, Any, list[Entry]] | None:
         """The next run: its line, session and requests; None when no slot is free or nobody can be started."""
-        passed_by: list[Line] = []
+        passed_by: list[EntryQueue] = []
         found = None
         while found is None and (line := self._least_served(passed_by)) is not None:
-            tickets = line.take(now)
+            entries = line.take(now)
             if not line.waiting:
                 self.contenders.pop(line, None)
-            if tickets:
-                found = line, self._begin(line), tickets
+            if entries:
+                found = line, self._begin(line), entries
             else:
                 passed_by.append(line)
         return found
 
-    def _least_served(self, passed_by: list[Line]) -> Line | None:
+    def _least_served(self, passed_by: list[EntryQueue]) -> EntryQueue | None:
         if self.busy >= self.slots or not self.contenders:
             return None
         best = None
@@ -326,20 +326,20 @@ class Sharing:
             account = line.account
             if not line.idle or (account.busy and account.busy >= self.slots - 1) or line in passed_by:
                 continue
-            if best is None or account.attained < best.account.attained:
+            if best is None or account.service_time < best.account.service_time:
                 best = line
         return best
 
-    def _begin(self, line: Line) -> Any:
+    def _begin(self, line: EntryQueue) -> Any:
         account = line.account
-        if account.attained < self._virtual:
-            account.attained = self._virtual
+        if account.service_time < self._virtual:
+            account.service_time = self._virtual
         else:
-            self._virtual = account.attained
+            self._virtual = account.service_time
         account.busy += 1
         self.busy += 1
         return line.idle.popleft()
 
 
-def _order(ticket: Ticket) -> tuple[int, int]:
-    return ticket.rank, ticket.place
+def _order(entry: Entry) -> tuple[int, int]:
+    return entry.rank, entry.place

@@ -6,9 +6,10 @@ next, `policy.py` decides; this file is the threads and the lock around it. A se
 once: TFLite interpreters give silently wrong answers when it happens.
 
 The thread that ends a run chooses the next one, but does not run it: its own caller has waited long enough. The first
-of those chosen leads: its thread runs the batch, and hands the others their parts. Errands have no thread: for one that
-leads, one is found. While the line is full, that is the thread that carried out the errand before: having answered its
-caller, it goes on with the next.
+of those chosen leads: its thread runs the batch, and hands the others their parts. Queued requests have no thread: for
+    one that
+leads, one is found. While the line is full, that is the thread that carried out the queued request before: having
+answered its caller, it goes on with the next.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pocketserve.engine.scheduling.cancellation import cancelled
-from pocketserve.engine.scheduling.entries import ALONE, Described, Errand, Place, Turn, Waiter
-from pocketserve.engine.scheduling.options import DEFAULT_RANK, Terms
-from pocketserve.engine.scheduling.policy import Account, Gain, Line, Sharing, Ticket
+from pocketserve.engine.scheduling.entries import ALONE, BlockingEntry, CallbackEntry, Described, QueueEntry, RunResult
+from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, RequestOptions
+from pocketserve.engine.scheduling.policy import BatchingAdvisor, Entry, EntryQueue, FairScheduler, Flow
 from pocketserve.messages import counted
 from pocketserve.runtimes.base import Session
 from pocketserve_wire import ApiError, ErrorCode
 
-__all__ = ["Lane", "Scheduler", "Turn"]
+__all__ = ["ModelQueue", "RunResult", "Scheduler"]
 
 T = TypeVar("T")
 Work = Callable[[Session], T]
@@ -59,11 +60,11 @@ class Scheduler:
     """
 
     def __init__(self, slots: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.sharing = Sharing(slots)
+        self.sharing = FairScheduler(slots)
         self.lock = threading.Lock()
         self._clock = clock
 
-    def resize(self, slots: int) -> Sequence[Place]:
+    def resize(self, slots: int) -> Sequence[QueueEntry]:
         """Change how many runs there may be at a time.
 
         Returns:
@@ -73,7 +74,7 @@ class Scheduler:
             self.sharing.slots = slots
             return self._hand_over()
 
-    def join(self, line: Line, waiter: Place) -> Session | None:
+    def join(self, line: EntryQueue, waiter: QueueEntry) -> Session | None:
         """Let a request wait, unless a session has become idle meanwhile: then it is returned.
 
         Raises:
@@ -83,22 +84,24 @@ class Scheduler:
             session: Session | None = self.sharing.start(line)
             if session is not None:
                 return session
-            ousted = self.sharing.join(line, waiter, self._clock())
+            evicted = self.sharing.join(line, waiter, self._clock())
             waiting, recent_s = len(line.waiting), line.recent_run_s
-        if ousted is None:
+        if evicted is None:
             return None
-        error = _refusal(ousted[1], line.limit, recent_s * (waiting + 1))
-        if ousted[0] is waiter:
+        error = _refusal(evicted[1], line.limit, recent_s * (waiting + 1))
+        if evicted[0] is waiter:
             raise error
-        refuse(ousted[0], error)  # type: ignore[arg-type]  # all tickets here are places
+        refuse(evicted[0], error)  # type: ignore[arg-type]  # all tickets here are places
         return None
 
-    def leave(self, line: Line, waiter: Place) -> bool:
+    def leave(self, line: EntryQueue, waiter: QueueEntry) -> bool:
         """Take a request out of its line; whether it was still waiting."""
         with self.lock:
             return self.sharing.leave(line, waiter)
 
-    def finish(self, line: Line, session: Session, run_s: float, tickets: Sequence[Ticket] = ()) -> Sequence[Place]:
+    def finish(
+        self, line: EntryQueue, session: Session, run_s: float, entries: Sequence[Entry] = ()
+    ) -> Sequence[QueueEntry]:
         """A run has ended, of these requests that had waited for it: its session and slot go to whoever is next.
 
         Returns:
@@ -106,20 +109,20 @@ class Scheduler:
         """
         sharing = self.sharing
         with self.lock:
-            sharing.finish(line, session, run_s, tickets)
+            sharing.finish(line, session, run_s, entries)
             return self._hand_over() if sharing.contenders else ()
 
-    def _hand_over(self) -> list[Place]:
-        leaders: list[Place] = []
+    def _hand_over(self) -> list[QueueEntry]:
+        leaders: list[QueueEntry] = []
         while (found := self.sharing.next(self._clock())) is not None:
-            leader: Place = found[2][0]  # type: ignore[assignment]
+            leader: QueueEntry = found[2][0]  # type: ignore[assignment]
             leader.session = found[1]
-            leader.mates = found[2][1:]  # type: ignore[assignment]
+            leader.batch_members = found[2][1:]  # type: ignore[assignment]
             leaders.append(leader)
         return leaders
 
 
-class Lane:
+class ModelQueue:
     """The line in front of one version's sessions.
 
     Args:
@@ -138,13 +141,13 @@ class Lane:
         queue_limit: int,
         clock: Callable[[], float] = time.monotonic,
         scheduler: Scheduler | None = None,
-        account: Account | None = None,
+        account: Flow | None = None,
         batcher: Batcher | None = None,
-        gain: Gain | None = None,
+        gain: BatchingAdvisor | None = None,
     ) -> None:
         self._batcher = batcher
         max_rows = batcher.max_rows if batcher is not None else 1
-        self._line = Line(sessions, queue_limit, account, max_rows, gain=gain)
+        self._line = EntryQueue(sessions, queue_limit, account, max_rows, gain=gain)
         self._scheduler = scheduler or Scheduler(len(sessions) + 1, clock)
         self._lock, self._sharing = self._scheduler.lock, self._scheduler.sharing
         self._clock = clock
@@ -164,7 +167,7 @@ class Lane:
         if stream:
             waits = stream in self._line.streams
             return _refusal(ErrorCode.SUPERSEDED, self._line.limit, 0.0) if waits else None
-        return self._full() if self._gives_no_place(DEFAULT_RANK) else None
+        return self._full() if self._gives_no_place(DEFAULT_PRIORITY) else None
 
     def _gives_no_place(self, rank: int) -> bool:
         if len(self._line.waiting) < self._line.limit:
@@ -199,7 +202,7 @@ class Lane:
         return not self._line.idle
 
     @property
-    def account(self) -> Account:
+    def account(self) -> Flow:
         """Whom the runs are charged to."""
         return self._line.account
 
@@ -208,7 +211,7 @@ class Lane:
         """What it shares with the other lanes."""
         return self._scheduler
 
-    def refuse_if_full(self, terms: Terms) -> None:
+    def refuse_if_full(self, terms: RequestOptions) -> None:
         """Refuse a request that :meth:`run` would refuse, before anything is done for it. It may still be later.
 
         Raises:
@@ -217,7 +220,7 @@ class Lane:
         if not terms.stream and self._gives_no_place(terms.rank):
             raise self._full()
 
-    def run(self, work: Work[T], terms: Terms) -> Turn[T]:
+    def run(self, work: Work[T], terms: RequestOptions) -> RunResult[T]:
         """Run ``work`` on a session once it is this request's turn.
 
         Raises:
@@ -232,14 +235,14 @@ class Lane:
         with self._lock:  # the fast path: one lock, no hand-over
             session: Session | None = self._sharing.start(self._line)
         if session is None:
-            waiter = Waiter(work, terms, self.describe(work))
+            waiter = BlockingEntry(work, terms, self.describe(work))
             session = self._scheduler.join(self._line, waiter)
             if session is None:
                 return self._await_turn(waiter, terms, arrived)
         return self._run_alone(work, session, arrived, stream=terms.stream)
 
-    def enter(self, errand: Errand, terms: Terms) -> None:
-        """Let an errand wait. Unless this raises, it is begun once, perhaps before this returns.
+    def enter(self, queued: CallbackEntry, terms: RequestOptions) -> None:
+        """Let a queued request request wait. Unless this raises, it is begun once, perhaps before this returns.
 
         Nobody here looks at the clock for it: whoever sends it calls :meth:`expire` once its deadline has passed.
 
@@ -251,41 +254,42 @@ class Lane:
             raise expired()
         if cancellation is not None:
             cancellation.check()
-            cancellation.listen(lambda: self._give_up(errand))
+            cancellation.listen(lambda: self._give_up(queued))
         try:
-            session = self._scheduler.join(self._line, errand)
+            session = self._scheduler.join(self._line, queued)
         except ApiError:
             if cancellation is not None:
                 cancellation.listen(None)
             raise
         if session is not None:  # it became idle meanwhile
-            errand.session = session
-            errand.call()
+            queued.session = session
+            queued.call()
         elif cancellation is not None and cancellation.cancelled:
-            self._give_up(errand)  # it was cancelled before it was in the line
+            self._give_up(queued)  # it was cancelled before it was in the line
 
-    def expire(self, errand: Errand) -> None:
-        """The deadline of an errand has passed: begin it, to be refused, unless it was begun before."""
-        if self._scheduler.leave(self._line, errand):
-            refuse(errand, expired())
+    def expire(self, queued: CallbackEntry) -> None:
+        """The deadline of a queued request request has passed: begin it, to be refused, unless it was begun before."""
+        if self._scheduler.leave(self._line, queued):
+            refuse(queued, expired())
 
-    def carry_out(self, errand: Errand) -> Turn[Any]:
-        """Run an errand that was begun; called once. What ``followers`` says then is to be carried out next.
+    def run_entry(self, queued: CallbackEntry) -> RunResult[Any]:
+        """Run a queued request request that was begun; called once. What ``followers`` says then is to be carried out
+        next.
 
         Raises:
             ApiError: as :meth:`run`.
         """
-        if errand.cancellation is not None:
-            errand.cancellation.listen(None)
-        return self._outcome(errand, errand.arrived_ns)
+        if queued.cancellation is not None:
+            queued.cancellation.listen(None)
+        return self._outcome(queued, queued.arrived_ns)
 
     def describe(self, work: Work[Any]) -> Described:
         """What of a request matters to a batch."""
         return self._batcher.describe(work) if self._batcher is not None else ALONE
 
     def _run_alone(
-        self, work: Work[T], session: Session, arrived: int, waited: Sequence[Place] = (), stream: str = ""
-    ) -> Turn[T]:
+        self, work: Work[T], session: Session, arrived: int, waited: Sequence[QueueEntry] = (), stream: str = ""
+    ) -> RunResult[T]:
         if stream:
             self._under_way.add(stream)
         clock = time.perf_counter_ns
@@ -299,12 +303,13 @@ class Lane:
                 self._pass_on(leaders, waited)
             if stream:
                 self._under_way.discard(stream)
-        return Turn(result, started - arrived, run_ns)
+        return RunResult(result, started - arrived, run_ns)
 
-    def _pass_on(self, leaders: Sequence[Place], waited: Sequence[Place]) -> None:
+    def _pass_on(self, leaders: Sequence[QueueEntry], waited: Sequence[QueueEntry]) -> None:
         """Call those who lead the next runs.
 
-        While the line is full, an errand that ran alone has one of them follow it on the same thread: one that runs all
+        While the line is full, a queued request that ran alone has one of them follow it on the same thread: one that
+            runs all
         the time gives way at once to those that read and refuse. Else a thread is woken for each run, which keeps its
         core until the run's end, and so the model's memory in that core's caches. After a batch its thread has the
         answers of others to send; the next run must not wait for that.
@@ -317,7 +322,7 @@ class Lane:
             else:
                 leader.call()
 
-    def _await_turn(self, waiter: Waiter, terms: Terms, arrived: int) -> Turn[Any]:
+    def _await_turn(self, waiter: BlockingEntry, terms: RequestOptions, arrived: int) -> RunResult[Any]:
         if terms.cancellation is None:
             self._wait(waiter)
         else:
@@ -328,7 +333,7 @@ class Lane:
                 terms.cancellation.listen(None)
         return self._outcome(waiter, arrived)
 
-    def _outcome(self, place: Place, arrived: int) -> Turn[Any]:
+    def _outcome(self, place: QueueEntry, arrived: int) -> RunResult[Any]:
         error, place.error = place.error, None
         if error is not None:
             try:
@@ -342,7 +347,7 @@ class Lane:
         turn.queue_ns -= arrived
         return turn
 
-    def _wait(self, waiter: Waiter) -> None:
+    def _wait(self, waiter: BlockingEntry) -> None:
         if waiter.given.acquire(timeout=max(0.0, waiter.deadline - self._clock())):
             return
         if self._scheduler.leave(self._line, waiter):
@@ -351,15 +356,15 @@ class Lane:
         # deadline, and whoever leads it answers in any case.
         waiter.given.acquire()
 
-    def _give_up(self, place: Place) -> None:
+    def _give_up(self, place: QueueEntry) -> None:
         if self._scheduler.leave(self._line, place):
             refuse(place, cancelled())
 
-    def _lead(self, leader: Place, session: Session, arrived: int) -> Turn[Any]:
-        if not leader.mates:
+    def _lead(self, leader: QueueEntry, session: Session, arrived: int) -> RunResult[Any]:
+        if not leader.batch_members:
             return self._run_alone(leader.work, session, arrived, (leader,), leader.stream)
         assert self._batcher is not None
-        everyone = [leader, *leader.mates]
+        everyone = [leader, *leader.batch_members]
         started = time.perf_counter_ns()
         outcomes: list[Any] = [ApiError(ErrorCode.INFERENCE_FAILED, "the batch was broken off")] * len(everyone)
         executions = 0
@@ -369,29 +374,29 @@ class Lane:
             ended = time.perf_counter_ns()
             self._pass_on(self._scheduler.finish(self._line, session, (ended - started) / 1e9, everyone), everyone)
             alone = executions != 1  # they were run one by one after all
-            for mate, outcome in zip(leader.mates, outcomes[1:], strict=True):
+            for mate, outcome in zip(leader.batch_members, outcomes[1:], strict=True):
                 if isinstance(outcome, BaseException):
                     mate.error = outcome
                 else:
                     # Whoever answers it knows when it came and takes that off.
-                    mate.turn = Turn(outcome, started, ended - started, int(alone), None if alone else 0)
+                    mate.turn = RunResult(outcome, started, ended - started, int(alone), None if alone else 0)
                 _tell(mate, leader)
         if isinstance(outcomes[0], BaseException):
             raise outcomes[0]
-        executions -= len(leader.mates) if alone else 0
+        executions -= len(leader.batch_members) if alone else 0
         rows = None if alone else sum(one.rows for one in everyone)
-        return Turn(outcomes[0], started - arrived, ended - started, executions, rows)
+        return RunResult(outcomes[0], started - arrived, ended - started, executions, rows)
 
 
-def _tell(place: Place, by: Place) -> None:
-    """Say that it is decided what becomes of a place; between errands no thread is changed for it."""
-    if isinstance(place, Errand) and isinstance(by, Errand):
+def _tell(place: QueueEntry, by: QueueEntry) -> None:
+    """Say that it is decided what becomes of a place; between queued requests no thread is changed for it."""
+    if isinstance(place, CallbackEntry) and isinstance(by, CallbackEntry):
         by.followers.append(place)
     else:
         place.call()
 
 
-def refuse(place: Place, error: BaseException) -> None:
+def refuse(place: QueueEntry, error: BaseException) -> None:
     """End the wait of a place that was taken out of its line."""
     place.error = error
     place.call()

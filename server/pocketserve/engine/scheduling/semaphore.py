@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 
-class Places:
+class Semaphore:
     """Places that are taken without waiting, and without a lock: a list's own methods are atomic.
 
     Attributes:
-        most: how many there are.
+        maximum: how many there are.
     """
 
-    __slots__ = ("_free", "most")
+    __slots__ = ("_free", "maximum")
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._free: list[None] = [None] * most
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        self._free: list[None] = [None] * maximum
 
     @property
     def unused(self) -> bool:
         """Whether nobody holds one."""
-        return len(self._free) == self.most
+        return len(self._free) == self.maximum
 
     def take(self) -> bool:
         """Take a place, if one is free."""

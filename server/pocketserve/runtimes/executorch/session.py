@@ -156,9 +156,11 @@ class ExecutorchSession:
         self._loaded = None
 
     def _tensor(self, spec: TensorSpec, array: Array) -> Any:
-        most = self._most[spec.name]
-        if len(array.shape) != len(most) or any(size > bound for size, bound in zip(array.shape, most, strict=True)):
-            raise ValueError(f"input {spec.name!r} takes shapes up to {list(most)}, not {list(array.shape)}")
+        maximum = self._most[spec.name]
+        if len(array.shape) != len(maximum) or any(
+            size > bound for size, bound in zip(array.shape, maximum, strict=True)
+        ):
+            raise ValueError(f"input {spec.name!r} takes shapes up to {list(maximum)}, not {list(array.shape)}")
         return to_torch(self._torch, array, spec).contiguous()
 
     def _explained(self, error: RuntimeError, inputs: Mapping[str, Array]) -> Exception:

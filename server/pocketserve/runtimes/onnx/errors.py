@@ -19,7 +19,7 @@ _CHECK = re.compile(r"(?:/\S+|\b\w+\.(?:h|cc)):\d+ (?:.*? was false\. |\w+ (?=[A
 
 _SIZES = re.compile(r"\b(?:shapes?|dimensions?|reshaped|broadcast|split|channels|bounds)\b", re.IGNORECASE)
 
-_MOST_READ = 6000
+_MAX_READ = 6000
 """Characters of a text; names out of the file may be in it, and searching takes a time that grows with the square."""
 
 _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -68,7 +68,7 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 def explained(path: Path, framework: str, text: str) -> str:
     """One sentence for people out of ONNX Runtime's error text."""
-    text = text[:_MOST_READ]
+    text = text[:_MAX_READ]
     for pattern, words in _EXPLANATIONS:
         if found := pattern.search(text):
             return f"{path.name} {words.format(*found.groups(), framework=framework)}"
@@ -89,10 +89,10 @@ def foreign_words(domain: str, kind: str, framework: str) -> str:
     )
 
 
-def cleaned(text: str, most: int) -> str:
+def cleaned(text: str, maximum: int) -> str:
     """ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
-    line = _CHECK.sub("", _STEP.sub(r"\1: ", " ".join(text[:_MOST_READ].split())))
-    return excerpt(_NOISE.sub("", line), most)
+    line = _CHECK.sub("", _STEP.sub(r"\1: ", " ".join(text[:_MAX_READ].split())))
+    return excerpt(_NOISE.sub("", line), maximum)
 
 
 def is_about_sizes(text: str) -> bool:
@@ -100,6 +100,6 @@ def is_about_sizes(text: str) -> bool:
 
     Only the innermost reason is looked at: of a step within a loop, names of steps come before it.
     """
-    line = " ".join(text[:_MOST_READ].split())
+    line = " ".join(text[:_MAX_READ].split())
     reason = _CHECK.sub("", _STEP.split(line)[-1])
     return _STEP.search(line) is not None and _SIZES.search(reason) is not None

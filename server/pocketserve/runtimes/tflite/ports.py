@@ -18,7 +18,7 @@ from pocketserve_wire.records import dataclass
 # The frameworks have no type information; interpreters and signature runners are Any below.
 Details = Mapping[str, Any]
 
-Looks = tuple[tuple[int, ...], Any, bool]
+TensorSignature = tuple[tuple[int, ...], Any, bool]
 """Shape and dtype of an array, and whether it is row-major."""
 
 
@@ -184,7 +184,7 @@ def byte_size(spec: TensorSpec) -> int:
     return math.prod(_fixed(spec)) * DATATYPES[spec.datatype].itemsize
 
 
-def are_ready(entry: Entry, looks: Sequence[Looks]) -> bool:
+def are_ready(entry: Entry, looks: Sequence[TensorSignature]) -> bool:
     """Whether the interpreter takes such arrays as they are; a single text it does not (:func:`scalar_text`)."""
     return all(
         dtype == DATATYPES[port.spec.datatype].typestr and contiguous and (shape or port.spec.datatype != "BYTES")

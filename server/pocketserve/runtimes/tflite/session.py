@@ -34,7 +34,7 @@ from .errors import delegate_fault, explained, let_go
 from .open import PACKAGES, Opener, Package, allocated, checked, import_first
 from .ports import (
     Entry,
-    Looks,
+    TensorSignature,
     are_ready,
     byte_size,
     check_shapes,
@@ -152,7 +152,7 @@ class TfliteSession:
         self._opener: Opener | None = opener
         self._shapes: list[tuple[int, ...]] | None = None
         # What the last run of the main graph was asked for, and found to fit as it was: the next is mostly the same.
-        self._fitted: tuple[Entry, list[Looks]] | None = None
+        self._fitted: tuple[Entry, list[TensorSignature]] | None = None
         self._bypassing = False
         self._warned = False
         self._interpreter: Any = allocated(opener)

@@ -69,15 +69,15 @@ class Archive:
         found = self._records.get(name.lower())
         return None if found is None else int(self._reader.get_record_size(found))
 
-    def read(self, name: str, most: int = MAX_TEXT_BYTES) -> bytes:
+    def read(self, name: str, maximum: int = MAX_TEXT_BYTES) -> bytes:
         """Return a member's content.
 
         Raises:
-            ModelLoadError: it is missing, longer than ``most`` bytes, or damaged.
+            ModelLoadError: it is missing, longer than ``maximum`` bytes, or damaged.
         """
         size = self.size(name)
         try:
-            if size is None or size > most:
+            if size is None or size > maximum:
                 raise ValueError("missing or too large")
             return bytes(self._reader.get_record(self._records[name.lower()]))
         except Exception as error:
@@ -212,8 +212,8 @@ def _pieces(document: Any) -> int:
         source, start, end = place
         if id(source) not in known:
             known[id(source)] = _joined(source, sizes)
-        most = known[id(source)][1] + 1  # PyTorch itself writes the end of an empty text one too far
-        if not all(type(at) is int and 0 <= at <= most for at in (start, end)):
+        maximum = known[id(source)][1] + 1  # PyTorch itself writes the end of an empty text one too far
+        if not all(type(at) is int and 0 <= at <= maximum for at in (start, end)):
             raise PickleError("a place is outside of its text")
     return sum(count for count, _ in known.values())
 

@@ -293,12 +293,12 @@ def match(names: Sequence[str], declared: Sequence[TensorSpec], what: str) -> di
 # --- Errors
 
 
-def one_line(error: BaseException, most: int = 300) -> str:
+def one_line(error: BaseException, maximum: int = 300) -> str:
     """What an error says, without the traceback that TorchScript puts around it."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
     # TorchScript tells the reason last, the lite interpreter first.
     text = lines[-1] if "TorchScript interpreter" in lines[0] else lines[0]
-    return excerpt(_NOISE.sub("", text), most)
+    return excerpt(_NOISE.sub("", text), maximum)
 
 
 _NOISE = re.compile(

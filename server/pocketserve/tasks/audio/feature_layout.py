@@ -79,8 +79,8 @@ def _places(shape: tuple[int, ...], size: int, swapped: bool) -> Iterator[Featur
         rest = rest[1:] if first > 0 and shape[0] == -1 else rest
         bins, frames = (shape[first], shape[second]) if swapped else (shape[second], shape[first])
         if bins == size and frames and all(length == 1 for length in rest):
-            most = frames if frames > 0 else None
-            yield FeatureLayout(most, swapped, first, second - first - 1, len(shape) - second - 1)
+            maximum = frames if frames > 0 else None
+            yield FeatureLayout(maximum, swapped, first, second - first - 1, len(shape) - second - 1)
 
 
 def _flat_places(shape: tuple[int, ...], bins: int, swapped: bool) -> Iterator[FeatureLayout]:

@@ -11,7 +11,7 @@ from pocketserve.repository.section import Section
 from pocketserve.repository.toml_table import Table
 from pocketserve_wire.records import dataclass
 
-MOST_SAMPLES = 1 << 25
+MAX_SAMPLES = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ def _audio_keys(table: Table) -> dict[str, Any]:
     keys: dict[str, Any] = {
         "sample_rate": table.integer("sample_rate", 1000, 768_000),
         "channels": table.integer("channels", 1, 64),
-        "window": table.integer("window", 1, MOST_SAMPLES),
-        "hop": table.integer("hop", 1, MOST_SAMPLES),
-        "context": table.integer("context", 0, MOST_SAMPLES),
+        "window": table.integer("window", 1, MAX_SAMPLES),
+        "hop": table.integer("hop", 1, MAX_SAMPLES),
+        "context": table.integer("context", 0, MAX_SAMPLES),
         "pad": table.choice("pad", ("zeros", "repeat", "drop")),
         "scale": table.choice("scale", ("unit", "int16")),
         "normalize": table.choice("normalize", ("none", "zero-mean", "peak")),

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from pocketserve.tasks.checkpoint import check_wanted
+from pocketserve.tasks.checkpoint import checkpoint
 from pocketserve.tensors import Array
 
 ZERO_CROSSINGS = 32
@@ -67,7 +67,7 @@ def _resample_channel(signal: Array, up: int, down: int, count: int) -> Array:
         at = first * down
         outputs, taps = result[first::up], windows[at // up :: down]
         for begin in range(0, len(outputs), step):
-            check_wanted()
+            checkpoint()
             part = outputs[begin : begin + step]
             part[:] = taps[begin : begin + len(part)] @ phases[at % up]
     return result

@@ -33,7 +33,7 @@ RAW_FORMATS = {"pcm8": (PCM, 1), "pcm16": (PCM, 2), "pcm24": (PCM, 3), "pcm32": 
 
 RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate")
 FOREIGN = {b"ID3": "MP3", b"fLaC": "FLAC", b"OggS": "Ogg", b"FORM": "AIFF", b".snd": "AU", b"caff": "CAF"}
-MOST_REAL = 4.0
+MAX_REAL = 4.0
 """Of a real sample in an array: 12 dB above full scale, which mixing may leave. More are 16-bit samples as reals."""
 
 FITTING = "real numbers from -1 to 1 or 16-bit integers, of shape [samples] or [samples, channels]"
@@ -118,9 +118,9 @@ class SoundInput:
         count = max(1, 1 + -(-(len(samples) - self.window) // self._hop))
         if self._options.pad == "drop" and count > 1 and (count - 1) * self._hop + self.window > len(samples):
             count -= 1
-        most = min(MAX_WINDOWS, MAX_PREPARED // self._size(self.window + self._options.context))
-        if count > most:
-            raise invalid_input(f"the sound has {count} windows, the limit is {most}; send it in parts")
+        maximum = min(MAX_WINDOWS, MAX_PREPARED // self._size(self.window + self._options.context))
+        if count > maximum:
+            raise invalid_input(f"the sound has {count} windows, the limit is {maximum}; send it in parts")
         return [self._cut(samples, number * self._hop) for number in range(count)]
 
     def tensor(self, window: Window) -> Array:
@@ -212,7 +212,7 @@ class SoundInput:
         if array.dtype.kind not in "fi" or array.ndim not in (1, 2) or (array.ndim == 2 and shape[1] > MAX_CHANNELS):
             raise invalid_input(f"an array of sound must hold {FITTING}, got {array.dtype} {list(shape)}")
         whole = array.dtype.kind == "i"
-        lowest, highest = (-32768, 32767) if whole else (-MOST_REAL, MOST_REAL)
+        lowest, highest = (-32768, 32767) if whole else (-MAX_REAL, MAX_REAL)
         if array.dtype == np.int8 or (array.size and (array.min() < lowest or array.max() > highest)):
             raise invalid_input(f"an array of sound must hold {FITTING}, got {array.dtype} with others")
         reals = array.astype("<f8") / (32768.0 if whole else 1.0)

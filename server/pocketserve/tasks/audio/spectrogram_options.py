@@ -8,7 +8,7 @@ from pocketserve.repository.section import Section
 from pocketserve.repository.toml_table import Table
 from pocketserve_wire.records import dataclass
 
-MOST_FFT = 1 << 16
+MAX_FFT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ def _spectrogram(table: Table) -> SpectrogramOptions:
 
 def _lengths(table: Table) -> tuple[int, int, int]:
     """FFT, window and hop; the FFT is the next power of two, or the window all of the FFT."""
-    n_fft = table.integer("n_fft", 8, MOST_FFT)
-    win_length = table.integer("win_length", 2, MOST_FFT)
-    hop_length = table.integer("hop_length", 1, MOST_FFT)
+    n_fft = table.integer("n_fft", 8, MAX_FFT)
+    win_length = table.integer("win_length", 2, MAX_FFT)
+    hop_length = table.integer("hop_length", 1, MAX_FFT)
     if hop_length is None:
         raise table.fault("hop_length", "is missing: the samples from one frame to the next")
     if n_fft is None and win_length is None:

@@ -175,9 +175,9 @@ class Recommendation:
                 raise invalid_input(f"unknown item {item[:80]!r}; items are numbers or titles of the model's labels")
             return found
         limits = np.iinfo(np.int32 if self._spec.datatype == "INT32" else np.int64)
-        most = len(self.labels) - 1 if self.labels else int(limits.max)
-        if type(item) is not int or not 0 <= item <= most:
-            raise invalid_input(f"item {item!r:.40} must be a number from 0 to {most}, or a title")
+        maximum = len(self.labels) - 1 if self.labels else int(limits.max)
+        if type(item) is not int or not 0 <= item <= maximum:
+            raise invalid_input(f"item {item!r:.40} must be a number from 0 to {maximum}, or a title")
         return item
 
     def _array(self, numbers: list[int]) -> Array:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from pocketserve.tasks.base import invalid_input
-from pocketserve.tasks.checkpoint import EVERY, check_wanted
+from pocketserve.tasks.checkpoint import EVERY, checkpoint
 from pocketserve.tasks.text.sentencepiece_model import PieceType, SentencePieceError, SentencePieceModel
 from pocketserve_wire.records import dataclass
 
@@ -150,7 +150,7 @@ class Normalizer:
         asked = at
         while at < len(text):
             if at >= asked:
-                check_wanted()
+                checkpoint()
                 asked = at + EVERY
             given, length = self._unit(text, at)
             if after_space:
@@ -185,7 +185,7 @@ class Normalizer:
         at = asked = 0
         while at < len(text):
             if at >= asked:
-                check_wanted()
+                checkpoint()
                 asked = at + EVERY
             given, length = self._unit(text, at)
             if given != " ":

@@ -107,8 +107,8 @@ class QuestionAnswering:
         question = [token.number for token in self._tokenizer.tokens(asked["question"])]
         room = length - len(question)
         if room < max(1, length * (1 - QUESTION_SHARE)) or not question:
-            most = int(length * QUESTION_SHARE)
-            raise invalid_input(f"the question has {len(question)} tokens; this model takes 1 to {most}")
+            maximum = int(length * QUESTION_SHARE)
+            raise invalid_input(f"the question has {len(question)} tokens; this model takes 1 to {maximum}")
         tokens = [_without_space(token, asked["context"]) for token in self._tokenizer.tokens(asked["context"])]
         step = max(1, room - min(self._options.stride, room // 2))
         starts = range(0, max(1, len(tokens) - room + step), step)

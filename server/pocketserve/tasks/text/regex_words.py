@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from pocketserve.tasks.checkpoint import EVERY, check_wanted
+from pocketserve.tasks.checkpoint import EVERY, checkpoint
 from pocketserve.tasks.text.tokens import Special, Token
 
 MAX_PATTERN_CHARS = 400
@@ -48,7 +48,7 @@ class RegexWords:
         """Where the delimiter matches something, block by block: the matcher itself cannot be stopped."""
         at = 0
         while at < len(text):
-            check_wanted()
+            checkpoint()
             sure = at + EVERY  # what begins before it is found as in the whole text: but for its repetition,
             end = min(len(text), sure + MAX_PATTERN_CHARS)  # a match is no longer than its pattern
             match = self._delimiter.search(text, at, end)

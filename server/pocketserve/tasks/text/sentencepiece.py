@@ -15,7 +15,7 @@ import itertools
 import struct
 from collections.abc import Iterable, Iterator
 
-from pocketserve.tasks.checkpoint import EVERY, check_wanted, in_blocks
+from pocketserve.tasks.checkpoint import EVERY, checkpoint, in_blocks
 from pocketserve.tasks.text.charsmap import SPACE, Normalizer, Segment, lengths_by_first
 from pocketserve.tasks.text.sentencepiece_model import ModelKind, PieceType, SentencePieceError, SentencePieceModel
 from pocketserve.tasks.text.tokens import Special, Token
@@ -183,7 +183,7 @@ class _Merge:
         at = 0
         while at < len(text):
             if len(self._starts) % EVERY == 0:
-                check_wanted()
+                checkpoint()
             kept = normalizer.kept.longest(text, at)
             self._starts.append(at)
             at += kept or 1
@@ -200,7 +200,7 @@ class _Merge:
             if not self._agenda:
                 break
             if step % EVERY == 0:
-                check_wanted()
+                checkpoint()
             _, left, right, size = heapq.heappop(self._agenda)
             gone = self._ends[left] == self._starts[left] or self._ends[right] == self._starts[right]
             if gone or self._ends[right] - self._starts[left] != size or self._behind[left] != right:
@@ -216,7 +216,7 @@ class _Merge:
         index = 0
         while index >= 0:
             if index % EVERY == 0:
-                check_wanted()
+                checkpoint()
             self._give(self._starts[index], self._ends[index], found)
             index = self._behind[index]
         return found

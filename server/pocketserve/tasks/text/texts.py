@@ -236,8 +236,8 @@ def _charset(content_type: str) -> str:
 
 def _worth_parsing(body: memoryview, limit: int) -> bool:
     """Whether this can be as many texts as are taken; parsing more would cost many times its size in memory."""
-    most = MAX_TEXTS * (limit * _CHAR_IN_JSON + _AROUND_TEXT)
-    return len(body) <= most and not strict_json.excess_of(bytes(body))
+    maximum = MAX_TEXTS * (limit * _CHAR_IN_JSON + _AROUND_TEXT)
+    return len(body) <= maximum and not strict_json.excess_of(bytes(body))
 
 
 def _json_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], bool] | None:

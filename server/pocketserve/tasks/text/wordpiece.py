@@ -11,7 +11,7 @@ import functools
 import unicodedata
 from collections.abc import Iterator, Mapping
 
-from pocketserve.tasks.checkpoint import check_wanted, in_blocks
+from pocketserve.tasks.checkpoint import checkpoint, in_blocks
 from pocketserve.tasks.text.tokens import Special, Token
 
 MAX_WORD_CHARS = 100
@@ -91,7 +91,7 @@ class WordPiece:
         start = 0
         while start < len(word):
             if start:
-                check_wanted()
+                checkpoint()
             prefix = self._prefix if start else ""
             last = min(len(word), start + self._longest)
             ends = range(last, start, -1)

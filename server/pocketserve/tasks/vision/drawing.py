@@ -29,10 +29,10 @@ MASK_SHARE = 0.55
 SMOOTH = 2
 """Skeletons are drawn at this multiple and reduced, which smooths their slanting lines."""
 
-MOST_BOXES = 300
+MAX_BOXES = 300
 """More cannot be told apart."""
 
-MOST_BARS = 50
+MAX_BARS = 50
 """Each makes the picture higher: 10,000 of them would take gigabytes."""
 
 Colour = tuple[int, int, int]
@@ -83,7 +83,7 @@ class Canvas:
 
     def boxes(self, entries: Sequence[tuple[Mapping[str, float], str, int]]) -> None:
         """A frame with a label for each (box, text, class), the first on top; no frame runs through a label."""
-        shown = entries[:MOST_BOXES]
+        shown = entries[:MAX_BOXES]
         placed = [(self._frame(box, index), text, index) for box, text, index in reversed(shown)]
         for (left, top), text, index in reversed(placed):
             self._label(text, left, top, colour(index))
@@ -180,7 +180,7 @@ class Canvas:
         from PIL import ImageDraw
 
         line, pad = self._height() * 2.3, self._height() * 0.8
-        rows = entries[:MOST_BARS] or [("nothing above the threshold", 0.0)]
+        rows = entries[:MAX_BARS] or [("nothing above the threshold", 0.0)]
         width = max(self._image.width, round(SHORTEST * 0.75))
         height = round(2 * pad + line * len(rows))
         grown = PIL.Image.new("RGB", (width, self._image.height + height), PANEL)

@@ -27,7 +27,7 @@ from pocketserve_wire import ApiError, ErrorCode
 NAME = "object-detection"
 THRESHOLD = 0.3
 IOU = 0.5
-MOST = 100
+MAX = 100
 MAX_ANCHORS_BYTES = 16 * 2**20
 
 
@@ -142,10 +142,10 @@ class ObjectDetection:
         iou = options.values.get("iou", mine.iou)
         if iou is None and self._layout.format not in ("postprocess", "yolov10", "detr"):
             iou = IOU  # the others have been through it
-        most = options.top_k or mine.max or MOST
-        kept = np.arange(min(most, len(found.boxes)))
+        maximum = options.top_k or mine.max or MAX
+        kept = np.arange(min(maximum, len(found.boxes)))
         if iou is not None:
-            kept = suppress(found.boxes, found.classes, iou, most)
+            kept = suppress(found.boxes, found.classes, iou, maximum)
         boxes = placement.boxes_to_picture(found.boxes[kept] * np.array([*self._picture.size] * 2))
         names = self._labels.in_language(options.language)
         return [

@@ -13,7 +13,7 @@ import numpy as np
 
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
-from pocketserve.tasks.checkpoint import check_wanted, hold
+from pocketserve.tasks.checkpoint import checkpoint, hold
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import frame_size, is_frame, read_frame
 from pocketserve.tasks.vision.geometry import Area, Placement, place
@@ -176,14 +176,14 @@ class CheckedFile(io.BytesIO):
         self._left = len(file) + 2 if file.startswith(b"BM") else MAX_READS  # a BMP's runs are read byte by byte
 
     def read(self, size: int | None = -1) -> bytes:
-        check_wanted()
+        checkpoint()
         self._left -= 1
         if self._left < 0:
             raise invalid_input(f"the picture file consists of more than {MAX_READS} pieces; save it anew")
         return super().read(size)
 
     def write(self, data: Buffer, /) -> int:
-        check_wanted()
+        checkpoint()
         return super().write(data)
 
 
@@ -284,9 +284,9 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 def _check_scans(file: bytes, size: tuple[int, int], max_pixels: int) -> None:
     """Refuse a JPEG that walks over its pixels again and again: a scan takes 14 bytes of a file."""
-    most = min(MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // max(1, size[0] * size[1]))
-    if scans_of(file) > most:
-        raise invalid_input(f"the JPEG file has more scans than the {most} that its size allows; save it anew")
+    maximum = min(MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // max(1, size[0] * size[1]))
+    if scans_of(file) > maximum:
+        raise invalid_input(f"the JPEG file has more scans than the {maximum} that its size allows; save it anew")
 
 
 def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:

@@ -57,7 +57,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Seconds after which a connection is closed.
 
     Attributes:
@@ -78,7 +78,7 @@ class Patience:
         return min(self.stranger, self.idle, self.reader, self.lingering)
 
 
-DEFAULT_PATIENCE: Final = Patience()
+DEFAULT_PATIENCE: Final = Timeouts()
 
 
 class Task(WSGITask):  # type: ignore[misc]  # waitress has no types
@@ -136,16 +136,16 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         """Whether bytes came that will be read in this turn of the loop: it may be about to show the token."""
         return not self.lingering and self.readable() and self._has_input()
 
-    def deadline(self, patience: Patience) -> float:
+    def deadline(self, timeouts: Timeouts) -> float:
         """The monotonic clock's time at which it is to be closed; infinite while the server itself is at work."""
         since = self._unread_since
         if since is not None and self.total_outbufs_len:
-            return since + patience.reader
+            return since + timeouts.reader
         if self.lingering:
-            return self._quiet_since + patience.lingering
+            return self._quiet_since + timeouts.lingering
         if self.requests:
             return math.inf
-        return self._quiet_since + (patience.idle if self.proven else patience.stranger)
+        return self._quiet_since + (timeouts.idle if self.proven else timeouts.stranger)
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float]:
@@ -285,14 +285,14 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
     """Accepts, and closes connections when their time is over.
 
     Attributes:
-        patience: set for each server by a subclass.
-        most: connections at a time.
+        timeouts: set for each server by a subclass.
+        maximum: connections at a time.
         traffic: where answers are counted.
         lingering: those that were refused and are still sending, the oldest first.
     """
 
-    patience: Patience
-    most: int
+    timeouts: Timeouts
+    maximum: int
     traffic: Traffic
     _scanned = -math.inf
     _scan_at = -math.inf
@@ -308,13 +308,13 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         if not self.accepting or time.monotonic() < self._accept_at:
             return False
         channels = self.active_channels
-        return len(channels) < min(self.most, MAX_STRANGERS) or any(c.gives_way for c in channels.values())
+        return len(channels) < min(self.maximum, MAX_STRANGERS) or any(c.gives_way for c in channels.values())
 
     def handle_accept(self) -> None:
         """Take in some newcomers, each for a free place or for somebody who gives way."""
         channels = list(self.active_channels.values())
         strangers = [channel for channel in channels if not channel.proven]
-        free = max(0, min(self.most - len(channels), MAX_STRANGERS - len(strangers)))
+        free = max(0, min(self.maximum - len(channels), MAX_STRANGERS - len(strangers)))
         # One of those with the token only goes for a newcomer that nobody else makes room for.
         accepts = ACCEPTS if strangers else min(ACCEPTS, free + 1)
         candidates = sorted((c for c in strangers or channels if c.gives_way), key=attrgetter("rank"))
@@ -376,7 +376,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         if now >= min(self._scan_at, self._scanned + RESCAN_S):
             self._scanned, self._scan_at = now, self._scan(now)
         else:
-            self._scan_at = min(self._scan_at, self._scanned + self.patience.shortest)
+            self._scan_at = min(self._scan_at, self._scanned + self.timeouts.shortest)
         wake_at = min(self._scan_at, self._accept_at) if self._accept_at > now else self._scan_at
         # poll counts in milliseconds and cuts: one more, or it would return early and often.
         return None if wake_at == math.inf else max(0.0, wake_at - now) + 0.001
@@ -384,7 +384,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
     def _scan(self, now: float) -> float:
         nearest = math.inf
         for channel in list(self.active_channels.values()):
-            deadline = channel.deadline(self.patience)
+            deadline = channel.deadline(self.timeouts)
             if deadline <= now:
                 channel.reset()
             else:

@@ -17,7 +17,7 @@ from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
 from pocketserve.engine.statistics import Traffic
 from pocketserve.transports.http import translation
-from pocketserve.transports.http.connections import DEFAULT_PATIENCE, Channel, Patience, Server
+from pocketserve.transports.http.connections import DEFAULT_PATIENCE, Channel, Server, Timeouts
 from pocketserve.transports.http.front import WsgiApp
 from pocketserve.transports.http.parser import Parser
 from pocketserve.transports.listener import affordable, bind
@@ -69,21 +69,21 @@ class _Adjustments(Adjustments):  # type: ignore[misc]
     host = "*"
 
 
-def _server_class(guard: Guard, patience: Patience, most: int, traffic: Traffic) -> type[Server]:
+def _server_class(guard: Guard, timeouts: Timeouts, maximum: int, traffic: Traffic) -> type[Server]:
     """waitress takes its parts from classes, so each server needs classes of its own."""
     parser = type("GuardedParser", (Parser,), {"guard": guard})
     parts = {"error_task_class": _JsonErrorTask, "parser_class": parser}
     channel = type("GuardedChannel", (Channel,), parts)
-    own = {"channel_class": channel, "patience": patience, "most": most, "traffic": traffic}
+    own = {"channel_class": channel, "timeouts": timeouts, "maximum": maximum, "traffic": traffic}
     return type("PatientServer", (Server,), own)
 
 
 class _GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
     """A thread pool that starts its threads when they are needed: an idle server holds the memory of few."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, maximum: int) -> None:
         super().__init__()
-        self._most = most
+        self._most = maximum
         self.set_thread_count(1)
 
     def add_task(self, task: Any) -> None:
@@ -110,7 +110,7 @@ class HttpServer:
         app: the WSGI application.
         config: address, threads and limits.
         guard: who may send large bodies, and stay for long.
-        patience: when connections are closed.
+        timeouts: when connections are closed.
         traffic: where what waitress refuses is counted, and open connections are told.
 
     Raises:
@@ -122,7 +122,7 @@ class HttpServer:
         app: WsgiApp,
         config: Config,
         guard: Guard,
-        patience: Patience = DEFAULT_PATIENCE,
+        timeouts: Timeouts = DEFAULT_PATIENCE,
         traffic: Traffic | None = None,
     ) -> None:
         listener = bind(config.host, config.http_port, "--http-port", config.port_wait)
@@ -143,9 +143,9 @@ class HttpServer:
         )
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting is our queue's normal state
         self._map: dict[int, Any] = {}
-        most = affordable(config.max_connections, SHARE, "max_connections")
+        maximum = affordable(config.max_connections, SHARE, "max_connections")
         traffic = traffic or Traffic()
-        self._server = _server_class(guard, patience, most, traffic)(
+        self._server = _server_class(guard, timeouts, maximum, traffic)(
             app,
             map=self._map,
             _sock=listener,

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Final
 
 from pocketserve.api.messages import ApiResponse, error_response
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.inference.queued import PlannedErrand, Sender
+from pocketserve.inference.queued import QueuedRequest, Sender
 from pocketserve.service import LONG_LINE
 from pocketserve.transports.socket import requests
-from pocketserve.transports.socket.lingering_close import Lingering
+from pocketserve.transports.socket.lingering_close import LingeringClose
 from pocketserve.transports.socket.poller import BROKEN
 from pocketserve.transports.socket.stream_reader import Known, StreamReader
-from pocketserve.transports.socket.writer import Outbox
+from pocketserve.transports.socket.writer import FrameWriter
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, GoAwayReason
 from pocketserve_wire.frame_decoder import FrameDecoder
@@ -72,7 +72,7 @@ class Connection(StreamReader):
         self._server = server
         self._service = server.service
         self._runners = server.runners
-        self._watcher = server.watcher
+        self._event_loop = server.event_loop
         self._socket = connection
         self.descriptor = connection.fileno()
         self._decoder = decoder
@@ -84,10 +84,10 @@ class Connection(StreamReader):
             functools.partial(server.apps.is_good, app) if app is not None and server.apps is not None else None,
         )
         decoder.admit, decoder.reuse = self._admit, True
-        self._outbox = Outbox(
+        self._writer = FrameWriter(
             connection,
             server.limits.max_bytes_inflight,
-            server.patience,
+            server.timeouts,
             too_slow=self._too_slow,
             finished=self._finished,
             broken=self.abort,
@@ -100,7 +100,7 @@ class Connection(StreamReader):
         self._incoming = 0  # bytes of the body that is on its way, if it is counted
         self._frames = 0  # that were whole when this one was begun
         connection.setblocking(True)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, server.patience.receive_timeout)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, server.timeouts.receive_timeout)
 
     # Reading
 
@@ -151,7 +151,7 @@ class Connection(StreamReader):
             now = time.monotonic()
             if self._frame_begun is None or decoder.frames != self._frames:  # one that was passed over is whole too
                 self._frame_begun, self._frames = now, decoder.frames
-            elif now - self._frame_begun > self._server.patience.frame:
+            elif now - self._frame_begun > self._server.timeouts.frame:
                 raise self._unfinished()
         try:
             # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
@@ -221,7 +221,7 @@ class Connection(StreamReader):
             if self._front is not None and self._hold_back(frame, []):
                 return True
             if self._service.engine.crowded:
-                early = self._refuse_early(frame)
+                early = self._reject_early(frame)
                 if early is not None:
                     self._post(requests.respond(self._service, frame, early, self._client_max_frame)[0])
                     return True
@@ -242,7 +242,7 @@ class Connection(StreamReader):
         if waits:
             if self._wait(frame, received, cancellation):
                 return True
-            self._lay_reading_down()
+            self._release_reader()
         elif ahead:
             self._server.workers.submit(self.read)
         answer = requests.handle(self._service, frame, received, cancellation, self.app)
@@ -260,9 +260,9 @@ class Connection(StreamReader):
             self._server.errands.watch(waiting)
         return True
 
-    def _finish_errand(self, frame: Frame, errand: PlannedErrand) -> None:
+    def _finish_errand(self, frame: Frame, queued: QueuedRequest) -> None:
         try:
-            self._answer_later(frame, requests.finish(errand))
+            self._answer_later(frame, requests.finish(queued))
         except Exception:
             log.exception("unexpected error on a connection")
             self.abort()
@@ -280,14 +280,14 @@ class Connection(StreamReader):
         if not self._unanswered:
             with self._lock:
                 if self._watched and not self._closed:
-                    self._set_patience()  # whoever left it to the watcher did not know when it would be idle
+                    self._set_timeouts()  # whoever left it to the watcher did not know when it would be idle
 
-    def _refuse_early(self, frame: Frame) -> ApiResponse | None:
+    def _reject_early(self, frame: Frame) -> ApiResponse | None:
         """The answer to a request that is not even read; None to go on."""
         # After GOAWAY nothing but SHUTTING_DOWN is an answer.
         if not self._service.engine.crowded or self._admission.refusal is not None or self._going_away:
             return None
-        return requests.refuse_early(self._service, frame, self._decoder.peek())
+        return requests.reject_early(self._service, frame, self._decoder.peek())
 
     def _register(self, frame: Frame, cancellation: Cancellation) -> ApiError | None:
         """Count a request as under way, if it is taken. Under the lock."""
@@ -308,18 +308,18 @@ class Connection(StreamReader):
         with self._lock:
             if self._front is frame:
                 self._front = None
-            holds = self._take_reading_up()
+            holds = self._acquire_reader()
             self._admission.count -= 1
             self._admission.bytes -= len(frame.body)
         self._runners.give()
         chunks, size = requests.respond(self._service, frame, answer, self._client_max_frame)
-        if not self._outbox.post(chunks, size):
+        if not self._writer.post(chunks, size):
             # The peer is slow: others must be able to read while this thread waits for it.
             if holds:
-                self._lay_reading_down()
-            self._outbox.flush()
+                self._release_reader()
+            self._writer.flush()
             with self._lock:
-                holds = holds and self._take_reading_up()
+                holds = holds and self._acquire_reader()
         # By itself, without the lock; whoever says that no more is taken looks at what is unanswered after that.
         del self._unanswered[frame.request_id]
         if self._half_closed or self._going_away:
@@ -343,7 +343,7 @@ class Connection(StreamReader):
 
     # The right to read
 
-    def _lay_reading_down(self) -> None:
+    def _release_reader(self) -> None:
         """Let another thread read what comes while this one is busy."""
         if self._decoder.buffered:
             # These bytes are here already: the watcher would never hear of them.
@@ -358,15 +358,15 @@ class Connection(StreamReader):
             self._drop()
             return
         self._watched = True
-        self._watcher.arm(self.descriptor)
+        self._event_loop.arm(self.descriptor)
 
-    def _take_reading_up(self) -> bool:
+    def _acquire_reader(self) -> bool:
         """Read again, unless another thread does by now. Under the lock."""
         if not self._watched or self._closed:
             return False
         self._watched = False
         # Else the watcher would wake up with us at the next request.
-        self._watcher.disarm(self.descriptor)
+        self._event_loop.disarm(self.descriptor)
         return True
 
     def _leave_to_watcher(self) -> None:
@@ -380,17 +380,17 @@ class Connection(StreamReader):
             self._drop()
             return
         self._watched = True
-        self._set_patience()
-        self._watcher.arm(self.descriptor)
+        self._set_timeouts()
+        self._event_loop.arm(self.descriptor)
 
-    def _set_patience(self) -> None:
+    def _set_timeouts(self) -> None:
         """Say how long is waited for what comes. Under the lock, while the watcher has the right to read."""
-        patience = self._server.patience
+        timeouts = self._server.timeouts
         if self._frame_begun is not None:
-            self._watcher.set_time(self, self._frame_begun + patience.frame)
+            self._event_loop.set_timer(self, self._frame_begun + timeouts.frame)
         elif not self._unanswered:
             idle = self._server.limits.idle_ms / 1000
-            self._watcher.set_time(self, time.monotonic() + idle - patience.quiet)
+            self._event_loop.set_timer(self, time.monotonic() + idle - timeouts.quiet)
 
     def on_ready(self, events: int) -> None:
         """Bytes came while nobody was reading, or the connection broke."""
@@ -401,7 +401,7 @@ class Connection(StreamReader):
             self._watched = False
         if broken:
             return self.abort()
-        self._watcher.set_time(self, None)
+        self._event_loop.set_timer(self, None)
         if self._streams:
             self._guarded(self._glance)
         else:
@@ -457,7 +457,7 @@ class Connection(StreamReader):
             if self._closed:
                 return None
             self._half_closed = True
-            self._watcher.disarm(self.descriptor)  # and hear of it when the rest breaks
+            self._event_loop.disarm(self.descriptor)  # and hear of it when the rest breaks
             ends = self._may_end()
         if ends:
             self._finish()
@@ -465,8 +465,8 @@ class Connection(StreamReader):
 
     def _post(self, chunks: list[bytes | memoryview], *, urgent: bool = False) -> None:
         """Send a small frame from a thread that must not wait."""
-        if not self._outbox.post(chunks, sum(map(len, chunks)), urgent=urgent):
-            self._server.workers.submit(self._outbox.flush)
+        if not self._writer.post(chunks, sum(map(len, chunks)), urgent=urgent):
+            self._server.workers.submit(self._writer.flush)
 
     def _fail(self, fault: ConnectionFaultError) -> None:
         """Say what the peer did wrong, and close."""
@@ -475,8 +475,8 @@ class Connection(StreamReader):
         self._finish(json_frame(FrameType.ERROR, fault.body(), arg=fault.fault))
 
     def _finish(self, frame: bytes = b"") -> None:
-        if not self._outbox.finish(frame):
-            self._server.workers.submit(self._outbox.flush)
+        if not self._writer.finish(frame):
+            self._server.workers.submit(self._writer.flush)
 
     def _finished(self) -> None:
         """The last byte was handed to the system: let the peer read it before the connection is gone."""
@@ -484,7 +484,7 @@ class Connection(StreamReader):
             if self._closed:
                 return
             self._close()
-        Lingering.begin(self._server, self._socket)
+        LingeringClose.begin(self._server, self._socket)
         self._server.forget(self)
 
     def _too_slow(self) -> None:
@@ -497,7 +497,7 @@ class Connection(StreamReader):
             if self._closed:
                 return
             self._close()
-        self._outbox.drop()
+        self._writer.drop()
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
@@ -510,7 +510,7 @@ class Connection(StreamReader):
     def _close(self) -> None:
         """The last part, under the lock. No cycle may outlive it: a body would stay until the collector comes by."""
         self._closed = True
-        self._watcher.remove(self.descriptor, self)
+        self._event_loop.remove(self.descriptor, self)
         if self._watched:  # nobody reads and nobody will; else the one who reads drops it, as he finds us closed
             self._watched = False
             self._drop()
@@ -522,5 +522,5 @@ class Connection(StreamReader):
             cancellation.cancel()
 
     def _unfinished(self) -> ConnectionFaultError:
-        text = f"a frame must be whole within {self._server.patience.frame:g} s"
+        text = f"a frame must be whole within {self._server.timeouts.frame:g} s"
         return ConnectionFaultError(ConnectionFault.TIMEOUT, text)

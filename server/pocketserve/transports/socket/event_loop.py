@@ -25,24 +25,24 @@ REST_S: Final = 0.002
 by himself, without having been disturbed."""
 
 
-class Watched(Protocol):
+class EventHandler(Protocol):
     """What is told of events, on the watcher's thread; it must not block."""
 
     def on_ready(self, events: int) -> None:
-        """Bytes came, or the connection ended. Sent once for each :meth:`Watcher.arm`.
+        """Bytes came, or the connection ended. Sent once for each :meth:`EventLoop.arm`.
 
         Args:
             events: what the poller says; see ``poller.BROKEN``.
         """
 
     def on_time(self) -> None:
-        """The time given to :meth:`Watcher.set_time` has come."""
+        """The time given to :meth:`EventLoop.set_timer` has come."""
 
     def on_fault(self) -> None:
         """One of the other two raised what nobody foresaw."""
 
 
-class Watcher:
+class EventLoop:
     """A loop with deadlines. Everything but :meth:`run` may be called from any thread.
 
     Args:
@@ -51,8 +51,8 @@ class Watcher:
 
     def __init__(self, poller: Poller | None = None) -> None:
         self._poller = poller or best_poller()
-        self._watched: dict[int, Watched] = {}
-        self._times: dict[Watched, float] = {}
+        self._watched: dict[int, EventHandler] = {}
+        self._times: dict[EventHandler, float] = {}
         self._lock = threading.Lock()
         self._calls: deque[Callable[[], None]] = deque()
         self._sleeps_until = 0.0
@@ -62,7 +62,7 @@ class Watcher:
         os.set_blocking(self._wake_write, False)
         self._poller.register(self._wake_read, select.POLLIN)
 
-    def add(self, descriptor: int, watched: Watched) -> None:
+    def add(self, descriptor: int, watched: EventHandler) -> None:
         """Know a descriptor, without waiting for it yet."""
         self._watched[descriptor] = watched
         self._poller.register(descriptor, ONCE)
@@ -75,13 +75,13 @@ class Watcher:
         """Report only that the connection broke."""
         self._poller.modify(descriptor, ONCE)
 
-    def remove(self, descriptor: int, watched: Watched) -> None:
+    def remove(self, descriptor: int, watched: EventHandler) -> None:
         """Forget a descriptor before it is closed; once more does nothing."""
         if self._watched.pop(descriptor, None) is not None:
             self._poller.unregister(descriptor)
-        self.set_time(watched, None)
+        self.set_timer(watched, None)
 
-    def set_time(self, watched: Watched, when: float | None) -> None:
+    def set_timer(self, watched: EventHandler, when: float | None) -> None:
         """Call ``on_time`` at a time of the monotonic clock; None forgets it."""
         with self._lock:
             if when is None:
@@ -101,7 +101,7 @@ class Watcher:
         self._wake()
         return True
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Look away for :data:`REST_S` before the next round."""
         self._rests = True
 
@@ -166,7 +166,7 @@ class Watcher:
         except Exception:
             log.exception("unexpected error in the socket transport's loop")
 
-    def _report(self, watched: Watched, event: Callable[[], None]) -> None:
+    def _report(self, watched: EventHandler, event: Callable[[], None]) -> None:
         try:
             event()
         except Exception:

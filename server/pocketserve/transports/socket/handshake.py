@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from pocketserve.transports.socket.connection import Connection
-from pocketserve.transports.socket.lingering_close import Lingering
+from pocketserve.transports.socket.lingering_close import LingeringClose
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, HttpPeerError
 from pocketserve_wire.frame_decoder import AWAITS_AUTH, AWAITS_HELLO, FROM_CLIENT, FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType, json_frame
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_OVER: Final = 1024 * 1024
+MAX_OVER: Final = 1024 * 1024
 """Bytes by which a body may exceed the limit and still be read, thrown away and answered 413."""
 
 _HTTP_TEXT = b"this is the socket port; HTTP has a port of its own\n"
@@ -30,7 +30,7 @@ _HTTP_ANSWER = (
 )
 
 
-class Stranger:
+class HandshakeConnection:
     """One connection whose peer has proven nothing yet.
 
     Args:
@@ -41,15 +41,15 @@ class Stranger:
         self._server = server
         self._socket = connection
         self._descriptor = connection.fileno()
-        self._decoder = FrameDecoder(AWAITS_HELLO, server.limits.max_frame + MOST_OVER, listens=True)
+        self._decoder = FrameDecoder(AWAITS_HELLO, server.limits.max_frame + MAX_OVER, listens=True)
         further = server.apps.keys if server.apps is not None else dict
         self._handshake = ServerHandshake(server.key, secrets.token_bytes(NONCE_BYTES), server.limits, further)
         self._refusal: bytes | None = None
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        server.watcher.add(self._descriptor, self)
-        server.watcher.set_time(self, time.monotonic() + server.patience.handshake)
-        server.watcher.arm(self._descriptor)
+        server.event_loop.add(self._descriptor, self)
+        server.event_loop.set_timer(self, time.monotonic() + server.timeouts.handshake)
+        server.event_loop.arm(self._descriptor)
 
     def on_ready(self, events: int) -> None:
         """Bytes came, or the connection broke."""
@@ -61,13 +61,13 @@ class Stranger:
                 return self.close()
             self._decoder.received(count)
             if self._go_on():
-                self._server.watcher.arm(self._descriptor)
+                self._server.event_loop.arm(self._descriptor)
         except HttpPeerError:
             self.leave(_HTTP_ANSWER)
         except ConnectionFaultError as fault:
             self._refuse(fault)
         except BlockingIOError:
-            self._server.watcher.arm(self._descriptor)
+            self._server.event_loop.arm(self._descriptor)
         except OSError:
             self.close()
         return None
@@ -99,13 +99,13 @@ class Stranger:
         if shake.owner is not None:
             log.debug("the app %s has opened a connection", shake.owner.name)
         connection = Connection(self._server, self._socket, self._decoder, shake.client_max_frame, shake.owner)
-        self._server.welcome(connection)
+        self._server.register(connection)
 
     def _refuse(self, fault: ConnectionFaultError) -> None:
         log.debug("refusing a connection: %s", fault.fault.name)
         self._refusal = json_frame(FrameType.ERROR, fault.body(), arg=fault.fault)
         if fault.fault is ConnectionFault.UNAUTHORIZED:
-            self._server.watcher.set_time(self, time.monotonic() + self._server.patience.wrong_proof)
+            self._server.event_loop.set_timer(self, time.monotonic() + self._server.timeouts.wrong_proof)
         else:
             self.leave(self._refusal)
 
@@ -114,10 +114,10 @@ class Stranger:
         if self._refusal is not None:
             self.leave(self._refusal)
         else:
-            text = f"the handshake took over {self._server.patience.handshake:g} s"
+            text = f"the handshake took over {self._server.timeouts.handshake:g} s"
             self._refuse(ConnectionFaultError(ConnectionFault.TIMEOUT, text))
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """Leave the place to a newer stranger: whoever is honest has long been through."""
         fault = ConnectionFaultError(ConnectionFault.TOO_MANY_CONNECTIONS, "too many connections are in the handshake")
         self.leave(json_frame(FrameType.ERROR, fault.body(), arg=fault.fault))
@@ -134,7 +134,7 @@ class Stranger:
         except OSError:
             self._socket.close()
             return
-        Lingering.begin(self._server, self._socket)
+        LingeringClose.begin(self._server, self._socket)
 
     def close(self) -> None:
         """Close without a word."""
@@ -142,5 +142,5 @@ class Stranger:
         self._socket.close()
 
     def _forget(self) -> None:
-        self._server.strangers.pop(self, None)
-        self._server.watcher.remove(self._descriptor, self)
+        self._server.handshakes.pop(self, None)
+        self._server.event_loop.remove(self._descriptor, self)

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pocketserve.transports.socket.server import SocketServer
 
-MOST: Final = 32
+MAX: Final = 32
 """Such connections at a time; the oldest gives way."""
 
 _scratch = bytearray(65_536)
 
 
-class Lingering:
+class LingeringClose:
     """The watcher's part for one such connection."""
 
     def __init__(self, server: SocketServer, connection: socket.socket) -> None:
         self._server = server
-        self._watcher = server.watcher
+        self._event_loop = server.event_loop
         self._others = server.lingering
-        self._seconds = server.patience.lingering
+        self._seconds = server.timeouts.lingering
         self._socket = connection
         self._descriptor = connection.fileno()
 
     @classmethod
     def begin(cls, server: SocketServer, connection: socket.socket) -> None:
         """Take a connection over, which the watcher must not know any more; from any thread."""
-        if not server.watcher.call(cls(server, connection)._begin):
+        if not server.event_loop.call(cls(server, connection)._begin):
             connection.close()
 
     def _begin(self) -> None:
@@ -47,11 +47,11 @@ class Lingering:
             self._socket.close()
             return
         self._others[self] = None
-        if len(self._others) > MOST:
+        if len(self._others) > MAX:
             next(iter(self._others)).close()
-        self._watcher.add(self._descriptor, self)
-        self._watcher.set_time(self, time.monotonic() + self._seconds)
-        self._watcher.arm(self._descriptor)
+        self._event_loop.add(self._descriptor, self)
+        self._event_loop.set_timer(self, time.monotonic() + self._seconds)
+        self._event_loop.arm(self._descriptor)
 
     def on_ready(self, events: int) -> None:
         """Throw away what came."""
@@ -64,7 +64,7 @@ class Lingering:
         if gone:
             self.close()
         else:
-            self._watcher.arm(self._descriptor)
+            self._event_loop.arm(self._descriptor)
 
     def on_time(self) -> None:
         """It took too long."""
@@ -78,7 +78,7 @@ class Lingering:
         """The end; on the watcher's thread."""
         if self._others.pop(self, self) is self:
             return
-        self._watcher.remove(self._descriptor, self)
+        self._event_loop.remove(self._descriptor, self)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that may still read
         self._socket.close()

@@ -8,76 +8,76 @@ from collections import deque
 from functools import partial
 from typing import Final
 
-from pocketserve.inference.queued import PlannedErrand
-from pocketserve.transports.socket.event_loop import Watcher
+from pocketserve.inference.queued import QueuedRequest
+from pocketserve.transports.socket.event_loop import EventLoop
 from pocketserve.transports.socket.threads import Workers
 
 NEVER: Final = float("inf")
 
 
-class Errands:
-    """The errands of all of a server's connections.
+class QueuedRequests:
+    """The queued requests of all of a server's connections.
 
     A thread carries out one after the other as long as each has a follower, so that under load none is woken for a
     run. It holds no right to read and waits for no peer. The watcher's thread sees to those whose time is over: its
     alarm is set for the first of them, and left there when that one ends in time, as nearly all do.
     """
 
-    def __init__(self, watcher: Watcher, workers: Workers) -> None:
-        self._watcher = watcher
+    def __init__(self, event_loop: EventLoop, workers: Workers) -> None:
+        self._event_loop = event_loop
         self._workers = workers
         self._lock = threading.Lock()
-        self._waiting: set[PlannedErrand] = set()
+        self._waiting: set[QueuedRequest] = set()
         self._alarm = NEVER
         self._here = threading.local()  # what the thread that asks has still to carry out
 
-    def watch(self, errand: PlannedErrand) -> None:
-        """See to it that an errand does not wait beyond its deadline. It may have been begun by now."""
+    def watch(self, queued: QueuedRequest) -> None:
+        """See to it that a queued request request does not wait beyond its deadline. It may have been begun by now."""
         with self._lock:
-            if errand.begun:
+            if queued.begun:
                 return
-            self._waiting.add(errand)
-            if errand.deadline < self._alarm:
-                self._set_alarm(errand.deadline)
+            self._waiting.add(queued)
+            if queued.deadline < self._alarm:
+                self._set_alarm(queued.deadline)
 
-    def begin(self, errand: PlannedErrand) -> None:
-        """Have some thread carry an errand out, and all that follow.
+    def begin(self, queued: QueuedRequest) -> None:
+        """Have some thread carry a queued request request out, and all that follow.
 
         It must not wait for a thread that is at work: all of them may be waiting for the session that it was given.
         """
         # In a queue that is emptied: the job lives until the last one that follows is carried out.
-        ready = deque([errand])
-        if self._workers.submit(partial(self._carry_out, ready), waits=False):
+        ready = deque([queued])
+        if self._workers.submit(partial(self._run_entries, ready), waits=False):
             return
         # No thread is to be had, and this one is better than none.
-        mine: deque[PlannedErrand] | None = getattr(self._here, "ready", None)
+        mine: deque[QueuedRequest] | None = getattr(self._here, "ready", None)
         if mine is None:
-            self._carry_out(ready)
+            self._run_entries(ready)
         else:
-            mine.append(errand)  # behind the one that it is at: a line of these must not become a tower of calls
+            mine.append(queued)  # behind the one that it is at: a line of these must not become a tower of calls
 
-    def _carry_out(self, ready: deque[PlannedErrand]) -> None:
+    def _run_entries(self, ready: deque[QueuedRequest]) -> None:
         self._here.ready = ready
         try:
             while ready:
-                errand = ready.popleft()
+                queued = ready.popleft()
                 with self._lock:
-                    errand.begun = True
-                    self._waiting.discard(errand)
+                    queued.begun = True
+                    self._waiting.discard(queued)
                 try:
-                    errand.answer(errand)
+                    queued.answer(queued)
                 finally:
-                    ready += errand.followers
-                    errand.followers = []
+                    ready += queued.followers
+                    queued.followers = []
         finally:
             self._here.ready = None
             # Only if something like SystemExit ends this thread: sessions are waiting for these.
-            for errand in ready:
-                self.begin(errand)
+            for queued in ready:
+                self.begin(queued)
 
     def _set_alarm(self, when: float) -> None:
         self._alarm = when
-        self._watcher.set_time(self, when if when < NEVER else None)
+        self._event_loop.set_timer(self, when if when < NEVER else None)
 
     # What the watcher tells
 
@@ -85,11 +85,11 @@ class Errands:
         """The alarm: refuse those whose time is over, and set it for the next."""
         with self._lock:
             now = time.monotonic()
-            late = [errand for errand in self._waiting if errand.deadline <= now]
+            late = [queued for queued in self._waiting if queued.deadline <= now]
             self._waiting.difference_update(late)
-            self._set_alarm(min((errand.deadline for errand in self._waiting), default=NEVER))
-        for errand in late:
-            errand.expire()
+            self._set_alarm(min((queued.deadline for queued in self._waiting), default=NEVER))
+        for queued in late:
+            queued.expire()
 
     def on_ready(self, events: int) -> None:
         """There is no descriptor."""
@@ -97,4 +97,4 @@ class Errands:
     def on_fault(self) -> None:
         """The loop failed on an alarm: look again at those who are left."""
         with self._lock:
-            self._set_alarm(min((errand.deadline for errand in self._waiting), default=NEVER))
+            self._set_alarm(min((queued.deadline for queued in self._waiting), default=NEVER))

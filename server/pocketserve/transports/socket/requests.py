@@ -11,8 +11,8 @@ from pocketserve.api import dispatch, oip
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, error_response
 from pocketserve.engine.scheduling import options as terms
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.queue import Lane
-from pocketserve.inference.queued import PlannedErrand, Sender
+from pocketserve.engine.scheduling.queue import ModelQueue
+from pocketserve.inference.queued import QueuedRequest, Sender
 from pocketserve.service import EARLY_HEAD_BYTES, Service
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.frames import (
@@ -88,7 +88,7 @@ def _request(
 
 def wait(
     service: Service, frame: Frame, received: float, cancellation: Cancellation, sender: Sender
-) -> PlannedErrand | ApiResponse | None:
+) -> QueuedRequest | ApiResponse | None:
     """Let an inference request wait for its model without a thread, where it would have to wait; never raises.
 
     Args:
@@ -107,15 +107,15 @@ def wait(
         return dispatch.failure(error, "waiting for a model")
 
 
-def finish(errand: PlannedErrand) -> ApiResponse:
+def finish(queued: QueuedRequest) -> ApiResponse:
     """The answer to what has waited; never raises."""
     try:
-        return oip.finish(errand)
+        return oip.finish(queued)
     except Exception as error:
         return dispatch.failure(error, "running what has waited")
 
 
-def refuse_early(service: Service, frame: Frame, follower: tuple[bytes, memoryview] | None) -> ApiResponse | None:
+def reject_early(service: Service, frame: Frame, follower: tuple[bytes, memoryview] | None) -> ApiResponse | None:
     """The answer to a request that its model cannot take now, on the thread that has read it; None to go on as usual.
 
     Handing the right to read over and reading the request costs several times as much as this.
@@ -151,16 +151,16 @@ def stream_of(frame: Frame) -> str:
     return terms.stream_of(head) if _plain_inference(frame) is not None else ""
 
 
-def lane_of(service: Service, frame: Frame) -> Lane | None:
+def queue_of(service: Service, frame: Frame) -> ModelQueue | None:
     """Where an inference request would wait; None if its model is not loaded."""
     path = _read_target(frame.target)[0].path
     return service.lane(path["model"], path.get("version"))
 
 
-def turn_away(service: Service, frame: Frame, reason: ApiError) -> ApiResponse:
+def reject(service: Service, frame: Frame, reason: ApiError) -> ApiResponse:
     """The answer to an inference request that is not run and that its model never heard of; counted."""
     path = _read_target(frame.target)[0].path
-    error = service.turn_away(path["model"], path.get("version"), reason)
+    error = service.reject(path["model"], path.get("version"), reason)
     return _refused(error.code, error.message, error.retry_after_s)
 
 
@@ -181,7 +181,7 @@ def _read_ext(ext: object) -> str:
     return bytes(content_type).decode("ascii")
 
 
-def respond(service: Service, frame: Frame, answer: ApiResponse, most: int) -> tuple[list[Chunk], int]:
+def respond(service: Service, frame: Frame, answer: ApiResponse, maximum: int) -> tuple[list[Chunk], int]:
     """Count the answer to a REQUEST, and encode it; as :func:`encode`."""
     try:
         route = _read_target(frame.target)[0].route
@@ -189,20 +189,20 @@ def respond(service: Service, frame: Frame, answer: ApiResponse, most: int) -> t
         service.traffic.count("socket", "", "", answer.status)
     else:
         service.traffic.count("socket", route.method, route.pattern, answer.status)
-    return encode(frame.request_id, answer, most)
+    return encode(frame.request_id, answer, maximum)
 
 
-def encode(request_id: int, answer: ApiResponse, most: int) -> tuple[list[Chunk], int]:
+def encode(request_id: int, answer: ApiResponse, maximum: int) -> tuple[list[Chunk], int]:
     """A RESPONSE's pieces, to be sent from where they lie, and their length together.
 
     Args:
-        most: bytes of the largest body that the client takes.
+        maximum: bytes of the largest body that the client takes.
     """
     size = 0
     for chunk in answer.chunks:  # as sum() with map() has it, for two thirds of what they cost
         size += len(chunk)
-    if size > most:
-        return encode(request_id, _too_large(size, most), max(most, size))
+    if size > maximum:
+        return encode(request_id, _too_large(size, maximum), max(maximum, size))
     json_length = answer.json_length
     if json_length is None:
         json_length = size if answer.content_type == JSON else 0
@@ -223,10 +223,10 @@ def _write_ext(answer: ApiResponse, *, whole_json: bool) -> bytes:
     return encode_ext(ext) if ext else b""
 
 
-def _too_large(size: int, most: int) -> ApiResponse:
-    text = f"the answer has {size} bytes, more than the {most} that the client takes (its max_frame)"
+def _too_large(size: int, maximum: int) -> ApiResponse:
+    text = f"the answer has {size} bytes, more than the {maximum} that the client takes (its max_frame)"
     answer = error_response(ApiError(ErrorCode.BODY_TOO_LARGE, text))
-    if sum(map(len, answer.chunks)) > most:
+    if sum(map(len, answer.chunks)) > maximum:
         answer.chunks = []  # its status still says it
     return answer
 
@@ -235,9 +235,9 @@ class Admission:
     """Counts what one connection has under way, and says no to what is too much. Not thread-safe.
 
     Args:
-        most_body: bytes of one body.
-        most: requests under way.
-        most_bytes: bytes of their bodies together.
+        max_body: bytes of one body.
+        maximum: requests under way.
+        max_bytes: bytes of their bodies together.
         access: whether the token that the connection was opened with is good still; None for one that stays so.
 
     Attributes:
@@ -245,11 +245,11 @@ class Admission:
         received: when that header was read, by the monotonic clock.
     """
 
-    def __init__(self, most_body: int, most: int, most_bytes: int, access: Callable[[], bool] | None = None) -> None:
+    def __init__(self, max_body: int, maximum: int, max_bytes: int, access: Callable[[], bool] | None = None) -> None:
         self._access = access
-        self._most_body = most_body
-        self._most = most
-        self._most_bytes = most_bytes
+        self._max_body = max_body
+        self._most = maximum
+        self._max_bytes = max_bytes
         self.count = 0
         self.bytes = 0
         self.refusal: ApiError | None = None
@@ -262,12 +262,12 @@ class Admission:
         if self._access is not None and not self._access():
             text = "the token that this connection was opened with has expired or was taken back"
             self.refusal = ApiError(ErrorCode.UNAUTHORIZED, text)
-        elif body_length > self._most_body:
-            text = f"the body exceeds {self._most_body} bytes (max_body_bytes)"
+        elif body_length > self._max_body:
+            text = f"the body exceeds {self._max_body} bytes (max_body_bytes)"
             self.refusal = ApiError(ErrorCode.BODY_TOO_LARGE, f"Request Entity Too Large: {text}")
         elif self.count >= self._most:
             self.refusal = _full(f"{self.count} requests are under way on this connection (socket_inflight)")
-        elif self.bytes + body_length > self._most_bytes and self.count:
+        elif self.bytes + body_length > self._max_bytes and self.count:
             self.refusal = _full(f"bodies of {self.bytes} bytes are under way on this connection (socket_bytes)")
         return self.refusal is None
 

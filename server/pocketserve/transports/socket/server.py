@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 from pocketserve import __version__
 from pocketserve.config import Config
-from pocketserve.engine.scheduling.semaphore import Places
+from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.service import Service
 from pocketserve.transports.listener import affordable, bind
-from pocketserve.transports.socket.event_loop import Watcher
-from pocketserve.transports.socket.queued_requests import Errands
-from pocketserve.transports.socket.threads import Room, Workers
-from pocketserve.transports.socket.timeouts import Patience
+from pocketserve.transports.socket.event_loop import EventLoop
+from pocketserve.transports.socket.queued_requests import QueuedRequests
+from pocketserve.transports.socket.threads import FrameBudget, Workers
+from pocketserve.transports.socket.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from pocketserve.auth.app_tokens import AppTokens
     from pocketserve.transports.socket.connection import Connection
-    from pocketserve.transports.socket.handshake import Stranger
-    from pocketserve.transports.socket.lingering_close import Lingering
+    from pocketserve.transports.socket.handshake import HandshakeConnection
+    from pocketserve.transports.socket.lingering_close import LingeringClose
     from pocketserve_wire.handshake import ConnectionLimits
 
 log = logging.getLogger(__name__)
@@ -50,17 +50,17 @@ class SocketServer:
     Args:
         service: what requests call.
         token: what clients must know; None asks for nothing.
-        patience: how long peers are waited for.
-        watcher: a new one, which has not run.
+        timeouts: how long peers are waited for.
+        event_loop: a new one, which has not run.
         apps: the tokens of apps, with which clients may come, too.
 
     Attributes:
         host, port: where it listens.
         key: the token's bytes.
-        strangers, lingering: connections before and after their time; the watcher's thread alone touches them.
+        handshakes, lingering: connections before and after their time; the watcher's thread alone touches them.
         runners: places for requests that run or wait on all connections together.
         incoming: bytes for bodies that are on their way on all connections together.
-        errands: requests that wait for their model without a thread.
+        queued requests: requests that wait for their model without a thread.
         stopped: nobody is waited for any more.
 
     Raises:
@@ -71,32 +71,32 @@ class SocketServer:
         self,
         service: Service,
         token: str | None,
-        patience: Patience | None = None,
-        watcher: Watcher | None = None,
+        timeouts: Timeouts | None = None,
+        event_loop: EventLoop | None = None,
         apps: AppTokens | None = None,
     ) -> None:
         config = service.config
         self.service = service
-        self.patience = patience or Patience()
+        self.timeouts = timeouts or Timeouts()
         self.key = token.encode("ascii") if token is not None else None
         self.apps = apps
         self._listener = bind(config.host, config.socket_port, "--socket-port", config.port_wait)
         self.host = config.host
         self.port: int = self._listener.getsockname()[1]
-        self.watcher = watcher or Watcher()
-        self.runners = Places(config.worker_threads)
-        self.incoming = Room(INCOMING * _bytes_inflight(config))
+        self.event_loop = event_loop or EventLoop()
+        self.runners = Semaphore(config.worker_threads)
+        self.incoming = FrameBudget(INCOMING * _bytes_inflight(config))
         # A thread reads a connection, writes to it or runs a request: nothing that must be read waits for a thread.
         self.workers = Workers(2 * config.socket_connections + config.worker_threads)
-        self.errands = Errands(self.watcher, self.workers)
-        self.strangers: dict[Stranger, None] = {}
-        self.lingering: dict[Lingering, None] = {}
+        self.errands = QueuedRequests(self.event_loop, self.workers)
+        self.handshakes: dict[HandshakeConnection, None] = {}
+        self.lingering: dict[LingeringClose, None] = {}
         self._most = affordable(config.socket_connections, SHARE, "socket_connections")
         self._connections: set[Connection] = set()
-        service.traffic.connections["socket"] = lambda: len(self._connections) + len(self.strangers)
+        service.traffic.connections["socket"] = lambda: len(self._connections) + len(self.handshakes)
         self._changed = threading.Condition()
         self._draining = self.stopped = self._starved = False
-        self._thread = threading.Thread(target=self.watcher.run, name="pocketserve-socket-watcher", daemon=True)
+        self._thread = threading.Thread(target=self.event_loop.run, name="pocketserve-socket-watcher", daemon=True)
 
     @functools.cached_property
     def limits(self) -> ConnectionLimits:
@@ -105,8 +105,8 @@ class SocketServer:
 
     def start(self) -> None:
         """Accept connections from now on."""
-        self.watcher.add(self._listener.fileno(), self)
-        self.watcher.arm(self._listener.fileno())
+        self.event_loop.add(self._listener.fileno(), self)
+        self.event_loop.arm(self._listener.fileno())
         self._thread.start()
 
     # What the watcher tells
@@ -123,31 +123,31 @@ class SocketServer:
             if not self._starved:
                 log.warning("no connection can be accepted, trying again: %s", error.strerror)
             self._starved = True
-            self.watcher.set_time(self, time.monotonic() + ACCEPT_AGAIN_S)
+            self.event_loop.set_timer(self, time.monotonic() + ACCEPT_AGAIN_S)
             return
         else:
             self._starved = False
             self._meet(connection)
-        self.watcher.arm(self._listener.fileno())
+        self.event_loop.arm(self._listener.fileno())
 
     def _meet(self, connection: socket.socket) -> None:
         # Late: what speaks the protocol is imported for the first peer, and does not keep HTTP waiting at start.
-        from pocketserve.transports.socket.handshake import Stranger
+        from pocketserve.transports.socket.handshake import HandshakeConnection
 
-        if len(self.strangers) >= STRANGERS:
-            next(iter(self.strangers)).give_way()
+        if len(self.handshakes) >= STRANGERS:
+            next(iter(self.handshakes)).evict()
         try:
-            self.strangers[Stranger(self, connection)] = None
+            self.handshakes[HandshakeConnection(self, connection)] = None
         except OSError:  # it is gone already
             connection.close()
 
     def on_time(self) -> None:
         """Try again to accept."""
-        self.watcher.arm(self._listener.fileno())
+        self.event_loop.arm(self._listener.fileno())
 
     def on_fault(self) -> None:
         """The loop failed while accepting."""
-        self.watcher.set_time(self, time.monotonic() + ACCEPT_AGAIN_S)
+        self.event_loop.set_timer(self, time.monotonic() + ACCEPT_AGAIN_S)
 
     # Connections
 
@@ -161,12 +161,12 @@ class SocketServer:
         """Whether no further connection is taken."""
         return len(self._connections) >= self._most
 
-    def welcome(self, connection: Connection) -> None:
+    def register(self, connection: Connection) -> None:
         """Begin to serve a connection whose peer knows the token."""
         with self._changed:
             self._connections.add(connection)
             draining = self._draining
-        self.watcher.add(connection.descriptor, connection)
+        self.event_loop.add(connection.descriptor, connection)
         self.workers.submit(connection.read)
         if draining:
             connection.go_away()
@@ -184,16 +184,16 @@ class SocketServer:
         with self._changed:
             self._draining = True
             connections = list(self._connections)
-        self.watcher.call(self._stop_listening)
+        self.event_loop.call(self._stop_listening)
         for connection in connections:
             connection.go_away()
 
     def _stop_listening(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            self.watcher.remove(self._listener.fileno(), self)
+            self.event_loop.remove(self._listener.fileno(), self)
         self._listener.close()
-        for stranger in list(self.strangers):
-            stranger.close()
+        for handshake_connection in list(self.handshakes):
+            handshake_connection.close()
 
     def wait(self, timeout: float) -> bool:
         """Wait until every connection has its answers; whether that was so in time."""
@@ -206,8 +206,8 @@ class SocketServer:
         self.drain()
         for connection in list(self._connections):
             connection.abort()
-        self.watcher.call(self._stop_lingering)
-        self.watcher.stop()
+        self.event_loop.call(self._stop_lingering)
+        self.event_loop.stop()
         if self._thread.is_alive():
             self._thread.join(STOP_S)
         self._listener.close()  # also where it was never started

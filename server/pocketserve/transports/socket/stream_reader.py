@@ -15,7 +15,7 @@ from pocketserve.engine.scheduling.cancellation import Cancellation, cancelled
 from pocketserve.engine.scheduling.queue import superseded
 from pocketserve.service import Service
 from pocketserve.transports.socket import requests
-from pocketserve.transports.socket.event_loop import Watcher
+from pocketserve.transports.socket.event_loop import EventLoop
 from pocketserve_wire.frame_decoder import FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType
 
@@ -52,7 +52,7 @@ class StreamReader:
     _decoder: FrameDecoder
     _admission: requests.Admission
     _service: Service
-    _watcher: Watcher
+    _event_loop: EventLoop
     _lock: threading.Lock
     _client_max_frame: int
     _frame_begun: float | None
@@ -77,7 +77,7 @@ class StreamReader:
         """Handle what is no request; whether this thread still holds the right to read."""
         raise NotImplementedError
 
-    def _refuse_early(self, frame: Frame) -> ApiResponse | None:
+    def _reject_early(self, frame: Frame) -> ApiResponse | None:
         """The answer to a request that is not even read; None to go on."""
         raise NotImplementedError
 
@@ -121,7 +121,7 @@ class StreamReader:
             return self._collect_refusals(chunks)
         finally:
             if chunks:
-                self._watcher.rest()
+                self._event_loop.pause()
                 self._post(chunks)
 
     def _collect_refusals(self, chunks: list[Chunk]) -> bool:
@@ -148,7 +148,7 @@ class StreamReader:
             self._arrived()
             if self._hold_back(frame, chunks):
                 continue
-            refusal = self._refuse_early(frame)
+            refusal = self._reject_early(frame)
             if refusal is None:
                 self._in_hand = Known(frame)
                 return True
@@ -162,7 +162,7 @@ class StreamReader:
         if self._admission.refusal is not None or self._going_away:
             return False
         stream = requests.stream_of(frame)
-        lane = requests.lane_of(self._service, frame) if stream else None
+        lane = requests.queue_of(self._service, frame) if stream else None
         if lane is None or lane.holds(stream):
             return False  # what waits for its turn is replaced there
         older = self._held
@@ -177,7 +177,7 @@ class StreamReader:
         else:
             self._unanswered[frame.request_id] = Cancellation()  # before the other goes: never is nothing unanswered
             del self._unanswered[older.frame.request_id]
-            gone = requests.turn_away(self._service, older.frame, superseded())
+            gone = requests.reject(self._service, older.frame, superseded())
             chunks += requests.respond(self._service, older.frame, gone, self._client_max_frame)[0]
         self._streams = True
         self._held = Known(frame, self._admission.received, held=True)
@@ -203,7 +203,7 @@ class StreamReader:
         if self._held is None or self._held.frame.request_id != request_id:
             return False
         frame = self._held.frame
-        gone = requests.turn_away(self._service, frame, cancelled())
+        gone = requests.reject(self._service, frame, cancelled())
         self._held = None
         self._post(requests.respond(self._service, frame, gone, self._client_max_frame)[0])
         self._answered(request_id)

@@ -30,11 +30,11 @@ class Workers:
     """A pool of threads that grows with the work and shrinks to nothing without.
 
     Args:
-        most: threads at a time; further jobs wait.
+        maximum: threads at a time; further jobs wait.
     """
 
-    def __init__(self, most: int, idle_s: float = IDLE_S) -> None:
-        self._most = most
+    def __init__(self, maximum: int, idle_s: float = IDLE_S) -> None:
+        self._most = maximum
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._parked: list[_Parked] = []
@@ -119,11 +119,11 @@ class Workers:
         return job
 
 
-class Room:
+class FrameBudget:
     """A number of bytes, taken without waiting."""
 
-    def __init__(self, most: int) -> None:
-        self._free = most
+    def __init__(self, maximum: int) -> None:
+        self._free = maximum
         self._lock = threading.Lock()
 
     def take(self, count: int) -> bool:

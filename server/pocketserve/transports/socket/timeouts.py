@@ -8,7 +8,7 @@ from pocketserve_wire.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """The times that the protocol fixes, and those that are this server's own.
 
     Attributes:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pocketserve.transports.socket.timeouts import Patience
+from pocketserve.transports.socket.timeouts import Timeouts
 
 MAX_WAITING: Final = 1024
 """Frames that may wait behind the one being written: a peer that only asks and never reads."""
@@ -25,13 +25,13 @@ _NOTHING: Final[Waiting] = ([], 0)
 _DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 
 
-class Outbox:
+class FrameWriter:
     """Sends frames in order. The thread that finds nobody writing writes; others leave theirs to it.
 
     No method but :meth:`flush` waits for the peer.
 
     Args:
-        most_bytes: bytes that may wait behind the frame being written.
+        max_bytes: bytes that may wait behind the frame being written.
         too_slow: called once when the peer does not take what is sent to it.
         finished: called once when the last frame, see :meth:`finish`, has been handed to the system.
         broken: called once when the connection cannot be written to.
@@ -40,15 +40,15 @@ class Outbox:
     def __init__(
         self,
         connection: socket.socket,
-        most_bytes: int,
-        patience: Patience,
+        max_bytes: int,
+        timeouts: Timeouts,
         too_slow: Callable[[], None],
         finished: Callable[[], None],
         broken: Callable[[], None],
     ) -> None:
         self._socket = connection
-        self._most_bytes = most_bytes
-        self._patience = patience
+        self._max_bytes = max_bytes
+        self._timeouts = timeouts
         self._too_slow = too_slow
         self._finished = finished
         self._broken = broken
@@ -117,15 +117,15 @@ class Outbox:
             poller.register(self._socket, select.POLLOUT)
         except (OSError, ValueError):
             return self._end(self._broken)
-        frame, ends = self._frames, time.monotonic() + self._patience.frame
+        frame, ends = self._frames, time.monotonic() + self._timeouts.frame
         while True:
-            patience = min(self._patience.stall, ends - time.monotonic())
-            if patience <= 0 or not poller.poll(1000 * patience):
+            timeouts = min(self._timeouts.stall, ends - time.monotonic())
+            if timeouts <= 0 or not poller.poll(1000 * timeouts):
                 return self._end(self._too_slow)
             if self._advance():
                 return None
             if self._frames != frame:
-                frame, ends = self._frames, time.monotonic() + self._patience.frame
+                frame, ends = self._frames, time.monotonic() + self._timeouts.frame
 
     def drop(self) -> None:
         """The connection is gone: send nothing more, and know nobody. Calls nothing."""
@@ -136,7 +136,7 @@ class Outbox:
         self._waiting_bytes += size
         (self._urgent if urgent else self._waiting).append((chunks, size))
         frames = len(self._waiting) + len(self._urgent)
-        return self._waiting_bytes > self._most_bytes or frames > MAX_WAITING
+        return self._waiting_bytes > self._max_bytes or frames > MAX_WAITING
 
     def _advance(self) -> bool:
         """Write without waiting, frame after frame; whether everything was written."""
