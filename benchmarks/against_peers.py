@@ -126,7 +126,7 @@ def _floor(port: int, *, framed: bool) -> Make:
 
 
 def _growth(curve: Curve) -> Result:
-    """What one more megabyte, or one more connection, costs a side."""
+    """Return what one more megabyte, or one more connection, costs a side."""
     per, scale = ("MB", 1e6) if curve.axis == "payload" else ("connection", 1.0)
     points = [point / scale for point in curve.points]
     return growth("P1", f"{curve.side}, latency by {curve.axis}", curve.unit, per, points, curve.medians)

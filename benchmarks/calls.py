@@ -108,7 +108,7 @@ class Call:
         return bytes(self.buffer[: self._have])
 
     def body(self) -> bytes:
-        """What the last answer of an HTTP server holds below its head."""
+        """Return what the last answer of an HTTP server holds below its head."""
         return self.answer().split(b"\r\n\r\n", 1)[1]
 
     def replace_body(self, body: bytes) -> None:
@@ -192,7 +192,7 @@ def oip_body(values: np.ndarray, name: str = "x", **parameters: object) -> tuple
 
 
 def frame_length(buffer: bytearray, have: int) -> int | None:
-    """Where the first frame ends."""
+    """Return where the first frame ends."""
     if have < HEADER_BYTES:
         return None
     _, _, _, _, _, target, ext, _, body = HEADER.unpack_from(buffer)
@@ -200,7 +200,7 @@ def frame_length(buffer: bytearray, have: int) -> int | None:
 
 
 def http_length(buffer: bytearray, have: int) -> int | None:
-    """Where an HTTP answer ends."""
+    """Return where an HTTP answer ends."""
     end = buffer.find(b"\r\n\r\n", 0, have)
     if end < 0:
         return None

@@ -56,7 +56,9 @@ def _ask(port: int) -> None:
 
 
 def _imports() -> Imports:
-    """What both sides import until the first answer; apart from the timed starts, which writing it down would slow."""
+    """Return what both sides import until the first answer; apart from the timed starts, which writing it down would
+    slow.
+    """
     ours, floor = [], []
     for _ in range(IMPORT_RUNS):
         with tempfile.TemporaryFile() as log:

@@ -74,7 +74,7 @@ def models() -> Path:
 
 
 def values_for(model: str) -> np.ndarray:
-    """What is sent to an echo model: a picture's values from 0 to 1."""
+    """Return what is sent to an echo model: a picture's values from 0 to 1."""
     count = reference.SIZES[model]
     values = np.random.default_rng(3).integers(0, 256, count).astype(np.float32) / np.float32(255)
     return values.reshape((1, 3, 112, 112) if count == reference.PHOTO else (1, 1, 1, count))

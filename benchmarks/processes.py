@@ -101,7 +101,7 @@ def pin(pid: int, core: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has had of all cores so far, in the system's ticks of some milliseconds."""
+    """Return what a process has had of all cores so far, in the system's ticks of some milliseconds."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:

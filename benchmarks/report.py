@@ -55,7 +55,7 @@ def show(results: Sequence[Result]) -> None:
 
 
 def _steepest(item: Growth) -> str:
-    """Where it grows most against a line through zero: 1 is in proportion, 2 is with the square."""
+    """Return where it grows most against a line through zero: 1 is in proportion, 2 is with the square."""
     step = item.steepest
     return "" if step is None else f"; steepest step {step[0]:.3g} to {step[1]:.3g}: to the power of {step[2]:.2f}"
 
@@ -100,7 +100,7 @@ def write(path: Path, results: Sequence[Result]) -> None:
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    """What the numbers depend on, as it was when this was asked first.
+    """Return what the numbers depend on, as it was when this was asked first.
 
     A load above 0 means that somebody else was working too.
     """

@@ -36,17 +36,17 @@ class Comparison:
 
     @property
     def ours_median(self) -> float:
-        """What our samples come to."""
+        """Return what our samples come to."""
         return summary(self.ours, self.statistic)
 
     @property
     def floor_median(self) -> float:
-        """What the floor's samples come to."""
+        """Return what the floor's samples come to."""
         return summary(self.floor, self.statistic)
 
     @property
     def ratio(self) -> float:
-        """How many times the floor we take; with the rule ``faster``, how many times faster we are."""
+        """Return how many times the floor we take; with the rule ``faster``, how many times faster we are."""
         ours, floor = self.ours_median, self.floor_median
         return floor / ours if self.rule == "faster" else ours / floor
 
@@ -177,7 +177,7 @@ def summary(samples: Sequence[float], statistic: str) -> float:
 
 
 def percentiles(samples: Sequence[float]) -> dict[str, float]:
-    """What a reader of the file wants first."""
+    """Return what a reader of the file wants first."""
     return {name: summary(samples, name) for name in ("p50", "p90", "p99")} | {"samples": len(samples)}
 
 

@@ -150,7 +150,7 @@ def describe(python: Path) -> str:
 
 
 def sources() -> str:
-    """Where the project's packages are, as a search path."""
+    """Return where the project's packages are, as a search path."""
     return os.pathsep.join(str(ROOT / name) for name in ("server", "client"))
 
 

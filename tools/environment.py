@@ -128,12 +128,12 @@ def ensure(name: str) -> None:
 
 
 def in_termux() -> bool:
-    """Whether this is Termux, whose Python called itself ``linux`` before 3.13."""
+    """Return whether this is Termux, whose Python called itself ``linux`` before 3.13."""
     return sys.platform == "android" or "com.termux" in os.environ.get("PREFIX", "")
 
 
 def is_current(name: str) -> bool:
-    """Whether an environment was made from the same inputs."""
+    """Return whether an environment was made from the same inputs."""
     try:
         return stamp(name).read_text() == fingerprint(name)
     except OSError:

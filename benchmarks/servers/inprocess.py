@@ -23,7 +23,9 @@ def main(path: str) -> None:
 
 
 def random_input(path: str) -> np.ndarray:
-    """What the model is asked, here and over the socket. Not zeros: the system would give one page for all of them."""
+    """Return what the model is asked, here and over the socket. Not zeros: the system would give one page for all of
+    them.
+    """
     from ai_edge_litert.interpreter import Interpreter
 
     taken = Interpreter(path).get_input_details()[0]

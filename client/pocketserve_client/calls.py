@@ -83,7 +83,9 @@ class Sender:
 
 
 def unreadable(error: ApiError) -> NotOurServerError:
-    """What to say of an answer that looks like one of ours until it is read; the error's words may be for a request."""
+    """Return what to say of an answer that looks like one of ours until it is read; the error's words may be for a
+    request.
+    """
     return NotOurServerError(
         "the answer is larger than this client reads, or what answers at this address is not a pocketserve server "
         f"({error.message})"
@@ -91,7 +93,7 @@ def unreadable(error: ApiError) -> NotOurServerError:
 
 
 def is_picture(answer: Answer) -> bool:
-    """Whether the answer is the picture that was asked for, not JSON."""
+    """Return whether the answer is the picture that was asked for, not JSON."""
     return answer.content_type.startswith("image/")
 
 
@@ -127,7 +129,7 @@ class Call(Generic[T]):
             raise sender.advised(error) from None
 
     def done(self) -> bool:
-        """Whether the answer, or a failure, is there.
+        """Return whether the answer, or a failure, is there.
 
         When the connection was lost, :meth:`result` may still take its time to find the server again.
         """

@@ -89,7 +89,7 @@ class Client:
         raise TypeError("a Client can neither be pickled nor copied: make one in each process")
 
     def is_ready(self) -> bool:
-        """Whether the server accepts requests.
+        """Return whether the server accepts requests.
 
         Raises:
             ServerUnreachableError: nobody answered.
@@ -107,7 +107,7 @@ class Client:
         return _objects(entries)
 
     def is_model_ready(self, model: str, version: str | None = None) -> bool:
-        """Whether a request to the model would be answered."""
+        """Return whether a request to the model would be answered."""
         return self._ready(f"{_path(model, version)}/ready")
 
     def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class PendingAnswer:
         self.error: Exception | None = None
 
     def done(self) -> bool:
-        """Whether the answer, or the failure, is there."""
+        """Return whether the answer, or the failure, is there."""
         return self.answer is not None or self.error is not None
 
     def cancel(self) -> None:
@@ -112,7 +112,7 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether new requests may be started. A connection that rested is looked at first."""
+        """Return whether new requests may be started. A connection that rested is looked at first."""
         if self._closed is not None or self._leaving or self._last_id >= MAX_REQUEST_ID:
             return False
         if time.monotonic() - self._used > STALE_AFTER_S and self._reading.acquire(blocking=False):
@@ -434,7 +434,7 @@ def _readable(connected: socket.socket, seconds: float) -> bool:
 
 
 def _poll(connected: socket.socket, wanted: int, seconds: float) -> int:
-    """What has happened to a connection within the time; 0 for nothing."""
+    """Return what has happened to a connection within the time; 0 for nothing."""
     poller = select.poll()
     try:
         poller.register(connected, wanted)
@@ -452,7 +452,7 @@ def _shut_down(connected: socket.socket) -> None:
 
 
 def _after(chunks: list[memoryview], sent: int) -> list[memoryview]:
-    """What is left of the chunks once ``sent`` bytes of them are gone."""
+    """Return what is left of the chunks once ``sent`` bytes of them are gone."""
     for index, chunk in enumerate(chunks):
         if sent < len(chunk):
             return [chunk[sent:], *chunks[index + 1 :]]

@@ -29,7 +29,7 @@ class Credentials:
 
     @property
     def advice(self) -> str:
-        """What helps where the server does not accept it."""
+        """Return what helps where the server does not accept it."""
         return (
             f"{self.source}. Client(token=…), Client(token_file=…), POCKETSERVE_TOKEN or POCKETSERVE_TOKEN_FILE give "
             "the right one; a program that cannot read the server's file gets it with pocketserve_client.pair() and "

@@ -55,6 +55,6 @@ class ServerError(PocketserveError):
 
     @property
     def is_retryable(self) -> bool:
-        """Whether the same request may simply be sent again later."""
+        """Return whether the same request may simply be sent again later."""
         known: ErrorCode | None = code_named(self.code)
         return known.retryable if known is not None else self.status in (429, 503)

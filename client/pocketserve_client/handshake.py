@@ -59,7 +59,7 @@ def connect(address: tuple[str, int], key: bytes | None, timeout: float, max_bod
 
 
 def named_error(frame: Frame) -> Exception:
-    """What an ERROR frame says."""
+    """Return what an ERROR frame says."""
     try:
         content = loads_object(bytes(frame.body))
     except ApiError:

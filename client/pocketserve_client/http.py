@@ -178,7 +178,7 @@ class HttpPending:
             raise ServerUnreachableError(f"no answer came within {timeout:g} s") from None
 
     def done(self) -> bool:
-        """Whether the answer, or the failure, is there."""
+        """Return whether the answer, or the failure, is there."""
         return self._future.done()
 
     def cancel(self) -> None:

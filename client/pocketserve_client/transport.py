@@ -61,7 +61,7 @@ class Pending(Protocol):
         ...
 
     def done(self) -> bool:
-        """Whether the answer, or the failure, is there."""
+        """Return whether the answer, or the failure, is there."""
         ...
 
     def cancel(self) -> None:

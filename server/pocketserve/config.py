@@ -56,7 +56,7 @@ def _setting(default: Any, why: str, unit: str = "", factory: Callable[[], Any] 
 
 
 def default_state_dir() -> Path:
-    """Where this installation keeps what must survive a restart."""
+    """Return where this installation keeps what must survive a restart."""
     shell = os.environ.get("SHELL") or os.environ.get("PREFIX")  # without one, Android apps have folders of their own
     if sys.platform in ("linux", "android") and shell and "XDG_STATE_HOME" not in os.environ:
         # What platformdirs says here; importing it, with tempfile for its sake, takes a fortieth of a start.
@@ -67,7 +67,7 @@ def default_state_dir() -> Path:
 
 
 def default_token_file() -> Path:
-    """Where this installation keeps its token."""
+    """Return where this installation keeps its token."""
     return default_state_dir() / "token"
 
 

@@ -21,7 +21,9 @@ def listed(names: Iterable[str], maximum: int) -> str:
 
 
 def excerpt(text: object, maximum: int = 300) -> str:
-    """What another program says, as a part of a sentence: on one line, cut between words, without its full stop."""
+    """Return what another program says, as a part of a sentence: on one line, cut between words, without its full
+    stop.
+    """
     line = " ".join(str(text).split())
     if len(line) <= maximum:
         return line.rstrip(".: ")
@@ -30,7 +32,8 @@ def excerpt(text: object, maximum: int = 300) -> str:
 
 
 def near(asked: str, known: Iterable[str], cutoff: float = 0.7) -> list[str]:
-    """Which known names are meant by one that is not: those that end with it, else begin with it, else the most alike.
+    """Return which known names are meant by one that is not: those that end with it, else begin with it, else the most
+    alike.
 
     Args:
         cutoff: how much alike, 0 to 1.

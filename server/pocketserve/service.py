@@ -130,7 +130,7 @@ class Service:
 
     @property
     def draining(self) -> bool:
-        """Whether the server is shutting down."""
+        """Return whether the server is shutting down."""
         return self._draining
 
     @contextmanager
@@ -207,7 +207,7 @@ class Service:
         return [self._status(entry, version) for version in entry.versions.values()]
 
     def status(self, name: str, version: str | None) -> ModelStatus:
-        """Where one version stands.
+        """Return where one version stands.
 
         Raises:
             ApiError: MODEL_NOT_FOUND or VERSION_NOT_FOUND.
@@ -360,7 +360,7 @@ class Service:
     def refusal(
         self, name: str, version: str | None, head: memoryview, follower: memoryview | None = None
     ) -> ApiError | None:
-        """Why a tensor request would not be answered, as far as that shows before it is read; None to go on.
+        """Return why a tensor request would not be answered, as far as that shows before it is read; None to go on.
 
         Under overload nearly all requests end so, and what each of them costs is taken from those that are answered.
         Told are those that find their model's line full, and those of a stream that would be replaced at once.
@@ -395,7 +395,7 @@ class Service:
         return error
 
     def lane(self, name: str, version: str | None) -> ModelQueue | None:
-        """Where requests for a version wait, if it is loaded."""
+        """Return where requests for a version wait, if it is loaded."""
         try:
             entry, found, _ = self._find(name, version)
         except ApiError:
@@ -594,7 +594,7 @@ class Service:
         return self.trust.known_reason(entry, version) or quarantined
 
     def _deadline(self) -> float:
-        """When the longest wait that the settings allow is over."""
+        """Return when the longest wait that the settings allow is over."""
         return time.monotonic() + self.config.request_timeout
 
 

@@ -63,7 +63,7 @@ class TensorSpec:
     batch: str = field(default="", compare=False)
 
     def accepts(self, shape: tuple[int, ...], *, rows_free: bool = False) -> bool:
-        """Whether a tensor of this shape fits; ``rows_free`` leaves the first dimension out of it."""
+        """Return whether a tensor of this shape fits; ``rows_free`` leaves the first dimension out of it."""
         if len(shape) != len(self.shape):
             return False
         start = 1 if rows_free else 0

@@ -73,7 +73,7 @@ class Control:
 
     @property
     def _may_come_back(self) -> bool:
-        """Whether something may yet start a process that was killed."""
+        """Return whether something may yet start a process that was killed."""
         may_end = [event for at, event in self._ends if math.isfinite(at) or self._typed is not None]
         return any(REVIVING.get(event.kind) == self._phone.exits[-1].cause for event in may_end)
 

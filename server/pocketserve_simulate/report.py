@@ -94,7 +94,7 @@ def _event_rows(record: Record) -> Rows:
 
 
 def _failed(record: Record, sample: Sample) -> bool:
-    """Whether it has no answer, and the scenario does not say that this is as well at any time."""
+    """Return whether it has no answer, and the scenario does not say that this is as well at any time."""
     return sample.outcome != RIGHT and sample.code not in record.streams[sample.stream]["allow"]
 
 

@@ -30,7 +30,7 @@ class Datatype:
 
     @property
     def is_integer(self) -> bool:
-        """Whether elements are whole numbers (BOOL is not)."""
+        """Return whether elements are whole numbers (BOOL is not)."""
         return self.name.startswith(("INT", "UINT"))
 
 

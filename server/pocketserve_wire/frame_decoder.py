@@ -98,12 +98,12 @@ class FrameDecoder:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a frame was begun and is not whole yet."""
+        """Return whether a frame was begun and is not whole yet."""
         return self._header is not None or self._start != self._end
 
     @property
     def buffered(self) -> bool:
-        """Whether bytes are here that no frame was made of yet: part of one, or whole ones."""
+        """Return whether bytes are here that no frame was made of yet: part of one, or whole ones."""
         return self._start != self._end
 
     def peek(self) -> tuple[bytes, memoryview] | None:
@@ -123,7 +123,7 @@ class FrameDecoder:
         return bytes(self._view[start:at]), self._view[at : at + json_length]
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty once :meth:`next` has said None. Valid until :meth:`received`."""
+        """Return where the next bytes go; never empty once :meth:`next` has said None. Valid until :meth:`received`."""
         if self._header is not None and not self._discarding:
             self._grow()
             self.in_body = True

@@ -58,17 +58,17 @@ class ConnectionLimits:
 
 
 def transcript(hello: bytes, challenge: bytes) -> bytes:
-    """What the proofs are about: SHA-256 of both frames, headers included."""
+    """Return what the proofs are about: SHA-256 of both frames, headers included."""
     return hashlib.sha256(hello + challenge).digest()
 
 
 def client_proof(key: bytes, hashed: bytes) -> str:
-    """What AUTH carries: 64 hexadecimal digits."""
+    """Return what AUTH carries: 64 hexadecimal digits."""
     return hmac.new(key, _CLIENT + hashed, hashlib.sha256).hexdigest()
 
 
 def server_proof(key: bytes, hashed: bytes) -> str:
-    """What READY carries: 64 hexadecimal digits."""
+    """Return what READY carries: 64 hexadecimal digits."""
     return hmac.new(key, _SERVER + hashed, hashlib.sha256).hexdigest()
 
 
@@ -219,7 +219,7 @@ class ClientHandshake:
             )
 
     def accept_ready(self, frame: Frame) -> ConnectionLimits:
-        """What the server allows, once it has proven that it knows the key.
+        """Return what the server allows, once it has proven that it knows the key.
 
         Raises:
             ConnectionFaultError: UNEXPECTED_FRAME; BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.

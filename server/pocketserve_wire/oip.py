@@ -179,14 +179,14 @@ def decode_infer_request(body: bytes | memoryview, json_length: int | None) -> I
 
 
 def find_template(body: memoryview, json_length: int | None) -> RequestTemplate | None:
-    """What is known of a body whose JSON part was read before; None where it has to be read."""
+    """Return what is known of a body whose JSON part was read before; None where it has to be read."""
     if json_length is None or not 0 < json_length <= MAX_TEMPLATE_BYTES:
         return None
     return _plans.get((bytes(body[:json_length]), len(body)))
 
 
 def _is_plain(request: InferRequest, raw_bytes: int) -> bool:
-    """Whether all inputs are raw, and of datatypes whose bytes may have any value."""
+    """Return whether all inputs are raw, and of datatypes whose bytes may have any value."""
     sizes = [len(tensor.data) for tensor in request.inputs if tensor.datatype not in _CHECKED]
     return len(sizes) == len(request.inputs) and sum(sizes) == raw_bytes > 0
 
@@ -259,7 +259,7 @@ def encode_infer_response(response: InferResponse, binary: Mapping[str, bool] | 
 
 
 def _known_header(response: InferResponse) -> tuple[Any, ...] | None:
-    """What the JSON part of an answer with raw tensors depends on; None where it changes each time."""
+    """Return what the JSON part of an answer with raw tensors depends on; None where it changes each time."""
     if response.id or response.parameters:
         return None
     tensors = []

@@ -198,5 +198,5 @@ def refuse_duplicates(names: list[str], key: str) -> None:
 
 
 def bad_parameter(where: str, detail: str) -> ApiError:
-    """What is wrong with a parameter."""
+    """Return what is wrong with a parameter."""
     return ApiError(ErrorCode.INVALID_PARAMETER, f"{where} {detail}")

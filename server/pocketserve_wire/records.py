@@ -103,7 +103,9 @@ def _fill(record: Any, fields: Sequence[dataclasses.Field[Any]], given: tuple[An
 
 
 def _compiled_init(made: type) -> Any:
-    """What the standard library compiles; of fields that are not given, one with a factory gets a value of its own."""
+    """Return what the standard library compiles; of fields that are not given, one with a factory gets a value of
+    its own.
+    """
     scope: dict[str, Any] = {"_absent": dataclasses.MISSING, "__name__": made.__module__}
     taken, body = ["self"], []
     for field in dataclasses.fields(made):

@@ -25,7 +25,7 @@ _CONSTANTS = {"NaN": math.nan, "Infinity": INFINITY, "-Infinity": MINUS_INFINITY
 
 
 def is_too_large(value: float) -> bool:
-    """Whether an infinite value out of :func:`loads` was a number such as ``1e400``.
+    """Return whether an infinite value out of :func:`loads` was a number such as ``1e400``.
 
     What was written as infinity is one of two objects, and what Python's parser has made infinite never is.
     """
@@ -77,7 +77,7 @@ def depth_of(raw: bytes) -> int:
 
 
 def excess_of(raw: bytes) -> str:
-    """What a document has too many of to be parsed, in words; empty for one that may be parsed.
+    """Return what a document has too many of to be parsed, in words; empty for one that may be parsed.
 
     What Python makes of a document can take dozens of times its bytes, so the parts are counted first, without parsing:
     brackets, commas and quotes inside of texts count too.

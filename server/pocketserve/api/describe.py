@@ -67,7 +67,7 @@ def describe_model(
 
 
 def device_of(sessions: Sequence[Session]) -> str:
-    """What really runs a loaded model: all that its instances name. Empty when it was closed meanwhile."""
+    """Return what really runs a loaded model: all that its instances name. Empty when it was closed meanwhile."""
     return "; ".join(dict.fromkeys(session.device for session in sessions))
 
 

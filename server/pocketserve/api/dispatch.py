@@ -232,7 +232,7 @@ def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextMana
 
 
 def _is_text(start: bytes) -> bool:
-    """Whether bytes may begin a JSON or CSV document, and no picture, sound or array."""
+    """Return whether bytes may begin a JSON or CSV document, and no picture, sound or array."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(start)
     except UnicodeDecodeError:

@@ -95,7 +95,7 @@ class Route:
 
     @property
     def handler(self) -> Handler:
-        """What answers a request."""
+        """Return what answers a request."""
         return _handler(self.handler_name)
 
     @property
@@ -151,7 +151,7 @@ WAITING_QUERY = ("timeout_ms", "priority", "stream")
 
 
 def waiting_parameters(request: ApiRequest) -> dict[str, Any]:
-    """What the query string says of a request's waiting, as the protocol's parameters.
+    """Return what the query string says of a request's waiting, as the protocol's parameters.
 
     Raises:
         ApiError: INVALID_PARAMETER.

@@ -69,7 +69,7 @@ def _tensor(spec: TensorSpec, rows: int) -> dict[str, Any]:
 
 
 def _format(spec: TensorSpec) -> str:
-    """How a picture lies in an input; Triton's own image client asks for it."""
+    """Return how a picture lies in an input; Triton's own image client asks for it."""
     try:
         _, channels_first = picture_shape(spec)
     except ValueError:

@@ -41,7 +41,7 @@ def list_models(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def model_ready(service: Service, request: ApiRequest) -> ApiResponse:
-    """Whether a version would answer; one that is not loaded yet but can be counts as ready."""
+    """Return whether a version would answer; one that is not loaded yet but can be counts as ready."""
     status = service.status(request.path["model"], request.path.get("version"))
     if not status.ready:
         raise ApiError(
@@ -127,7 +127,7 @@ def finish(queued: QueuedRequest) -> ApiResponse:
 
 
 def _template_of(request: ApiRequest) -> oip.RequestTemplate | None:
-    """What is known of a request with raw tensors only, if its kind came before."""
+    """Return what is known of a request with raw tensors only, if its kind came before."""
     plan = oip.find_template(request.body, request.json_length)
     known = plan is not None and plan.all_raw and not request.query and "task" not in plan.parameters
     return plan if known else None

@@ -67,7 +67,7 @@ def ping(service: Service, request: ApiRequest) -> ApiResponse:
 
 
 def _hint(request: ApiRequest, said: str) -> str:
-    """What to do instead of sending nothing, or what curl -d makes of a file."""
+    """Return what to do instead of sending nothing, or what curl -d makes of a file."""
     if not len(request.body):
         return "" if "body is empty" in said else "; the body is empty"
     kind = request.content_type.partition(";")[0].strip().lower()

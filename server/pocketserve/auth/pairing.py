@@ -92,7 +92,7 @@ class PairingDesk:
                 self._end("closed")
 
     def state(self) -> PairingState:
-        """Where pairing stands now."""
+        """Return where pairing stands now."""
         with self._changed:
             return self._state()
 

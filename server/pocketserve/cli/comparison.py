@@ -35,12 +35,12 @@ class Choice:
 
     @property
     def changed(self) -> bool:
-        """Whether the best one should replace the current one."""
+        """Return whether the best one should replace the current one."""
         return self.best != self.current and self.gain >= MIN_GAIN and self.gain > self.noise
 
     @property
     def chosen(self) -> int:
-        """What should be in force."""
+        """Return what should be in force."""
         return self.best if self.changed else self.current
 
 

@@ -11,7 +11,7 @@ BUSY_SHARE = 1.0
 
 
 def load_now() -> float | None:
-    """How many processes wanted a core in the last minute, on average; None where the system does not tell."""
+    """Return how many processes wanted a core in the last minute, on average; None where the system does not tell."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):

@@ -20,7 +20,7 @@ logging.getLogger("pocketserve.engine.lifecycle.loader").addHandler(logging.Null
 
 
 def is_model_path(text: str) -> bool:
-    """Whether a command's argument names a model file or folder on disk rather than a model of a server."""
+    """Return whether a command's argument names a model file or folder on disk rather than a model of a server."""
     path = Path(text)
     if not text or not path.exists():
         return False
@@ -30,7 +30,7 @@ def is_model_path(text: str) -> bool:
 
 
 def names_path(text: str) -> bool:
-    """Whether it can only be meant as a path: it is one of a model, or no model's name could look like it."""
+    """Return whether it can only be meant as a path: it is one of a model, or no model's name could look like it."""
     return "/" in text or is_model_path(text)
 
 

@@ -12,7 +12,7 @@ MAX_TOKEN_FILE = 1024
 
 
 def token_file_fault(path: Path) -> str | None:
-    """Why a file gives a client no token; None if it may."""
+    """Return why a file gives a client no token; None if it may."""
     try:
         with open_plain(path) as file:
             text = file.read(MAX_TOKEN_FILE + 1).strip()
@@ -26,7 +26,7 @@ def token_file_fault(path: Path) -> str | None:
 
 
 def token_variable_fault() -> str | None:
-    """What is wrong with the file that the environment names, where the token would have come from it."""
+    """Return what is wrong with the file that the environment names, where the token would have come from it."""
     named = os.environ.get("POCKETSERVE_TOKEN_FILE")
     if not named or os.environ.get("POCKETSERVE_TOKEN"):
         return None

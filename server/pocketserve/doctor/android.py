@@ -26,7 +26,7 @@ PHANTOM_FIX_12 = "adb shell device_config put activity_manager max_phantom_proce
 
 
 def on_android(device: Device) -> bool:
-    """Whether Android decides, be it in Termux or in a Linux distribution inside of it."""
+    """Return whether Android decides, be it in Termux or in a Linux distribution inside of it."""
     return device.termux or device.proot
 
 

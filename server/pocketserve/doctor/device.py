@@ -58,12 +58,12 @@ class Device:
 
     @property
     def termux(self) -> bool:
-        """Whether this is Termux itself, not a Linux distribution inside of it."""
+        """Return whether this is Termux itself, not a Linux distribution inside of it."""
         return not self.proot and (self.platform == "android" or "com.termux" in self.environ.get("PREFIX", ""))
 
     @property
     def proot(self) -> bool:
-        """Whether this is a Linux distribution that runs under proot."""
+        """Return whether this is a Linux distribution that runs under proot."""
         if "proot" in self.release.lower():
             return True
         tracer = next((line for line in self.read("proc/self/status").splitlines() if line[:10] == "TracerPid:"), "")
@@ -78,7 +78,7 @@ class Device:
             return ""
 
     def which(self, program: str) -> str | None:
-        """Where a program is."""
+        """Return where a program is."""
         return shutil.which(program, path=self.environ.get("PATH", ""))
 
     def command(self, termux: str, elsewhere: str) -> str:

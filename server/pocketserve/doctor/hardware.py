@@ -43,7 +43,7 @@ def check_cores(device: Device) -> Iterator[Finding]:
 
 
 def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:
-    """What is available, and what models may take of it."""
+    """Yield what is available, and what models may take of it."""
     available = readable_memory(device.root / "proc/meminfo")
     if available is None:
         fix = "export POCKETSERVE_MEMORY_BUDGET=512M"

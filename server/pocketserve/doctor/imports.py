@@ -73,7 +73,7 @@ def try_imports(device: Device, groups: Iterable[Sequence[str]], limit: float = 
 
 
 def is_installed(device: Device, module: str) -> bool:
-    """Whether a module's package can be found; nothing of it is run."""
+    """Return whether a module's package can be found; nothing of it is run."""
     try:
         return importlib.machinery.PathFinder.find_spec(module.partition(".")[0], list(device.python_path)) is not None
     except (ImportError, ValueError, OSError):

@@ -25,7 +25,7 @@ def check_last_run(device: Device, settings: Settings) -> Iterator[Finding]:
 
 
 def tell(device: Device, run: Run) -> tuple[str, str]:
-    """How a server that had no chance to say goodbye ended, as far as can be known, and what helps."""
+    """Return how a server that had no chance to say goodbye ended, as far as can be known, and what helps."""
     boot = boot_id(device.root / "proc/sys/kernel/random/boot_id")
     shown = time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started))
     which = f"the server that started at {shown} UTC (process {run.pid})"

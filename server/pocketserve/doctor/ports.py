@@ -32,7 +32,7 @@ def check_ports(device: Device, settings: Settings) -> Iterator[Finding]:
 
 
 def _fault(device: Device, host: str, name: str, port: int, code: int) -> Finding:
-    """What a bind error means."""
+    """Return what a bind error means."""
     other = f"pocketserve serve --{name}-port {port + 100 if port >= 1024 else 8571}"
     if code in (errno.EACCES, errno.EPERM):
         return problem("ports", f"{name} port {port} may not be used", other)

@@ -51,7 +51,7 @@ def _named(url: str, source: str) -> Finding:
 
 
 def _ask(url: str) -> str | None:
-    """Why no server of ours can be said to be there; None if one is."""
+    """Return why no server of ours can be said to be there; None if one is."""
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname, parts.port

@@ -53,7 +53,7 @@ def _read(device: Device, models_dir: str | None) -> Settings:
 
 
 def _state(folder: Path) -> Finding:
-    """Whether the state folder can be made and written; the server does without it, and forgets."""
+    """Return whether the state folder can be made and written; the server does without it, and forgets."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return ok(SUBJECT, f"state is kept in {folder}")

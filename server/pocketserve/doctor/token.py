@@ -35,7 +35,7 @@ def check_token(device: Device, settings: Settings) -> Iterator[Finding]:
 
 
 def is_shared(device: Device, path: Path) -> bool:
-    """Whether a path lies in Android's shared storage."""
+    """Return whether a path lies in Android's shared storage."""
     resolved = path.resolve()
     return any(resolved.is_relative_to((device.root / folder).resolve()) for folder in SHARED_STORAGE)
 

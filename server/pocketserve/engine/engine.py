@@ -156,12 +156,12 @@ class Engine:
             return [version for model, version in self._by_key if model == name]
 
     def state(self, name: str, version: str) -> State:
-        """Where a version stands."""
+        """Return where a version stands."""
         slot = self._by_key.get((name, version))
         return slot.state if slot is not None else State.ON_DEMAND
 
     def failure(self, name: str, version: str) -> str | None:
-        """Why the last attempt to load a version failed, as long as nothing changed since."""
+        """Return why the last attempt to load a version failed, as long as nothing changed since."""
         slot = self._by_key.get((name, version))
         return slot.error.message if slot is not None and slot.error is not None else None
 
@@ -185,7 +185,7 @@ class Engine:
 
     @property
     def longest_line(self) -> int:
-        """How many requests wait where most do; asked without a lock, where :attr:`crowded`."""
+        """Return how many requests wait where most do; asked without a lock, where :attr:`crowded`."""
         return max([len(line.waiting) for line in list(self._scheduler.sharing.contenders)], default=0)
 
     def memory_held(self) -> int:
@@ -221,7 +221,7 @@ class Engine:
     def acquire(
         self, entry: ModelEntry, version: VersionEntry, deadline: float, cancellation: Cancellation | None
     ) -> ModelHandle:
-        """What :meth:`use` does at its start, for the one caller whose time counts; :meth:`release` ends it.
+        """Return what :meth:`use` does at its start, for the one caller whose time counts; :meth:`release` ends it.
 
         Raises:
             ApiError: as :meth:`use`.
@@ -307,5 +307,5 @@ class Engine:
 
 
 def _may_renew(slot: VersionState, running: ModelHandle) -> bool:
-    """Whether a version may be loaded anew now: nobody does already, and no sequence would lose its state."""
+    """Return whether a version may be loaded anew now: nobody does already, and no sequence would lose its state."""
     return slot.state is State.READY and not running.open_sequences

@@ -158,7 +158,7 @@ class VersionStatistics:
 
     @property
     def last_inference_ms(self) -> int:
-        """When the last request was answered, as an epoch time; 0 when none was."""
+        """Return when the last request was answered, as an epoch time; 0 when none was."""
         return int(self._last_inference_s * 1000)
 
     def record_success(self, timing: Timing) -> None:

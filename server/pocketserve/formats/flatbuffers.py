@@ -54,7 +54,7 @@ class Buffer:
         return value
 
     def follow(self, at: int) -> int:
-        """Where the offset at a position leads, which is always forward."""
+        """Return where the offset at a position leads, which is always forward."""
         offset = self.number("I", at)
         if offset == 0:
             raise DamagedFileError("an offset leads to itself")
@@ -68,7 +68,7 @@ class Buffer:
         return self.data[at : at + size]
 
     def vector(self, at: int, itemsize: int, maximum: int) -> tuple[int, int]:
-        """Where a vector's elements begin, and their count, all of which lie inside."""
+        """Return where a vector's elements begin, and their count, all of which lie inside."""
         count = self.number("I", at)
         if count > maximum or at + 4 + count * itemsize > len(self.data):
             raise DamagedFileError(f"a vector claims {count} elements")
@@ -145,7 +145,7 @@ class Table:
         return tuple(_text(self._buffer, at) for at in self._followed(number))
 
     def tables(self, number: int, read: Callable[[Table], _T]) -> tuple[_T, ...]:
-        """What ``read`` makes of each table in a vector of tables."""
+        """Return what ``read`` makes of each table in a vector of tables."""
         return tuple(read(Table(self._buffer, at)) for at in self._followed(number))
 
     def element(self, number: int, position: int) -> Table | None:

@@ -43,7 +43,7 @@ class Member:
 
 
 def kind_of_zip(path: Path) -> str | None:
-    """What a PyTorch zip is.
+    """Return what a PyTorch zip is.
 
     Returns:
         ``torchscript``, ``ptl``, ``pt2``, ``aoti`` (compiled native code), ``state_dict`` (weights only), or None for

@@ -177,7 +177,7 @@ def _folder(state_dir: Path, stack: ExitStack) -> str:
 
 
 def _answer(process: subprocess.Popen[bytes]) -> bytes:
-    """What it has written; nobody is waited for who may still hold the other end. An answer fits into a pipe."""
+    """Return what it has written; nobody is waited for who may still hold the other end. An answer fits into a pipe."""
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
     try:
@@ -216,7 +216,7 @@ def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, mem
 
 
 def _written(pipe: int, data: memoryview) -> int:
-    """How much of it the pipe took; all of it where nobody reads any more: the exit code tells why."""
+    """Return how much of it the pipe took; all of it where nobody reads any more: the exit code tells why."""
     try:
         return os.write(pipe, data)
     except BlockingIOError:

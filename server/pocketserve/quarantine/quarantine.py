@@ -102,7 +102,7 @@ class Quarantine:
             raise ModelLoadError(_in_quarantine(entry, verdict))
 
     def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
-        """Why a version is in quarantine, if that is known without reading its files; else None."""
+        """Return why a version is in quarantine, if that is known without reading its files; else None."""
         verdicts = self._store.refused_at(version.path)
         if not verdicts:
             return None
@@ -126,7 +126,7 @@ class Quarantine:
         content: str | None = None,
         sides: Mapping[Path, str] | None = None,
     ) -> str:
-        """What a verdict is about: the kind, the content, and all else that decides how it is loaded and asked.
+        """Return what a verdict is about: the kind, the content, and all else that decides how it is loaded and asked.
 
         Args:
             content, sides: its SHA-256, and those of the files beside it, where they are known already.
@@ -168,7 +168,7 @@ class Quarantine:
             process.end()
 
     def _verdict(self, key: str) -> Verdict | None:
-        """What is known of a content, unless its trial wanted memory of which there is much more by now."""
+        """Return what is known of a content, unless its trial wanted memory of which there is much more by now."""
         known = self._store.get(key)
         return known if known is not None and self._stands(known) else None
 
@@ -222,12 +222,14 @@ def _options(version: VersionEntry) -> str:
 
 
 def _manifest(entry: ModelEntry) -> str:
-    """What a manifest says, but for what only people read and what it says of other versions."""
+    """Return what a manifest says, but for what only people read and what it says of other versions."""
     return repr(dataclasses.replace(entry.manifest, description="", license="", versions={}, default_version=None))
 
 
 def _seen(entry: ModelEntry, version: VersionEntry) -> str:
-    """What changes with the files of a version, told without reading them: after a restart, listings go by it."""
+    """Return what changes with the files of a version, told without reading them: after a restart, listings go by
+    it.
+    """
     files = stamp([*version_files(version), *side_files(entry, version)])
     told = f"{version.kind.name}\n{files}\n{_options(version)}\n{_manifest(entry)}"
     return hashlib.sha256(told.encode(errors="surrogateescape")).hexdigest()

@@ -93,7 +93,7 @@ def _python(folder: str) -> tuple[list[str], list[str]]:
 
 
 def _links_in(folder: str) -> Iterator[str]:
-    """Where links in a folder lead: some installers link packages instead of copying them."""
+    """Yield where links in a folder lead: some installers link packages instead of copying them."""
     try:
         with os.scandir(folder) as items:
             yield from (os.path.realpath(item.path) for item in items if item.is_symlink())
@@ -102,7 +102,7 @@ def _links_in(folder: str) -> Iterator[str]:
 
 
 def _top(file: str, folders: Sequence[str]) -> str:
-    """What lies directly in a folder and holds a file: a package, or the module itself."""
+    """Return what lies directly in a folder and holds a file: a package, or the module itself."""
     folder = max((one for one in folders if file.startswith(one)), key=len)
     return folder + file.removeprefix(folder).partition("/")[0]
 
@@ -112,7 +112,7 @@ def _libraries() -> list[str]:
 
 
 def _keras_settings() -> list[str]:
-    """What Keras reads when it is imported, where somebody named a place for it."""
+    """Return what Keras reads when it is imported, where somebody named a place for it."""
     home = os.environ.get("KERAS_HOME")
     return [os.path.join(home, "keras.json")] if home else []
 

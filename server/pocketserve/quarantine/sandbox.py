@@ -59,7 +59,7 @@ class Confinement:
 
     @property
     def confined(self) -> bool:
-        """Whether anything holds."""
+        """Return whether anything holds."""
         return not (self.landlock_fault and self.seccomp_fault)
 
     def describe(self) -> str:

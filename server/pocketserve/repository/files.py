@@ -46,7 +46,7 @@ def version_files(version: VersionEntry) -> list[Path]:
 
 
 def stamp(files: Sequence[Path]) -> Stamp:
-    """What changes when one of the files is written or replaced; missing files are left out."""
+    """Return what changes when one of the files is written or replaced; missing files are left out."""
     found = []
     for path in files:
         try:
@@ -88,7 +88,7 @@ def digest(files: Sequence[Path], base: Path) -> str:
 
 
 def digest_of(hashes: Sequence[tuple[str, Path]]) -> str:
-    """What :func:`digest` makes of the files' own SHA-256 and their names relative to the base."""
+    """Return what :func:`digest` makes of the files' own SHA-256 and their names relative to the base."""
     if len(hashes) == 1:
         return hashes[0][0]
     return hashlib.sha256("".join(f"{value}  {name.as_posix()}\n" for value, name in hashes).encode()).hexdigest()

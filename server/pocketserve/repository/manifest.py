@@ -105,7 +105,8 @@ class Manifest:
     files: tuple[str, ...] = ()
 
     def section(self, kind: type[Options]) -> Options:
-        """What a task's own table says, such as ``manifest.section(ImageOptions)``; its defaults where there is none.
+        """Return what a task's own table says, such as ``manifest.section(ImageOptions)``; its defaults where there is
+        none.
 
         Args:
             kind: the options' class, of a :class:`~pocketserve.repository.section.Section`.
@@ -190,7 +191,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a model or version may have this name: it stands in URL paths and in metrics."""
+    """Return whether a model or version may have this name: it stands in URL paths and in metrics."""
     return (
         0 < len(name) <= 128
         and not name.startswith(".")
@@ -282,7 +283,7 @@ def _is_sha256(value: Any) -> bool:
 
 
 def name_fault(name: str) -> str:
-    """What to do about a file or folder whose name :func:`is_valid_name` refuses."""
+    """Return what to do about a file or folder whose name :func:`is_valid_name` refuses."""
     return (
         f"{name[:128]!r} is passed over: a model's name has no spaces, none of : \\ % ? # and 128 characters at most, "
         "and is not stats; rename it"

@@ -68,7 +68,7 @@ _MAYBE_OTHER_THINGS = frozenset({_ARCHIVE, _UNFINISHED})
 
 
 def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | None:
-    """What a bare file or folder that cannot be served would be called as a model, and why it cannot be one.
+    """Return what a bare file or folder that cannot be served would be called as a model, and why it cannot be one.
 
     Args:
         beside: the names of all that lies in the same folder.
@@ -101,7 +101,7 @@ def advice_for_content(path: Path) -> str | None:
 
 
 def advice_for_folder(folder: str, names: Set[str]) -> str | None:
-    """Why a folder without any model file in it is no model, if it looks as if it was meant to be one.
+    """Return why a folder without any model file in it is no model, if it looks as if it was meant to be one.
 
     Args:
         folder: its name.
@@ -123,11 +123,11 @@ def advice_for_folder(folder: str, names: Set[str]) -> str | None:
 
 
 def _names_file(name: str) -> bool:
-    """Whether a name is one of a model file, of which a folder without any has none."""
+    """Return whether a name is one of a model file, of which a folder without any has none."""
     kind = kind_of_name(name)
     return kind is not None and kind.name != "torch"
 
 
 def _is_weights(file_name: str) -> bool:
-    """Whether a file is what Hugging Face's folders hold, which is no model by itself."""
+    """Return whether a file is what Hugging Face's folders hold, which is no model by itself."""
     return file_name.endswith(".safetensors") or (file_name.startswith("pytorch_model") and file_name.endswith(".bin"))

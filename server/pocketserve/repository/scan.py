@@ -265,7 +265,9 @@ def _versions_of_files(paths: list[Path], root: Path, *, variant_from: str) -> d
 
 
 def _variant_of(path: Path, paths: list[Path], model: str) -> str:
-    """What tells a file from the others of its kind: what its name adds to the model's, or to the shortest of them."""
+    """Return what tells a file from the others of its kind: what its name adds to the model's, or to the shortest of
+    them.
+    """
     if len(paths) == 1 or path.name == "model.py":
         return ""
     stems = [_stem_of(other) for other in paths]
@@ -275,7 +277,7 @@ def _variant_of(path: Path, paths: list[Path], model: str) -> str:
 
 
 def _added(stem: str, base: str) -> str | None:
-    """What a stem adds to another behind a separator; None where it does not begin with it."""
+    """Return what a stem adds to another behind a separator; None where it does not begin with it."""
     rest = stem.removeprefix(base)
     begins = stem.startswith(base) and (not rest or rest[0] in "._-")
     return rest.strip("._-") if begins else None
@@ -322,12 +324,14 @@ def _is_model(path: Path, has_code: bool) -> bool:
 
 
 def _is_bare_model(file_name: str) -> bool:
-    """Whether a file that lies directly in the models folder is a model: not code, and not a part of a folder."""
+    """Return whether a file that lies directly in the models folder is a model: not code, and not a part of a
+    folder.
+    """
     return kind_of_name(file_name) is not None and not file_name.endswith(".py") and file_name not in MARKERS
 
 
 def _holds_model(folder: Path) -> bool:
-    """Whether a folder that is no model for its name has what makes one, directly in it."""
+    """Return whether a folder that is no model for its name has what makes one, directly in it."""
     try:
         return any(name == FILE_NAME or kind_of_name(name) is not None for name in os.listdir(folder))
     except OSError:

@@ -43,7 +43,7 @@ def own_folder(entry: ModelEntry, version: VersionEntry) -> Path | None:
 
 
 def folders_of(entry: ModelEntry, version: VersionEntry) -> Sequence[Path]:
-    """Where a version's side files may lie, the nearest first."""
+    """Return where a version's side files may lie, the nearest first."""
     own = own_folder(entry, version)
     return () if own is None else tuple(dict.fromkeys((version.path.parent, own, entry.folder)))
 

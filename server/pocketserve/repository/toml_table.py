@@ -34,7 +34,7 @@ class Table:
         self._prefix = prefix
 
     def fault(self, key: str, detail: str) -> ManifestError:
-        """What is wrong with a key, told with the file and the table that it stands in."""
+        """Return what is wrong with a key, told with the file and the table that it stands in."""
         return ManifestError(f"{self._file}: {self._prefix}{key} {detail}")
 
     def take(self, key: str, check: Callable[[Any], bool], expected: str, hint: str = "") -> Any:
@@ -151,7 +151,7 @@ class Table:
 
 
 def is_contained_name(value: object) -> bool:
-    """Whether a manifest's path is relative and stays below its folder as written (links are checked later).
+    """Return whether a manifest's path is relative and stays below its folder as written (links are checked later).
 
     Longer ones than systems have are none: whoever looks for such a file gets an error, not "it is not there".
     """

@@ -72,7 +72,7 @@ def parse(text: str) -> Message:
 
 
 def _problem(config: Message) -> str | None:
-    """What of a configuration has no counterpart here."""
+    """Return what of a configuration has no counterpart here."""
     if "ensemble_scheduling" in config:
         return "ensembles of models are not served; ask its models one by one"
     if any("control_input" in entry for entry in config.get("sequence_batching", []) if isinstance(entry, dict)):

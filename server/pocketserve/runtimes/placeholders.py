@@ -15,7 +15,7 @@ _PAGE = rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]"
 
 
 def placeholder(path: Path) -> str | None:
-    """Why a file is not what its name promises: a pointer of Git LFS, or the page that a link to it led to.
+    """Return why a file is not what its name promises: a pointer of Git LFS, or the page that a link to it led to.
 
     Returns:
         A sentence that begins with the file's name; None for anything else, what cannot be read among it.

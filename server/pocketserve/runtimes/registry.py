@@ -108,7 +108,7 @@ def kind_at(path: Path) -> Kind | None:
 
 
 def first_bytes(path: Path, maximum: int) -> bytes | None:
-    """How a file begins; None for what is no file or cannot be read."""
+    """Return how a file begins; None for what is no file or cannot be read."""
     try:
         if not path.is_file():  # opening a named pipe would wait for a writer
             return None
@@ -119,7 +119,9 @@ def first_bytes(path: Path, maximum: int) -> bytes | None:
 
 
 def content_of(path: Path) -> str | None:
-    """What a file's first bytes say it is: a kind's name, or a name of :func:`kind_of_zip`; None if they do not."""
+    """Return what a file's first bytes say it is: a kind's name, or a name of :func:`kind_of_zip`; None if they do
+    not.
+    """
     head = first_bytes(path, 8)
     if head is None:
         return None
@@ -132,7 +134,7 @@ def content_of(path: Path) -> str | None:
 
 @functools.cache
 def missing_framework(kind: Kind) -> str | None:
-    """How to install what a kind needs, if no package for it is there; no framework is imported."""
+    """Return how to install what a kind needs, if no package for it is there; no framework is imported."""
     if not kind.packages:  # what it needs is not Python's: a module beside the runtime's own knows how to look
         reason: str | None = importlib.import_module(f"{kind.module.rpartition('.')[0]}.packages").missing()
         return reason

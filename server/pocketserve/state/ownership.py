@@ -60,7 +60,9 @@ def _owners() -> tuple[int, ...]:
 
 @functools.cache
 def _is_private_group(group: int, user: int) -> bool:
-    """Whether nobody but a user is in a group: the one that the system made for the user, under the same name."""
+    """Return whether nobody but a user is in a group: the one that the system made for the user, under the same
+    name.
+    """
     try:
         import grp
         import pwd

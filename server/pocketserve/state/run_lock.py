@@ -24,7 +24,9 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def suspended_seconds() -> float | None:
-    """How long this device has slept since it was started: the one clock counts that time, the other does not."""
+    """Return how long this device has slept since it was started: the one clock counts that time, the other does
+    not.
+    """
     try:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
     except (AttributeError, OSError):
@@ -32,7 +34,7 @@ def suspended_seconds() -> float | None:
 
 
 def boot_id(path: Path = BOOT_ID) -> str:
-    """What tells one start of the device from another."""
+    """Return what tells one start of the device from another."""
     try:
         return path.read_text()[:64].strip()
     except (OSError, ValueError):

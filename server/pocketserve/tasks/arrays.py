@@ -27,12 +27,12 @@ _NPY_HEADER = re.compile(rb"\{" + rb",".join([_NPY_ITEM] * 3) + rb"(?:,\s*)?\}\s
 
 
 def is_npy(body: memoryview) -> bool:
-    """Whether the body is a NumPy array file."""
+    """Return whether the body is a NumPy array file."""
     return bytes(body[:6]) == NPY_MAGIC
 
 
 def looks_like_json(body: memoryview) -> bool:
-    """Whether the first visible byte starts a JSON array, object or number."""
+    """Return whether the first visible byte starts a JSON array, object or number."""
     return bytes(body[:256]).lstrip(b" \t\r\n")[:1] in (*[bytes([c]) for c in b"[{-0123456789"],)
 
 
@@ -199,7 +199,7 @@ def _leaves(values: Any, shape: list[int], depth: int, where: str) -> list[Any]:
 
 
 def _same_meaning(dtype: np.dtype[Any], wanted: np.dtype[Any], spec: TensorSpec) -> bool:
-    """Whether numbers of one type mean the same in the other."""
+    """Return whether numbers of one type mean the same in the other."""
     if dtype == wanted:
         return True
     if wanted.kind == "O":

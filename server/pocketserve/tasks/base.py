@@ -158,7 +158,7 @@ class TaskDefinition:
 
 
 def single_run(arrays: Arrays, context: Any = None) -> Prepared:
-    """What most tasks prepare: one run."""
+    """Return what most tasks prepare: one run."""
     return Prepared((arrays,), context)
 
 

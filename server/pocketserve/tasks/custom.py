@@ -39,7 +39,7 @@ MAX_BITS = 4096
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Whether there is such a file."""
+    """Return whether there is such a file."""
     return facts.beside(FILE_NAME) is not None
 
 

@@ -66,12 +66,12 @@ class ModelFacts:
 
     @property
     def memory_bytes(self) -> int:
-        """What the task's labels and its tokenizer take, estimated."""
+        """Return what the task's labels and its tokenizer take, estimated."""
         return sum(self.weights.values())
 
     @property
     def manifest(self) -> Manifest:
-        """What the owner says; its task table is ``manifest.section(Options)``."""
+        """Return what the owner says; its task table is ``manifest.section(Options)``."""
         return self.entry.manifest
 
     @functools.cached_property
@@ -99,7 +99,7 @@ class ModelFacts:
         return next((path for path in wanted if path in self._side_files), None)
 
     def read_beside(self, path: Path, limit: int) -> bytes:
-        """What a file beside the model holds.
+        """Return what a file beside the model holds.
 
         Args:
             limit: bytes that it may have.
@@ -163,8 +163,9 @@ class ModelFacts:
 
 
 def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
-    """What a model file says of itself as texts by name: ONNX metadata; of a TFLite file, the ``metadata.json`` that
-    Ultralytics puts into the archive at its end, values in Python's notation as in its ONNX files. Empty elsewhere.
+    """Return what a model file says of itself as texts by name: ONNX metadata; of a TFLite file, the ``metadata.json``
+    that Ultralytics puts into the archive at its end, values in Python's notation as in its ONNX files. Empty
+    elsewhere.
     """
     if version.kind.name != "tflite":
         return dict(getattr(session, "properties", {}))

@@ -133,7 +133,7 @@ def label_of(labels: Sequence[str], index: int) -> str:
 
 
 def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
-    """What to say of labels that are not as many as the classes; empty where they are, or nothing is known.
+    """Return what to say of labels that are not as many as the classes; empty where they are, or nothing is known.
 
     Args:
         classes: how many the model has; what is not above 1 tells nothing, since one score may stand for two classes.

@@ -113,7 +113,7 @@ def read_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hints_and_options(given: Mapping[str, Any], content_type: str) -> tuple[Hints, AnswerOptions]:
-    """What a request says of its input and wants of its answer.
+    """Return what a request says of its input and wants of its answer.
 
     Raises:
         ApiError: INVALID_PARAMETER.

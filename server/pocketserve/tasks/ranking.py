@@ -49,7 +49,7 @@ class Ranking:
 
     @property
     def problem(self) -> str:
-        """What is wrong with the labels; empty if nothing is."""
+        """Return what is wrong with the labels; empty if nothing is."""
         return mismatch(self.labels, self.spec.shape[-1] if self.spec.shape else 1, self.options.label_offset)
 
     def rows(self, array: Array) -> Array:
@@ -97,7 +97,7 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
 
 
 def output_number(facts: ModelFacts, name: str, task: str) -> int:
-    """Which output holds the scores: the named one, the only one, else the one with labels or a telling name.
+    """Return which output holds the scores: the named one, the only one, else the one with labels or a telling name.
 
     Raises:
         ModelLoadError: there is no such output, or several and none is named.

@@ -167,7 +167,7 @@ def _check_consent(entry: ModelEntry, version: VersionEntry, part: CodePart, con
 
 
 def _folder(entry: ModelEntry, version: VersionEntry) -> Path:
-    """What to name to the command: the model's own folder, or its file among others."""
+    """Return what to name to the command: the model's own folder, or its file among others."""
     return entry.folder if entry.folder.name == entry.name else version.path
 
 

@@ -87,7 +87,7 @@ class CoreMap:
 
     @property
     def shared(self) -> bool:
-        """Whether some core stands for both kinds."""
+        """Return whether some core stands for both kinds."""
         return bool(set(self.fast) & set(self.slow))
 
     @property

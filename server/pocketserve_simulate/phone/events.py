@@ -218,7 +218,7 @@ KINDS: Mapping[str, Callable[[Options], Happening]] = MappingProxyType(
 
 
 def open_event(event: Event) -> Happening:
-    """What an event does.
+    """Return what an event does.
 
     Raises:
         EventError: there is no such kind, or an option is wrong.

@@ -26,7 +26,7 @@ def launcher(cores: Sequence[int], covers: dict[str, str], ready: int | None = N
 
 
 def find_covers(folder: Path, absent: Iterable[Path] = ABSENT) -> dict[str, str]:
-    """Which paths can be hidden here, and what is laid over each.
+    """Return which paths can be hidden here, and what is laid over each.
 
     A path stays in sight if something that the phone needs lies in it (Python, this program, its own folder, the
     folder that one works in), or if the system does not allow it.

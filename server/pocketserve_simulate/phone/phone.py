@@ -64,7 +64,7 @@ class Phone:
 
     @property
     def hidden(self) -> list[str]:
-        """What the processes do not see, though the desktop has it."""
+        """Return what the processes do not see, though the desktop has it."""
         return list(self._covers)
 
     # Processes
@@ -107,7 +107,7 @@ class Phone:
 
     @property
     def alive(self) -> bool:
-        """Whether a process runs; a frozen one does."""
+        """Return whether a process runs; a frozen one does."""
         return self._processes.alive
 
     @property
@@ -121,7 +121,7 @@ class Phone:
         return self._processes.ports
 
     def memory_bytes(self) -> int | None:
-        """What the process holds in memory (``VmRSS``); None without one, or where the system does not tell."""
+        """Return what the process holds in memory (``VmRSS``); None without one, or where the system does not tell."""
         pid = self.pid
         with contextlib.suppress(OSError, ValueError, IndexError):
             for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -171,7 +171,7 @@ class Phone:
             return [event for event, _ in self._under_way]
 
     def happening(self, event: Event) -> Happening:
-        """What an event that is under way does, for a look at it.
+        """Return what an event that is under way does, for a look at it.
 
         Raises:
             StopIteration: it is not under way.

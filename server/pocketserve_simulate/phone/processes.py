@@ -151,7 +151,7 @@ class Processes:
 
     @property
     def alive(self) -> bool:
-        """Whether a process runs."""
+        """Return whether a process runs."""
         return self.pid is not None
 
     @property

@@ -62,7 +62,7 @@ class Question:
         return self.check(_ask(client, stream, self.inputs, self.picture))
 
     def check(self, answer: tuple[str, Mapping[str, Array]]) -> str:
-        """What is wrong with an answer; empty if nothing is."""
+        """Return what is wrong with an answer; empty if nothing is."""
         label, found = answer
         if label != self.label:
             return f"a picture of {self.label} was read as {label}"

@@ -84,7 +84,7 @@ class Record:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Record:
-        """What :meth:`to_json` gave."""
+        """Return what :meth:`to_json` gave."""
         columns = [content["samples"][name] for name in Sample.__dataclass_fields__]
         fields = {name: content[name] for name in cls.__dataclass_fields__}
         fields["samples"] = [Sample(*row) for row in zip(*columns, strict=True)]

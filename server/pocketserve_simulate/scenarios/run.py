@@ -75,7 +75,7 @@ class Simulation:
 
     @property
     def log(self) -> str:
-        """What the server has printed."""
+        """Return what the server has printed."""
         return (self._folder / LOG_FILE).read_text(errors="replace")
 
     def _await_ready(self) -> None:
@@ -231,7 +231,7 @@ def _serve_arguments(scenario: Scenario, models: Path, folder: Path, ready: Path
 
 
 def _moments(scenario: Scenario) -> list[tuple[float, bool, int]]:
-    """When events end and begin, as (second, whether it begins, number); ends come before beginnings."""
+    """Return when events end and begin, as (second, whether it begins, number); ends come before beginnings."""
     moments = []
     for number, event in enumerate(scenario.events):
         begins = (event.at, True, number)
@@ -241,7 +241,7 @@ def _moments(scenario: Scenario) -> list[tuple[float, bool, int]]:
 
 
 def _instant(moment: tuple[float, bool, int], scenario: Scenario) -> bool:
-    """Whether it is the end of an event without duration, which must follow its own beginning."""
+    """Return whether it is the end of an event without duration, which must follow its own beginning."""
     return not moment[1] and not scenario.events[moment[2]].seconds
 
 

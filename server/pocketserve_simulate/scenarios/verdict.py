@@ -61,7 +61,7 @@ def headline(record: Record) -> str:
 
 
 def recoveries(record: Record) -> list[Recovery]:
-    """How long each event's aftermath lasted, in the order of the events."""
+    """Return how long each event's aftermath lasted, in the order of the events."""
     return [_recovery(record, event) for event in record.events]
 
 
@@ -77,7 +77,7 @@ def _recovery(record: Record, event: Happened) -> Recovery:
 
 
 def _aftermath(event: Happened, events: Sequence[Happened]) -> float:
-    """When the event is over, and no other one that keeps everybody from being answered goes on."""
+    """Return when the event is over, and no other one that keeps everybody from being answered goes on."""
     since = event.ended
     for other in sorted(events, key=lambda item: item.begun):
         if other.kind in SILENCING and other.begun <= since < other.ended:
@@ -152,14 +152,16 @@ def _no_crash(record: Record) -> Promise:
 
 
 def _is_asked_for(ended: Exit, events: Sequence[Happened]) -> bool:
-    """Whether the scenario explains it. A server that outgrows the phone without pressure from others is to blame."""
+    """Return whether the scenario explains it. A server that outgrows the phone without pressure from others is to
+    blame.
+    """
     if ended.cause == "memory":
         return any(e.kind == "memory_pressure" and e.begun <= ended.at <= e.ended + KILL_S for e in events)
     return bool(ended.cause) or _port_taken(ended, events)
 
 
 def _port_taken(ended: Exit, events: Sequence[Happened]) -> bool:
-    """Whether it is a start that found its port taken, which it must report and not pass over."""
+    """Return whether it is a start that found its port taken, which it must report and not pass over."""
     taken = any(event.kind == "squatter" and event.begun <= ended.at <= event.ended + PORT_S for event in events)
     return taken and ended.code == 1
 

@@ -74,7 +74,7 @@ def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _as_arguments(options: argparse.Namespace) -> str:
-    """How ``predict --local`` is told of the same model."""
+    """Return how ``predict --local`` is told of the same model."""
     words = [options.model]
     words += ["--models-dir", options.models_dir] if options.models_dir else []
     words += ["--version", options.model_version] if options.model_version else []

@@ -98,7 +98,7 @@ def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _reason(entry: Mapping[str, Any]) -> str:
-    """Why a version cannot be served, without its name, which stands before it."""
+    """Return why a version cannot be served, without its name, which stands before it."""
     begin = f"failed to load {entry['name']!r} version {entry.get('version', '')!r}: "
     reason: str = entry.get("reason", "") or entry["state"].lower()
     return reason.removeprefix(begin)

@@ -118,7 +118,7 @@ def _is_file(word: str) -> bool:
 
 
 def _is_sentence(word: str) -> bool:
-    """Whether an argument is a text of several words: no number, and no list of numbers."""
+    """Return whether an argument is a text of several words: no number, and no list of numbers."""
     with contextlib.suppress(CommandError):
         for part in word.replace(",", " ").split():
             _number(part)

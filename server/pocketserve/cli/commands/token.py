@@ -102,7 +102,7 @@ def _state(token: AppToken, now: float) -> str:
 
 
 def pairing_uri(config: Config, token: str) -> str:
-    """What an app needs to reach this server, as ``docs/pairing.md`` describes it.
+    """Return what an app needs to reach this server, as ``docs/pairing.md`` describes it.
 
     Raises:
         CommandError: the port is only known once the server runs.

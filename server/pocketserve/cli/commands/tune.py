@@ -92,7 +92,7 @@ def _service(options: argparse.Namespace) -> Iterator[tuple[Service, str]]:
 
 
 def _fixed(service: Service, entry: ModelEntry, model: LoadedModel, key: str, force: bool) -> str:
-    """Why a setting is not to be tried; empty if it is."""
+    """Return why a setting is not to be tried; empty if it is."""
     if key == "threads" and not model.version.kind.own_threads:
         return "this framework has one number for the whole process; `serve --threads` sets it"
     if key == "max_batch":
@@ -164,7 +164,7 @@ def _tune_rows(
 
 
 def _differs(session: Session, inputs: Mapping[str, Array], stacked: Mapping[str, Array], rows: int) -> str:
-    """Why a batch of equal rows does not give what the row gives alone; empty if it does."""
+    """Return why a batch of equal rows does not give what the row gives alone; empty if it does."""
     alone = session.run(inputs)
     try:
         together = session.run(stacked)

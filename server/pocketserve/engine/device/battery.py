@@ -52,11 +52,13 @@ class Battery:
 
     @property
     def tells_nothing(self) -> bool:
-        """Whether there is nothing here to look at, now or later."""
+        """Return whether there is nothing here to look at, now or later."""
         return not self._supplies and not self._zones and self.program is None
 
     def read_files(self) -> Reading:
-        """What the kernel's files say; most devices hide some of them from apps. Takes well below a millisecond."""
+        """Return what the kernel's files say; most devices hide some of them from apps. Takes well below a
+        millisecond.
+        """
         found = (_sane(_number(folder / "capacity"), *SANE_PERCENT) for folder in self._supplies)
         charges = [charge for charge in found if charge is not None]
         states = [state for folder in self._supplies if (state := _read(folder / "status")) not in ("", "Unknown")]
@@ -75,7 +77,7 @@ class Battery:
         return max((heat for heat in known if SANE_C[0] <= heat <= SANE_C[1] and heat), default=None)
 
     def ask_program(self) -> Reading | None:
-        """What Termux's program says; None if it says nothing within its time. Waits up to five seconds."""
+        """Return what Termux's program says; None if it says nothing within its time. Waits up to five seconds."""
         from pocketserve.engine.device.programs import (
             run_program,  # late: a server that need not ask holds no code for it
         )

@@ -44,7 +44,7 @@ def top_speed_khz(core: int, root: Path | None = None) -> int | None:
 
 
 def count_fast(cores: Iterable[int], speed: Callable[[int], int | None] = top_speed_khz) -> int:
-    """How many of the cores are fast ones; all of them when no speed is known. At least 1."""
+    """Return how many of the cores are fast ones; all of them when no speed is known. At least 1."""
     listed = list(cores)
     speeds = [known for core in listed if (known := speed(core)) is not None]
     if len(speeds) < len(listed) or not speeds:
@@ -94,7 +94,7 @@ class CoreWatch:
         return self._fitted != before
 
     def has_changed(self, now: float) -> bool:
-        """Whether there is something to look at that was not looked at yet."""
+        """Return whether there is something to look at that was not looked at yet."""
         return self.power.due(now) or (self.usable_cores(), self.power.low) != self._fitted
 
     @property
@@ -104,7 +104,7 @@ class CoreWatch:
         return (max(1, len(usable) // 2) if low else len(usable)) + 1
 
     def threads(self, named: int) -> Threads:
-        """What one run may use.
+        """Return what one run may use.
 
         Args:
             named: threads that the settings name; 0 takes the fast cores.

@@ -38,7 +38,7 @@ END_S = 2.0
 
 
 def reasons_for(reading: Reading, before: frozenset[str], low_battery: float, hot_battery: float) -> frozenset[str]:
-    """Why power is low.
+    """Return why power is low.
 
     Args:
         before: the reasons so far; each ends some way beyond its limit only.
@@ -95,11 +95,11 @@ class PowerWatch:
 
     @property
     def low(self) -> bool:
-        """Whether power is low."""
+        """Return whether power is low."""
         return bool(self.reasons)
 
     def due(self, now: float) -> bool:
-        """Whether it is time to look again."""
+        """Return whether it is time to look again."""
         return now >= self._due
 
     def look(self) -> None:
@@ -161,7 +161,7 @@ class PowerWatch:
             asker.join(END_S)
 
     def describe(self) -> str:
-        """Why power is low, in words; empty when it is not."""
+        """Return why power is low, in words; empty when it is not."""
         words = {ASKED: "the setting low_power is on"}
         if self.reading is not None:
             words[BATTERY] = f"the battery is at {self.reading.charge or 0:.0f} %"

@@ -64,7 +64,7 @@ def run_program(
 
 
 def _read_until(process: subprocess.Popen[bytes], ends: float, stop: int | None) -> bytes:
-    """What it prints until its end, or the time's; a program that prints without end is cut off.
+    """Return what it prints until its end, or the time's; a program that prints without end is cut off.
 
     Raises:
         TimeoutExpired: it is to be stopped.

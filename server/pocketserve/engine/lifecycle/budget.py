@@ -69,7 +69,8 @@ class Budget:
         close_all(*closing)
 
     def has_room_for_copy(self, key: Key) -> bool:
-        """Whether a loaded version may be in memory twice while it is opened again, and nothing else goes for it.
+        """Return whether a loaded version may be in memory twice while it is opened again, and nothing else goes for
+        it.
 
         Wants the lock.
         """

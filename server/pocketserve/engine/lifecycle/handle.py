@@ -76,7 +76,7 @@ class ModelHandle:
 
     @property
     def memory_bytes(self) -> int:
-        """What it is thought to hold: the model, and what its open sequences have of their own."""
+        """Return what it is thought to hold: the model, and what its open sequences have of their own."""
         return self.model.memory_bytes + (self.sequences.memory_bytes if self.sequences is not None else 0)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ def open_handle(
 
 
 def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
-    """What runs several requests of a model as one; None where that cannot be or is not wanted."""
+    """Return what runs several requests of a model as one; None where that cannot be or is not wanted."""
     manifest = model.entry.manifest
     wanted = options.batching if manifest.batching is None else manifest.batching
     maximum = manifest.max_batch or options.max_batch

@@ -91,7 +91,7 @@ class LoadedModel:
 
     @property
     def resettable(self) -> bool:
-        """Whether the model keeps state inside itself from run to run."""
+        """Return whether the model keeps state inside itself from run to run."""
         return isinstance(self.sessions[0], ResettableSession)
 
     @property
@@ -106,7 +106,7 @@ class LoadedModel:
 
     @property
     def fixed_threads(self) -> bool:
-        """Whether opening it again with another number of threads would change nothing."""
+        """Return whether opening it again with another number of threads would change nothing."""
         return getattr(runtime_for(self.version.kind), "fixed_threads", False)
 
     def threads_for(self, threads: Threads) -> int:

@@ -70,7 +70,7 @@ class Reaper:
             self._slots.changed.notify_all()
 
     def sweep(self) -> float | None:
-        """What it does when it wakes; see :meth:`pocketserve.engine.engine.Engine.sweep`."""
+        """Return what it does when it wakes; see :meth:`pocketserve.engine.engine.Engine.sweep`."""
         self._loader.rescan()
         self._loader.fit_threads()
         with self._slots.lock:

@@ -59,7 +59,7 @@ class Sequence:
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds beside the model. Looked at while its steps may run, so each is read once."""
+        """Return what it holds beside the model. Looked at while its steps may run, so each is read once."""
         session, state = self.session, self.state
         return (session.memory_bytes if session is not None else 0) + sum(array.nbytes for array in state.values())
 
@@ -146,7 +146,7 @@ class SequenceTable:
 
     @property
     def memory_bytes(self) -> int:
-        """What the open sequences hold: their sessions, or their arrays.
+        """Return what the open sequences hold: their sessions, or their arrays.
 
         Asked under the engine's lock, so that it does not wait for ours, under which sessions are closed.
         """

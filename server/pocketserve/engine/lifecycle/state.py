@@ -158,7 +158,7 @@ class VersionTable:
         return [(key, slot, slot.running) for key, slot in self.by_key.items() if slot.running is not None]
 
     def residents(self) -> list[memory.Resident]:
-        """What is loaded, as the memory policy sees it."""
+        """Return what is loaded, as the memory policy sees it."""
         return [
             # One that is being loaded anew counts as in use: its slot belongs to the thread that loads it.
             memory.Resident(

@@ -124,7 +124,7 @@ def free_rows(entry_points: Mapping[str | None, tuple[Bindings, Bindings]]) -> f
 
 
 def agrees(batched: Mapping[str, Array], alone: Mapping[str, Array]) -> bool:
-    """Whether two runs gave the same: integers exactly, floats but for rounding in another order."""
+    """Return whether two runs gave the same: integers exactly, floats but for rounding in another order."""
     return batched.keys() == alone.keys() and all(_close(batched[name], alone[name]) for name in alone)
 
 

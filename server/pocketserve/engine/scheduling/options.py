@@ -61,7 +61,7 @@ class RequestOptions:
 
 
 def asks_for_a_place(head: bytes) -> bool:
-    """Whether a request's JSON part may hold a priority, a stream or a sequence, told without reading it.
+    """Return whether a request's JSON part may hold a priority, a stream or a sequence, told without reading it.
 
     A backslash may spell any letter of a name. A step of a sequence may wait in a line of its own.
     """

@@ -39,7 +39,7 @@ class Batcher(Protocol):
     max_rows: int
 
     def describe(self, work: Any) -> tuple[Hashable | None, int, int]:
-        """What of a request matters to a batch: key (None: it runs alone), rows and bytes."""
+        """Return what of a request matters to a batch: key (None: it runs alone), rows and bytes."""
         ...
 
     def run(self, session: Session, works: Sequence[Any]) -> tuple[list[Any], int]:
@@ -155,11 +155,11 @@ class ModelQueue:
 
     @property
     def may_refuse(self) -> bool:
-        """Whether :meth:`refusal` has anything to say of any request."""
+        """Return whether :meth:`refusal` has anything to say of any request."""
         return len(self._line.waiting) >= self._line.limit or bool(self._line.streams)
 
     def refusal(self, stream: str = "") -> ApiError | None:
-        """What a request would be answered at once if it came now; None if that cannot be told without it.
+        """Return what a request would be answered at once if it came now; None if that cannot be told without it.
 
         Args:
             stream: one of this stream, with a newer one behind it; "" is one of no stream and the usual priority.
@@ -179,11 +179,11 @@ class ModelQueue:
         return _refusal(ErrorCode.QUEUE_FULL, self._line.limit, self._line.recent_run_s * self._line.limit)
 
     def holds(self, stream: str) -> bool:
-        """Whether a request of this stream waits."""
+        """Return whether a request of this stream waits."""
         return stream in self._line.streams
 
     def runs(self, stream: str) -> bool:
-        """Whether a request of this stream is being run, by itself."""
+        """Return whether a request of this stream is being run, by itself."""
         return stream in self._under_way
 
     @property
@@ -193,12 +193,12 @@ class ModelQueue:
 
     @property
     def batches(self) -> bool:
-        """Whether requests that wait may be run as one."""
+        """Return whether requests that wait may be run as one."""
         return self._batcher is not None
 
     @property
     def busy(self) -> bool:
-        """Whether a request that came now would have to wait."""
+        """Return whether a request that came now would have to wait."""
         return not self._line.idle
 
     @property
@@ -208,7 +208,7 @@ class ModelQueue:
 
     @property
     def scheduler(self) -> Scheduler:
-        """What it shares with the other lanes."""
+        """Return what it shares with the other lanes."""
         return self._scheduler
 
     def refuse_if_full(self, terms: RequestOptions) -> None:
@@ -284,7 +284,7 @@ class ModelQueue:
         return self._outcome(queued, queued.arrived_ns)
 
     def describe(self, work: Work[Any]) -> Described:
-        """What of a request matters to a batch."""
+        """Return what of a request matters to a batch."""
         return self._batcher.describe(work) if self._batcher is not None else ALONE
 
     def _run_alone(

@@ -18,7 +18,7 @@ class Semaphore:
 
     @property
     def unused(self) -> bool:
-        """Whether nobody holds one."""
+        """Return whether nobody holds one."""
         return len(self._free) == self.maximum
 
     def take(self) -> bool:

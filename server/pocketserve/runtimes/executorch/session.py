@@ -237,7 +237,7 @@ def read_plans(path: Path) -> tuple[Plan, ...]:
 
 
 def _extent(data: mmap.mmap) -> tuple[int, int]:
-    """Where segments begin, and the program's own length; both from the header behind the identifier."""
+    """Return where segments begin, and the program's own length; both from the header behind the identifier."""
     head = data[8:32]
     if head[:2] != b"eh" or not head[2:4].isdigit():
         return len(data), len(data)

@@ -197,7 +197,7 @@ class _Reader:
         return os.fsdecode(bytes(self._data[start:end]))
 
     def beginning(self, start: int, end: int) -> str:
-        """What a text begins with, more than any operator's name has."""
+        """Return what a text begins with, more than any operator's name has."""
         return bytes(self._data[start : min(end, start + _MAX_NAME_BYTES)]).decode(errors="replace")
 
     def _packed(self, at: int, end: int) -> Iterator[int]:
@@ -391,7 +391,7 @@ class _Files:
 
 
 def _is_plain(location: str) -> bool:
-    """Whether a location is a relative path that only goes down.
+    """Return whether a location is a relative path that only goes down.
 
     A NUL would hide what comes after it. ``*/_ORT_MEM_ADDR_/*`` is ONNX Runtime's sign for "the offset is an address in
     memory".

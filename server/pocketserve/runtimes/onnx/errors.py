@@ -80,7 +80,7 @@ def explained(path: Path, framework: str, text: str) -> str:
 
 
 def foreign_words(domain: str, kind: str, framework: str) -> str:
-    """What to say of an operator that is not run, whether or not there is a library for it."""
+    """Return what to say of an operator that is not run, whether or not there is a library for it."""
     if kind in ("EPContext", "Snpe"):
         return "was compiled for one kind of accelerator, whose files are not opened; use the model as it was before"
     return (
@@ -96,7 +96,7 @@ def cleaned(text: str, maximum: int) -> str:
 
 
 def is_about_sizes(text: str) -> bool:
-    """Whether a failed run says that sizes do not fit: the file calls them free, and the model takes only some.
+    """Return whether a failed run says that sizes do not fit: the file calls them free, and the model takes only some.
 
     Only the innermost reason is looked at: of a step within a loop, names of steps come before it.
     """

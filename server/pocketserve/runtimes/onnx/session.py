@@ -218,7 +218,7 @@ class OnnxSession:
 
 
 def _may_index(spec: TensorSpec) -> bool:
-    """Whether its values may be sizes or places rather than measurements: pixels are UINT8."""
+    """Return whether its values may be sizes or places rather than measurements: pixels are UINT8."""
     return spec.datatype in ("INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64")
 
 
@@ -266,7 +266,7 @@ def _bits(value: Any) -> Array:
 
 
 def _properties(native: Any) -> dict[str, str]:
-    """What the file's author wrote into it; nothing where that is no UTF-8 or too long to be a description."""
+    """Return what the file's author wrote into it; nothing where that is no UTF-8 or too long to be a description."""
     try:
         found = {str(name): str(text) for name, text in native.get_modelmeta().custom_metadata_map.items()}
     except Exception:  # a description is never worth refusing a model for

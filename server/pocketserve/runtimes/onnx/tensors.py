@@ -165,7 +165,7 @@ def input_spec(arg: Any, facts: ModelFacts) -> TensorSpec:
 
 
 def output_of(arg: Any, facts: ModelFacts) -> Output:
-    """How an output becomes tensors; ``unsure`` where the file does not tell its shapes.
+    """Return how an output becomes tensors; ``unsure`` where the file does not tell its shapes.
 
     Args:
         arg: ONNX Runtime's ``NodeArg``.

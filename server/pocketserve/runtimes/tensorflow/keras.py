@@ -233,7 +233,7 @@ _OLD_CLASSES = frozenset({"TFOpLambda", "SlicingOpLambda", "ClassMethod", "Insta
 
 
 def _innermost(error: Exception) -> str:
-    """What went wrong, without the configurations of all layers around it that Keras prints too."""
+    """Return what went wrong, without the configurations of all layers around it that Keras prints too."""
     text = str(error).rpartition("Exception encountered:")[2].partition("Full object config:")[0]
     if isinstance(error, KeyError):
         text = f"KeyError: {text}"

@@ -111,7 +111,7 @@ def check_config(path: Path) -> None:
 
 
 def _read(path: Path) -> Any:
-    """What Keras reads: it goes by the ending."""
+    """Return what Keras reads: it goes by the ending."""
     if path.suffix == ".keras":
         with zipfile.ZipFile(path) as archive:
             return json.loads(archive.read("config.json"))

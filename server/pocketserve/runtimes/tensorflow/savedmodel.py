@@ -394,7 +394,9 @@ def _default_entry(title: str, model: _Model, asked: Any) -> Entry:
 
 
 def _nameless(title: str, entries: Mapping[str, Entry]) -> Entry:
-    """What is described where there is no telling which is meant: the first, which only runs when it is named."""
+    """Return what is described where there is no telling which is meant: the first, which only runs when it is
+    named.
+    """
     first = entries[_in_order(entries)[0]]
 
     def call(arrays: Mapping[str, Array]) -> dict[str, Array]:

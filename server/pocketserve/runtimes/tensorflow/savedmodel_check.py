@@ -216,7 +216,7 @@ class _Paths:
         return bool(written) and all(self.is_given(None, user.inputs[1]) for user in written if user.inputs[1:])
 
     def _is_alone(self, name: str) -> bool:
-        """Whether a variable is known by one node only."""
+        """Return whether a variable is known by one node only."""
         variable = self._graph.nodes.get(name)
         shared = set(variable.shared_names or [name]) if variable is not None else set()
         scopes = (self._graph.nodes, *(function.nodes for function in self._graph.functions.values()))

@@ -92,7 +92,7 @@ class MetaGraph:
 
 
 def read_meta_graphs(folder: Path) -> list[MetaGraph]:
-    """What ``saved_model.pb`` holds, without the weights.
+    """Return what ``saved_model.pb`` holds, without the weights.
 
     Raises:
         DamagedFileError: the file is missing, cut short, no SavedModel, or too large to check.

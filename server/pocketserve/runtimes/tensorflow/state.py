@@ -11,7 +11,7 @@ _WRITING = re.compile(r"Assign|Resource(?:Scatter|Apply|Sparse)")
 
 
 def restorer(function: Any) -> Callable[[], None] | None:
-    """What gives a concrete function's variables the values that they have now; None where no run changes them.
+    """Return what gives a concrete function's variables the values that they have now; None where no run changes them.
 
     State elsewhere, such as in a table that a run adds to, is not seen.
     """

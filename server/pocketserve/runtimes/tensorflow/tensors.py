@@ -14,7 +14,7 @@ from pocketserve.tensors import Array, TensorSpec, datatype_of
 
 
 def tensor_spec(name: str, spec: Any) -> TensorSpec:
-    """What TensorFlow says of a tensor; anything with ``dtype`` and ``shape``.
+    """Return what TensorFlow says of a tensor; anything with ``dtype`` and ``shape``.
 
     A tensor of unknown rank takes any shape.
 
@@ -64,7 +64,7 @@ def input_errors(tf: Any) -> Any:
 
 
 def _complaint(error: BaseException) -> str:
-    """What TensorFlow says without the Python frames and nodes that it says it with."""
+    """Return what TensorFlow says without the Python frames and nodes that it says it with."""
     lines = str(error).splitlines()
     noise = (" ", "\t", "Graph execution error", "Detected at node", "Stack trace", "Errors may have", "Input Source")
     plain = [line for line in lines if line.strip() and not line.startswith(noise)]

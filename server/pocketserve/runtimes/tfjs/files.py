@@ -141,7 +141,7 @@ def _checked_shards(folder: Path, group: _Group, title: str) -> list[Path]:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be written at all: JSON may hold halves of letters."""
+    """Return whether a name can be written at all: JSON may hold halves of letters."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 

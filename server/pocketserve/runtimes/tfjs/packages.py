@@ -16,7 +16,7 @@ PACKAGES = ("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0")
 
 
 def missing() -> str | None:
-    """How to install what is missing, for listings; nothing is started."""
+    """Return how to install what is missing, for listings; nothing is started."""
     try:
         find_modules()
     except RuntimeMissingError as error:

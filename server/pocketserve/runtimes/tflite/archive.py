@@ -62,7 +62,7 @@ def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[
 
 
 def _has_archive(path: Path) -> bool:
-    """Whether the mark of an archive's end lies where it can."""
+    """Return whether the mark of an archive's end lies where it can."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, io.SEEK_END) - _ARCHIVE_END_BYTES))
         return b"PK\5\6" in file.read(_ARCHIVE_END_BYTES)

@@ -115,7 +115,7 @@ def read_options(source: ModelSource) -> DelegateRequest | None:
 
 
 def _is_text(value: object) -> bool:
-    """Whether a value can be handed to C as it is."""
+    """Return whether a value can be handed to C as it is."""
     return isinstance(value, str) and "\0" not in value
 
 
@@ -149,7 +149,7 @@ def library_digest(name: str) -> str:
 
 
 def one_line(reason: object) -> str:
-    """What an error says, short enough for a sentence."""
+    """Return what an error says, short enough for a sentence."""
     return excerpt(reason, 200) or "no reason given"
 
 
@@ -182,7 +182,7 @@ class Share:
         return cls(name, frozenset(taken), bool(taken) and not _reaches_others(results, taken, found))
 
     def device(self, interpreter: Any) -> str:
-        """What runs the interpreter now that it is allocated."""
+        """Return what runs the interpreter now that it is allocated."""
         if self.nodes is None:
             return f"{self.name} (not confirmed), cpu"
         if not self.nodes or self.is_lost(interpreter):
@@ -190,7 +190,7 @@ class Share:
         return self.name if self.whole else f"{self.name}, cpu"
 
     def is_lost(self, interpreter: Any) -> bool:
-        """Whether the delegate took something, and the allocation undid it."""
+        """Return whether the delegate took something, and the allocation undid it."""
         return bool(self.nodes) and not (self.nodes or frozenset()) & set(_nodes(interpreter) or ())
 
 
@@ -207,7 +207,7 @@ def _nodes(interpreter: Any) -> dict[Node, str] | None:
 
 
 def _reaches_others(results: Sequence[int], taken: set[Node], found: Mapping[Node, str]) -> bool:
-    """Whether a result depends on a node that the delegate did not take.
+    """Return whether a result depends on a node that the delegate did not take.
 
     The list still holds the nodes that were replaced, so that one must ask who makes each tensor now.
     """

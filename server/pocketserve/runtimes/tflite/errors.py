@@ -19,7 +19,7 @@ _FLEX_NAME = r"\((Flex\w+)\)"
 
 
 def is_hopeless(text: str) -> bool:
-    """Whether an interpreter's error says that it lacks an operator or type, as opposed to not liking a size."""
+    """Return whether an interpreter's error says that it lacks an operator or type, as opposed to not liking a size."""
     return any(re.search(pattern, text) for pattern in (_SELECT_OP, _CUSTOM_OP, _NEW_OP, _ODD_TYPE))
 
 
@@ -72,7 +72,7 @@ def _named(what: str | None) -> str:
 
 
 def delegate_fault(error: Exception) -> str:
-    """What a delegate did wrong, to go on from its name."""
+    """Return what a delegate did wrong, to go on from its name."""
     return str(error) if isinstance(error, DelegateError) else f"does not take this model ({one_line(error)})"
 
 

@@ -48,7 +48,7 @@ class Entry:
     runner: str | None = None
 
     def signature(self) -> Signature:
-        """What callers are told of it."""
+        """Return what callers are told of it."""
         return Signature([port.spec for port in self.inputs], [port.spec for port in self.outputs])
 
 
@@ -185,7 +185,7 @@ def byte_size(spec: TensorSpec) -> int:
 
 
 def are_ready(entry: Entry, looks: Sequence[TensorSignature]) -> bool:
-    """Whether the interpreter takes such arrays as they are; a single text it does not (:func:`scalar_text`)."""
+    """Return whether the interpreter takes such arrays as they are; a single text it does not (:func:`scalar_text`)."""
     return all(
         dtype == DATATYPES[port.spec.datatype].typestr and contiguous and (shape or port.spec.datatype != "BYTES")
         for port, (shape, dtype, contiguous) in zip(entry.inputs, looks, strict=True)

@@ -219,7 +219,7 @@ def _pieces(document: Any) -> int:
 
 
 def _joined(source: Any, sizes: Sequence[int]) -> tuple[int, int]:
-    """How many pieces make up a source, and their bytes."""
+    """Return how many pieces make up a source, and their bytes."""
     pieces, _, _ = source
     if isinstance(pieces, str) and not sizes:
         return 1, len(pieces.encode())

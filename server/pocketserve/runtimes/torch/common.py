@@ -222,7 +222,7 @@ def _is_plain_list(value: Sequence[Any]) -> bool:
 
 
 def is_result(torch: Any, leaf: Any) -> bool:
-    """Whether a leaf is something that callers can get: tensors, numbers, texts."""
+    """Return whether a leaf is something that callers can get: tensors, numbers, texts."""
     items = leaf if isinstance(leaf, list) and _is_plain_list(leaf) else [leaf]
     return all(isinstance(item, torch.Tensor | int | float | str) for item in items)
 
@@ -257,7 +257,7 @@ def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
 
 
 def leaf_spec(torch: Any, name: str, leaf: Any, batched: bool) -> TensorSpec:
-    """What a run on zeros tells of an output; its first size is free where the first input's is."""
+    """Return what a run on zeros tells of an output; its first size is free where the first input's is."""
     if isinstance(leaf, torch.Tensor):
         datatype = datatype_of_torch(plain_tensor(torch, leaf).dtype)
         shape = tuple(int(size) for size in leaf.shape)
@@ -294,7 +294,7 @@ def match(names: Sequence[str], declared: Sequence[TensorSpec], what: str) -> di
 
 
 def one_line(error: BaseException, maximum: int = 300) -> str:
-    """What an error says, without the traceback that TorchScript puts around it."""
+    """Return what an error says, without the traceback that TorchScript puts around it."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
     # TorchScript tells the reason last, the lite interpreter first.
     text = lines[-1] if "TorchScript interpreter" in lines[0] else lines[0]

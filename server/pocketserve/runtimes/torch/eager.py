@@ -144,7 +144,9 @@ class TorchSession:
 
 
 def _takes_names(module: Any, names: Sequence[str]) -> bool:
-    """Whether ``forward`` has parameters of all these names: then their order in the manifest does not matter."""
+    """Return whether ``forward`` has parameters of all these names: then their order in the manifest does not
+    matter.
+    """
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):  # written in C, or scripted

@@ -217,7 +217,7 @@ def _sources(node: Any, at: int, name: str) -> list[Any]:
 
 
 def _ports(program: Any) -> list[_Port]:
-    """What the program takes, as its signature and the placeholders of its graph tell."""
+    """Return what the program takes, as its signature and the placeholders of its graph tell."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     entries = [entry.arg for entry in program.graph_signature.input_specs if entry.kind.name == "USER_INPUT"]
     return [_port(entry, values.get(entry.name)) for entry in entries]

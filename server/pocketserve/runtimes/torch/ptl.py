@@ -124,7 +124,9 @@ def _version(archive: Archive) -> int:
 
 
 def _unseen(archive: Archive, functions: Sequence[tuple[Any, ...]]) -> str:
-    """What the lite interpreter would read or run beside the functions that are followed; empty where there is none."""
+    """Return what the lite interpreter would read or run beside the functions that are followed; empty where there
+    is none.
+    """
     if any(name.endswith("__setstate__") for name, *_ in functions):
         return "its objects set themselves up"
     if any(len(function) != 3 or len(function[1]) != len(TABLES) for function in functions):
@@ -238,7 +240,7 @@ def _load(torch: Any, source: ModelSource, methods: Mapping[str, Method]) -> Pro
 
 
 def _keeps_state(torch: Any, source: ModelSource) -> bool:
-    """Whether a run changes the module, as the whole program beside the bytecode tells.
+    """Return whether a run changes the module, as the whole program beside the bytecode tells.
 
     Raises:
         LookupError: it does, and the full interpreter can put it back without reading the file again.

@@ -319,7 +319,7 @@ _ACTS: Mapping[str, Callable[[_Run, int, int], None]] = {
 
 
 def _join(old: Any, new: Any, depth: int = 2) -> Any:
-    """What is known of a value that is one of two; the first itself where nothing is lost."""
+    """Return what is known of a value that is one of two; the first itself where nothing is lost."""
     if old is new:
         return old
     if type(old) is tuple and type(new) is tuple and len(old) == len(new) and depth:

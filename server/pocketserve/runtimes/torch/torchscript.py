@@ -122,7 +122,9 @@ class ScriptSession:
 
 
 def _age_of(path: Path) -> str:
-    """What to add to a failure of a file that was saved before PyTorch 2.0, which writes a byte order into each."""
+    """Return what to add to a failure of a file that was saved before PyTorch 2.0, which writes a byte order into
+    each.
+    """
     try:
         old = all(member.name != "byteorder" for member in members(path))
     except (BadZipError, OSError):
@@ -152,7 +154,7 @@ def open_session(opener: Callable[[], Program], source: ModelSource) -> ScriptSe
 
 
 def _probe(program: Program) -> tuple[Sequence[str] | None, dict[str, TensorSpec]]:
-    """What a run on zeros tells of the outputs.
+    """Return what a run on zeros tells of the outputs.
 
     A model that refuses zeros (a sampling rate of 0) is no fault where its text tells the outputs.
     """
@@ -293,7 +295,7 @@ def load_script(torch: Any, source: ModelSource) -> Program:
 
 
 def _is_reset(module: Any, name: str) -> bool:
-    """Whether a module has a method of that name that can be called with nothing."""
+    """Return whether a module has a method of that name that can be called with nothing."""
     if not module._c._has_method(name):
         return False
     return all(argument.has_default_value() for argument in getattr(module, name).schema.arguments[1:])

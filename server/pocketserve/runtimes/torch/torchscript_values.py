@@ -26,7 +26,9 @@ class Argument:
         return self.type[9:-1] if self.type.startswith("Optional[") else self.type
 
     def parts(self) -> list[Argument] | None:
-        """What a tuple consists of, such as the two states of an LSTM (``hc.0``, ``hc.1``); None for other types."""
+        """Return what a tuple consists of, such as the two states of an LSTM (``hc.0``, ``hc.1``); None for other
+        types.
+        """
         if not self.kind.startswith("Tuple["):
             return None
         return [Argument(f"{self.name}.{at}", kind) for at, kind in enumerate(split_types(self.kind[6:-1]))]
@@ -56,7 +58,7 @@ _LISTS = {f"List[{scalar}]": scalar for scalar in _SCALARS}
 
 
 def value_of(torch: Any, argument: Argument, spec: TensorSpec, array: Array) -> Any:
-    """What a method gets for an array: a tensor, or plain Python values where it takes those.
+    """Return what a method gets for an array: a tensor, or plain Python values where it takes those.
 
     Raises:
         ValueError: the array is of another kind.
@@ -172,7 +174,7 @@ def _fixed_value(torch: Any, argument: Argument, value: Any) -> Any:
 
 
 def _guess(argument: Argument) -> TensorSpec:
-    """What to show for an input that nothing describes."""
+    """Return what to show for an input that nothing describes."""
     if argument.kind == "Tensor":
         return TensorSpec(argument.name, "FP32", (-1,), open=True)
     if argument.kind in _SCALARS:
@@ -319,7 +321,9 @@ _PLAIN = frozenset({"TensorType", "IntType", "FloatType", "BoolType", "StringTyp
 
 
 def _only_reads(node: Any) -> bool:
-    """Whether a use leaves a list or dictionary as it is, and gives it to nothing that it is taken out of again."""
+    """Return whether a use leaves a list or dictionary as it is, and gives it to nothing that it is taken out of
+    again.
+    """
     kind = node.kind()
     if kind == "aten::__getitem__":
         return node.output().type().kind() in _PLAIN
@@ -331,7 +335,7 @@ def _only_reads(node: Any) -> bool:
 
 
 def _started(value: Any, operation: str, empty: str = "") -> list[Any]:
-    """What a list or dictionary is made of by an operation, or nothing where another one makes it empty."""
+    """Return what a list or dictionary is made of by an operation, or nothing where another one makes it empty."""
     if value is None or value.node().kind() not in (operation, empty):
         raise LookupError("not in the text")
     parts = list(value.node().inputs())
@@ -341,7 +345,7 @@ def _started(value: Any, operation: str, empty: str = "") -> list[Any]:
 
 
 def _added(value: Any, operation: str) -> list[tuple[Any, ...]]:
-    """What an operation adds to a list or dictionary, in the order of the text.
+    """Return what an operation adds to a list or dictionary, in the order of the text.
 
     Raises:
         LookupError: it is added in a branch or loop, or something else is done to the value.

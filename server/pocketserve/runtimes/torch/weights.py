@@ -127,17 +127,19 @@ def _map(torch: Any, module: Any, own: Mapping[str, Any], state: Mapping[str, An
 
 
 def _is_own(part: Any, name: str, tensor: Any) -> bool:
-    """Whether a module has this very tensor; a hook may have put another one into the state dict."""
+    """Return whether a module has this very tensor; a hook may have put another one into the state dict."""
     return getattr(part, name, None) is tensor
 
 
 def _loads_whole_as_usual(torch: Any, module: Any) -> bool:
-    """Whether the module as a whole leaves it to PyTorch how a state dict is loaded."""
+    """Return whether the module as a whole leaves it to PyTorch how a state dict is loaded."""
     return getattr(module.load_state_dict, "__func__", None) is torch.nn.Module.load_state_dict
 
 
 def _loads_plainly(torch: Any, modules: Mapping[str, Any], path: str) -> bool:
-    """Whether neither a layer nor what it is part of, which may change what is meant for it, loads in its own way."""
+    """Return whether neither a layer nor what it is part of, which may change what is meant for it, loads in its own
+    way.
+    """
     usual = torch.nn.Module._load_from_state_dict
     names = path.split(".") if path else []
     parts = (modules.get(".".join(names[:count])) for count in range(len(names) + 1))
@@ -145,7 +147,7 @@ def _loads_plainly(torch: Any, modules: Mapping[str, Any], path: str) -> bool:
 
 
 def _are_one(first: Any, second: Any) -> bool:
-    """Whether two tensors of a file are the same memory read in the same way."""
+    """Return whether two tensors of a file are the same memory read in the same way."""
     return type(first) is type(second) and all(
         getattr(first, name)() == getattr(second, name)() for name in ("data_ptr", "size", "stride")
     )
@@ -160,7 +162,7 @@ def _without(state: Mapping[str, Any], names: Collection[str]) -> Mapping[str, A
 
 
 def _is_exchangeable(torch: Any, mine: Any, theirs: Any) -> bool:
-    """Whether a tensor may take a file's memory for its own, and whether that is worth it."""
+    """Return whether a tensor may take a file's memory for its own, and whether that is worth it."""
     if type(theirs) is not torch.Tensor or type(mine) not in (torch.Tensor, torch.nn.Parameter):
         return False
     alike = all(
@@ -178,7 +180,7 @@ def _is_exchangeable(torch: Any, mine: Any, theirs: Any) -> bool:
 
 
 def _holders(torch: Any, tensor: Any) -> int:
-    """How many tensors look at this one's memory, counted as PyTorch does.
+    """Return how many tensors look at this one's memory, counted as PyTorch does.
 
     A tensor in two places of a module is one.
     """
@@ -240,7 +242,9 @@ def _pickled_state(torch: Any, path: Path) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What PyTorch says of a file, or what is in it besides weights; without the advice to run it all the same."""
+    """Return what PyTorch says of a file, or what is in it besides weights; without the advice to run it all the
+    same.
+    """
     text = " ".join(str(error).split())
     if found := _FOREIGN.search(text):
         return f"it holds {found[1]}, which is code, besides tensors"
@@ -248,6 +252,6 @@ def _reason(error: Exception) -> str:
 
 
 def _is_zip(path: Path) -> bool:
-    """Whether the file can be mapped; what PyTorch wrote before 1.6 cannot."""
+    """Return whether the file can be mapped; what PyTorch wrote before 1.6 cannot."""
     with path.open("rb") as file:
         return file.read(4) == b"PK\3\4"

@@ -250,7 +250,7 @@ def rate_input(facts: ModelFacts, options: AudioOptions) -> TensorSpec | None:
 
 
 def hears_sound(facts: ModelFacts) -> bool:
-    """Whether the file itself says that its only input is a sound."""
+    """Return whether the file itself says that its only input is a sound."""
     return len(facts.inputs) == 1 and _properties(facts) is not None
 
 

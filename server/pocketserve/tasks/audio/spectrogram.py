@@ -88,12 +88,12 @@ class Spectrogram:
 
 
 def mel_bands_are_apart(options: SpectrogramOptions, rate: int) -> bool:
-    """Whether the bands' edges rise; else there is no dividing by their distances."""
+    """Return whether the bands' edges rise; else there is no dividing by their distances."""
     return all(bool((np.diff(edges) > 0).all()) for edges in _mel_edges(options, rate))
 
 
 def _mel_edges(options: SpectrogramOptions, rate: int) -> tuple[Array, Array]:
-    """Where bands begin, are highest and end, [n_mels + 2], in mel and in Hz."""
+    """Return where bands begin, are highest and end, [n_mels + 2], in mel and in Hz."""
     top = rate / 2 if options.f_max is None else options.f_max
     low, high = (_mel_of(np.array(hertz), options.mel_scale) for hertz in (options.f_min, top))
     edges = np.linspace(low, high, options.n_mels + 2)

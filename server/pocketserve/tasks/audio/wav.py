@@ -47,7 +47,7 @@ class Sound:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Return how long it lasts."""
         return len(self.samples) / self.rate
 
 
@@ -69,7 +69,7 @@ class SampleFormat:
 
 
 def is_wav(body: memoryview) -> bool:
-    """Whether the bytes start like a WAV file (RIFF, its big-endian RIFX or its 64-bit RF64)."""
+    """Return whether the bytes start like a WAV file (RIFF, its big-endian RIFX or its 64-bit RF64)."""
     return bytes(body[:4]) in (b"RIFF", b"RIFX", b"RF64") and bytes(body[8:12]) == b"WAVE"[: max(0, len(body) - 8)]
 
 

@@ -12,7 +12,7 @@ from pocketserve.tensors import Array, TensorSpec, datatype_of
 
 
 def is_column(spec: TensorSpec) -> bool:
-    """Whether an input takes one value a row."""
+    """Return whether an input takes one value a row."""
     return not spec.open and spec.shape[:1] in ((1,), (-1,)) and spec.shape[1:] in ((), (1,))
 
 

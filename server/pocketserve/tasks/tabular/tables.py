@@ -58,7 +58,7 @@ class Rows:
         self._units = units
 
     def describe(self) -> str:
-        """What is taken, and what the columns are."""
+        """Return what is taken, and what the columns are."""
         text = "a row of numbers, an object by feature name, a list of either, or lines of CSV"
         if not self._features:
             return text
@@ -221,8 +221,9 @@ def _check_cells(text: str) -> None:
 
 
 def _foreign_spelling(body: memoryview) -> str:
-    """What a table that cannot be read may have been meant to be, for the error's end: spreadsheets write what is usual
-    in a country."""
+    """Return what a table that cannot be read may have been meant to be, for the error's end: spreadsheets write what
+    is usual in a country.
+    """
     text = bytes(body[:MAX_LOOKED_AT]).decode("utf-8", errors="replace")
     if _COMMA_IN_LINE.search(text):
         return POINT

@@ -70,7 +70,7 @@ class CharsMap:
         self._alone: set[str] = set()  # characters that begin no rule
 
     def longest(self, text: str, at: int) -> tuple[str, int]:
-        """What stands for the text at a place, and how many of its characters that is."""
+        """Return what stands for the text at a place, and how many of its characters that is."""
         first = text[at]
         if first in self._alone or not self._units:
             return first, 1
@@ -181,7 +181,7 @@ class Normalizer:
             yield Segment("".join(chars), starts, end)
 
     def _leading(self, text: str) -> int:
-        """Where the first thing stands that is no space."""
+        """Return where the first thing stands that is no space."""
         at = asked = 0
         while at < len(text):
             if at >= asked:
@@ -214,7 +214,7 @@ class PrefixMatcher:
 
 
 def lengths_by_first(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    """Which lengths the texts with the same first character have, shortest first."""
+    """Return which lengths the texts with the same first character have, shortest first."""
     found: dict[str, set[int]] = {}
     for text in texts:
         found.setdefault(text[0], set()).add(len(text))

@@ -45,7 +45,7 @@ class RegexWords:
             yield self._token(text, start, len(text))
 
     def _delimiters(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where the delimiter matches something, block by block: the matcher itself cannot be stopped."""
+        """Yield where the delimiter matches something, block by block: the matcher itself cannot be stopped."""
         at = 0
         while at < len(text):
             checkpoint()
@@ -93,7 +93,9 @@ def compile_delimiter(pattern: str) -> re.Pattern[str]:
 
 
 def _is_simple(pattern: str) -> bool:
-    """Whether each alternative is a row of atoms of which only the last is repeated; each character is seen once."""
+    """Return whether each alternative is a row of atoms of which only the last is repeated; each character is seen
+    once.
+    """
     at, atoms, repeated = 0, 0, False
     while at < len(pattern):
         if pattern[at] == "|":

@@ -107,7 +107,7 @@ class SentencePiece:
         return [(self._numbers.get(text[start:end], unknown), start, end) for _, (start, end) in in_blocks(places)]
 
     def _chars(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where characters, and what the owner defined, begin and end."""
+        """Yield where characters, and what the owner defined, begin and end."""
         behind = 0
         for at, _ in in_blocks(text):
             if at == behind:
@@ -246,7 +246,7 @@ class _Merge:
 
 
 def _words(text: str) -> Iterator[tuple[int, int]]:
-    """Where words begin and end: each space begins one, whatever the model says of where its spaces stand."""
+    """Yield where words begin and end: each space begins one, whatever the model says of where its spaces stand."""
     start = 0
     while start < len(text):
         behind = text.find(SPACE, start + 1)
@@ -256,7 +256,7 @@ def _words(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _words_are_apart(model: SentencePieceModel, pieces: list[str]) -> bool:
-    """Whether each word can be cut by itself: no piece has a space behind anything else."""
+    """Return whether each word can be cut by itself: no piece has a space behind anything else."""
     if model.kind is ModelKind.WORD:
         return True
     if model.whitespace_behind or not model.escape_whitespaces or PieceType.UNUSED in model.types:

@@ -30,7 +30,7 @@ def sentencepiece_of(content: bytes, name: str, options: TextOptions) -> Sentenc
 
 
 def _special(model: SentencePieceModel, options: TextOptions) -> tuple[Special, bool]:
-    """What stands around a text, and whether that is as with BERT: where the pieces have [CLS] and [SEP]."""
+    """Return what stands around a text, and whether that is as with BERT: where the pieces have [CLS] and [SEP]."""
     numbers = {name: model.pieces.index(name) for name in ("[CLS]", "[SEP]", "[PAD]") if name in model.pieces}
     pad = numbers.get("[PAD]", 0) if model.pad is None else model.pad
     if options.add_bos is None and options.add_eos is None and {"[CLS]", "[SEP]"} <= numbers.keys():

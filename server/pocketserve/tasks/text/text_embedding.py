@@ -118,7 +118,7 @@ class TextEmbedding:
 
 
 def cosine(one: Array, other: Array) -> float:
-    """How near two vectors are, from -1 to 1; 0 where one has no direction."""
+    """Return how near two vectors are, from -1 to 1; 0 where one has no direction."""
     size = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(np.dot(one, other)) / size if size else 0.0
 

@@ -151,7 +151,7 @@ class TokenInputs:
         return {spec.name: _row(rows[role], spec) for role, spec in self._specs.items()}
 
     def mask(self, arrays: Mapping[str, Array]) -> int:
-        """How many tokens of a run are no padding; they stand in front."""
+        """Return how many tokens of a run are no padding; they stand in front."""
         ids = arrays[self._specs["ids"].name].reshape(-1)
         if "mask" in self._specs:
             return int(arrays[self._specs["mask"].name].sum())
@@ -172,7 +172,7 @@ def token_inputs(facts: ModelFacts, options: TextOptions, special: Special, task
 
 
 def is_text_input(spec: TensorSpec) -> bool:
-    """Whether an input takes the text itself."""
+    """Return whether an input takes the text itself."""
     return spec.datatype == "BYTES"
 
 
@@ -235,7 +235,7 @@ def _charset(content_type: str) -> str:
 
 
 def _worth_parsing(body: memoryview, limit: int) -> bool:
-    """Whether this can be as many texts as are taken; parsing more would cost many times its size in memory."""
+    """Return whether this can be as many texts as are taken; parsing more would cost many times its size in memory."""
     maximum = MAX_TEXTS * (limit * _CHAR_IN_JSON + _AROUND_TEXT)
     return len(body) <= maximum and not strict_json.excess_of(bytes(body))
 

@@ -73,7 +73,7 @@ def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
 
 
 def has_tokenizer(facts: ModelFacts) -> bool:
-    """Whether the file's own metadata names a tokenizer."""
+    """Return whether the file's own metadata names a tokenizer."""
     return _unit(facts) is not None
 
 
@@ -113,7 +113,7 @@ class LibraryTokenizer:
             raise invalid_input(f"the model's tokenizer cannot take this text: {str(error)[:200]}") from None
 
     def _specials(self) -> Special:
-        """What the post-processor puts around a pair of texts, told from an example."""
+        """Return what the post-processor puts around a pair of texts, told from an example."""
         encoded = self._library.encode("a", "a")
         runs = [
             (bool(mark), [number for number, _ in group])
@@ -131,7 +131,9 @@ class LibraryTokenizer:
 
 
 def _growth(normalizer: Any) -> int:
-    """How many times longer a text may become by what a normalizer's ``Replace`` parts put in, one after the other."""
+    """Return how many times longer a text may become by what a normalizer's ``Replace`` parts put in, one after the
+    other.
+    """
     if not isinstance(normalizer, dict):
         return 1
     growth = max(1, len(str(normalizer.get("content", "")))) if normalizer.get("type") == "Replace" else 1
@@ -296,7 +298,7 @@ def _own_pipeline(content: bytes) -> WordPiece | None:
 
 
 def _weight(content: bytes) -> int:
-    """What a vocabulary takes in memory: its text, and each piece as a key of a mapping."""
+    """Return what a vocabulary takes in memory: its text, and each piece as a key of a mapping."""
     return len(content) + _PIECE_BYTES * max(content.count(b"\n"), content.count(b":"))
 
 

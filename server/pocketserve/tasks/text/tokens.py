@@ -47,6 +47,6 @@ class Tokenizer(Protocol):
 
 
 def keeps_case(vocabulary: Iterable[str]) -> bool:
-    """Whether a vocabulary has words with capitals; special words in brackets do not count."""
+    """Return whether a vocabulary has words with capitals; special words in brackets do not count."""
     words = [word for word in vocabulary if not (word.startswith("[") and word.endswith("]"))]
     return sum(word != word.lower() for word in words) > CASED_SHARE * len(words)

@@ -106,7 +106,7 @@ class WordPiece:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _normalised(char: str, lower_case: bool, strip_accents: bool, clean: bool, cjk: bool) -> str:
-    """What a character becomes: nothing, a space, itself, or several characters."""
+    """Return what a character becomes: nothing, a space, itself, or several characters."""
     kind = unicodedata.category(char)
     if char in "\t\n\r":
         return " "

@@ -63,8 +63,9 @@ class Layout:
 
 
 def is_postprocessed(outputs: Sequence[TensorSpec]) -> bool:
-    """Whether there are boxes [1, n, 4], two rows [1, n] and a single number, the operator's four outputs; or outputs
-    with the names of TensorFlow's Object Detection API."""
+    """Return whether there are boxes [1, n, 4], two rows [1, n] and a single number, the operator's four outputs; or
+    outputs with the names of TensorFlow's Object Detection API.
+    """
     names = {name.rpartition("/")[2].partition(":")[0] for spec in outputs for name in (spec.name, *spec.aliases)}
     if {"detection_boxes", "detection_classes", "detection_scores"} <= names:
         return True
@@ -309,7 +310,7 @@ def _table(array: Array) -> Array:
 
 
 def _in_pixels(options: DetectionOptions, boxes: Array) -> bool:
-    """Where nobody says: ratios hardly leave 0 to 1, and pixels of many boxes always do."""
+    """Return where nobody says: ratios hardly leave 0 to 1, and pixels of many boxes always do."""
     if options.coordinates is not None:
         return options.coordinates == "pixel"
     finite = boxes[np.isfinite(boxes)]

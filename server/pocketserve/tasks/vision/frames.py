@@ -24,7 +24,7 @@ _NEEDS_FORMAT = ("width", "height", "rotation", "row_stride", "uv_row_stride", "
 
 
 def is_frame(hints: Hints) -> bool:
-    """Whether the caller says that the body is a frame.
+    """Return whether the caller says that the body is a frame.
 
     Raises:
         ApiError: INVALID_PARAMETER for an unknown format, or a frame's parameter without a format.

@@ -65,7 +65,7 @@ def _options(facts: ModelFacts) -> DetectionOptions:
 
 
 def _said_format(facts: ModelFacts) -> str | None:
-    """What Ultralytics' or Hugging Face's files say; only for outputs that look like it."""
+    """Return what Ultralytics' or Hugging Face's files say; only for outputs that look like it."""
     if is_ultralytics(facts) and facts.properties.get("task") == "detect":
         tables = [spec.shape for spec in facts.outputs if len(spec.shape) == 3]
         if tables:

@@ -66,14 +66,14 @@ class PictureInput:
         return self._normalise(pixels), placement
 
     def _is_own(self, body: memoryview, hints: Hints) -> bool:
-        """Whether an array of pixels is just what the model takes; then it is passed on as it is."""
+        """Return whether an array of pixels is just what the model takes; then it is passed on as it is."""
         if self._one.datatype != "UINT8" or is_frame(hints) or not arrays.is_npy(body):
             return False
         array = arrays.read_npy(body)
         return array.dtype == np.uint8 and array.shape == self._one.shape
 
     def describe(self) -> str:
-        """What happens to a picture, in words."""
+        """Return what happens to a picture, in words."""
         options, shape = self.options, self.shape
         how = {"crop": "cropped to its middle and scaled", "letterbox": "scaled to fit between bars"}
         colour = {"bgr": "BGR"}.get(options.color or "", "RGB" if shape.channels == 3 else "grey")
@@ -141,7 +141,7 @@ def picture_input(facts: ModelFacts, task: str, usual: ImageOptions | None = Non
 
 
 def takes_picture(facts: ModelFacts) -> bool:
-    """Whether the only input has the shape of a picture of fixed size."""
+    """Return whether the only input has the shape of a picture of fixed size."""
     if len(facts.asked) != 1 or facts.asked[0].open:
         return False
     try:
@@ -152,7 +152,7 @@ def takes_picture(facts: ModelFacts) -> bool:
 
 
 def is_tensor(body: memoryview, hints: Hints) -> bool:
-    """Whether a body holds numbers rather than a picture. An array of uint8 may be one."""
+    """Return whether a body holds numbers rather than a picture. An array of uint8 may be one."""
     if is_frame(hints):
         return False
     if arrays.is_npy(body):

@@ -123,7 +123,7 @@ def _timm(facts: ModelFacts) -> ImageOptions:
 
 
 def is_ultralytics(facts: ModelFacts) -> bool:
-    """Whether the file is an export of Ultralytics' YOLO, by the metadata that it writes into ONNX files."""
+    """Return whether the file is an export of Ultralytics' YOLO, by the metadata that it writes into ONNX files."""
     return {"names", "task", "stride"} <= set(facts.properties)
 
 

@@ -108,7 +108,7 @@ def _heightened(image: Image, height: int, how: Resampling, above: float, below:
 
 
 def spans(length: int, across: int) -> Iterator[tuple[int, int]]:
-    """Where strips begin and end, asking before each whether the answer is still wanted."""
+    """Yield where strips begin and end, asking before each whether the answer is still wanted."""
     step = max(1, STRIP_PIXELS // max(1, across))
     for start in wanted(range(0, length, step)):
         yield start, min(start + step, length)

@@ -80,7 +80,9 @@ class Body:
         return self._filled - self._start
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty before it is completed. Release it before anything else is called."""
+        """Return where the next bytes go; never empty before it is completed. Release it before anything else is
+        called.
+        """
         have = len(self._memory)
         if have == self._filled:
             step = max(FIRST_BODY_BYTES, min(have, max(GROWTH_BYTES, have // 4)))
@@ -110,7 +112,7 @@ class Body:
         return BodyFile(memoryview(self._memory)[self._start :])
 
     def getbuf(self) -> Body:
-        """What waitress closes when the request was answered."""
+        """Return what waitress closes when the request was answered."""
         return self
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class ChunkedBody:
         return BodyFile(memoryview(self._memory))
 
     def getbuf(self) -> ChunkedBody:
-        """What waitress closes when the request was answered."""
+        """Return what waitress closes when the request was answered."""
         return self
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ class Timeouts:
 
     @property
     def shortest(self) -> float:
-        """What comes into being at any moment ends this much later at the soonest."""
+        """Return what comes into being at any moment ends this much later at the soonest."""
         return min(self.stranger, self.idle, self.reader, self.lingering)
 
 
@@ -123,17 +123,17 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being answered, or an answer is not sent yet."""
+        """Return whether a request is being answered, or an answer is not sent yet."""
         return bool(self.requests) or self.total_outbufs_len > 0
 
     @property
     def gives_way(self) -> bool:
-        """Whether a newcomer may have its place."""
+        """Return whether a newcomer may have its place."""
         return not (self.proven and self.busy)
 
     @property
     def speaks(self) -> bool:
-        """Whether bytes came that will be read in this turn of the loop: it may be about to show the token."""
+        """Return whether bytes came that will be read in this turn of the loop: it may be about to show the token."""
         return not self.lingering and self.readable() and self._has_input()
 
     def deadline(self, timeouts: Timeouts) -> float:
@@ -149,7 +149,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float]:
-        """Who gives way first: the refused, idle strangers, busy ones, others; of these who was quiet for longest."""
+        """Return who gives way first: the refused, idle strangers, busy ones, others; of these who was quiet for
+        longest.
+        """
         return self.proven, not self.lingering, self.busy, self._quiet_since
 
     def _has_input(self) -> bool:
@@ -177,7 +179,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
             super().handle_close()
 
     def readable(self) -> bool:
-        """Whether bytes are wanted."""
+        """Return whether bytes are wanted."""
         return self.lingering or bool(super().readable())
 
     def _linger(self) -> bool:
@@ -205,7 +207,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
             self.end()
 
     def may_begin(self) -> bool:
-        """Whether the next request may begin; if not, it is begun when the client has read."""
+        """Return whether the next request may begin; if not, it is begun when the client has read."""
         self.proven = self.proven or self.requests[0].trusted
         with self.outbuf_lock:
             self._parked = self.total_outbufs_len > MAX_UNREAD
@@ -304,7 +306,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         super().__init__(*arguments, **options)
 
     def readable(self) -> bool:
-        """Whether a newcomer would be taken in: there is room, or somebody to give way."""
+        """Return whether a newcomer would be taken in: there is room, or somebody to give way."""
         if not self.accepting or time.monotonic() < self._accept_at:
             return False
         channels = self.active_channels

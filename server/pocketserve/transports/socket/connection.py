@@ -335,7 +335,7 @@ class Connection(StreamReader):
             self._finish()
 
     def _may_end(self) -> bool:
-        """Whether all is answered, and nobody was told so before. Under the lock, when no more is taken."""
+        """Return whether all is answered, and nobody was told so before. Under the lock, when no more is taken."""
         if self._unanswered or self._ending:
             return False
         self._ending = True

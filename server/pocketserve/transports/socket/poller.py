@@ -84,7 +84,7 @@ class PollPoller:
         os.close(self._wake_write)
 
     def _take(self, descriptor: int, asked: int) -> bool:
-        """Whether an event is still wanted; it is forgotten if it was wanted once."""
+        """Return whether an event is still wanted; it is forgotten if it was wanted once."""
         with self._lock:
             if self._events.get(descriptor) != asked:
                 return False  # changed since; what is still true is reported next time

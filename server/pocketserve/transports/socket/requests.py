@@ -133,7 +133,7 @@ def reject_early(service: Service, frame: Frame, follower: tuple[bytes, memoryvi
 
 
 def _plain_inference(frame: Frame) -> dispatch.Target | None:
-    """What an inference request without query and extensions asks; None for every other request."""
+    """Return what an inference request without query and extensions asks; None for every other request."""
     try:
         target, query = _read_target(frame.target)
     except ApiError:
@@ -152,7 +152,7 @@ def stream_of(frame: Frame) -> str:
 
 
 def queue_of(service: Service, frame: Frame) -> ModelQueue | None:
-    """Where an inference request would wait; None if its model is not loaded."""
+    """Return where an inference request would wait; None if its model is not loaded."""
     path = _read_target(frame.target)[0].path
     return service.lane(path["model"], path.get("version"))
 

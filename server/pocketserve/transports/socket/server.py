@@ -100,7 +100,7 @@ class SocketServer:
 
     @functools.cached_property
     def limits(self) -> ConnectionLimits:
-        """What clients are told in READY."""
+        """Return what clients are told in READY."""
         return connection_limits(self.service.config)
 
     def start(self) -> None:
@@ -158,7 +158,7 @@ class SocketServer:
 
     @property
     def full(self) -> bool:
-        """Whether no further connection is taken."""
+        """Return whether no further connection is taken."""
         return len(self._connections) >= self._most
 
     def register(self, connection: Connection) -> None:
@@ -218,7 +218,7 @@ class SocketServer:
 
 
 def connection_limits(config: Config) -> ConnectionLimits:
-    """What READY says, from the settings."""
+    """Return what READY says, from the settings."""
     from pocketserve_wire.handshake import ConnectionLimits
 
     return ConnectionLimits(

@@ -192,7 +192,7 @@ class StreamReader:
         return due and self._take_held()
 
     def _held_is_due(self) -> bool:
-        """Whether a request is held and the run before it has ended, whatever else runs. Under the lock."""
+        """Return whether a request is held and the run before it has ended, whatever else runs. Under the lock."""
         return self._held is not None and (self._front is None or self._front.request_id != self._behind)
 
     def _take_held(self) -> bool:

@@ -202,7 +202,7 @@ def _nothing() -> None:
 
 
 def rest_of(chunks: Sequence[Chunk], sent: int) -> list[Chunk]:
-    """What is left of chunks after their first ``sent`` bytes, in the same list; nothing is copied."""
+    """Return what is left of chunks after their first ``sent`` bytes, in the same list; nothing is copied."""
     for index, chunk in enumerate(chunks):
         if sent < len(chunk):
             return [memoryview(chunk)[sent:], *chunks[index + 1 :]]
