@@ -17,12 +17,12 @@ from pocketserve.state.run_lock import RunLock, boot_id, killed, notice_killed, 
 
 ENDLESS = '{"pid": Infinity, "started": 1, "suspended": null, "boot": "", "ports": []}'
 NEVER = '{"pid": 7, "started": 1e300, "suspended": null, "boot": "", "ports": []}'
-START = "from pocketserve.state.run_lock import RunMarker; from pathlib import Path; import os, sys;"
+START = "from pocketserve.state.run_lock import RunLock; from pathlib import Path; import os, sys;"
 
 
 def start_and_die(state) -> int:
     """A process that marks itself and is killed; returns its id."""
-    code = f"{START} RunMarker(Path(sys.argv[1]), (8470,)); os.kill(os.getpid(), 9)"
+    code = f"{START} RunLock(Path(sys.argv[1]), (8470,)); os.kill(os.getpid(), 9)"
     process = subprocess.Popen([sys.executable, "-c", code, str(state)])
     assert process.wait(60) == -9
     return process.pid

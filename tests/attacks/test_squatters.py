@@ -101,8 +101,8 @@ class Recorder:
 
 def dead_run(state: Path, http: str) -> None:
     """Leave what a server leaves that was killed."""
-    code = "import os, sys; from pathlib import Path; from pocketserve.state.run_lock import RunMarker\n"
-    code += "RunMarker(Path(sys.argv[1]), (), sys.argv[2]); os.kill(os.getpid(), 9)"
+    code = "import os, sys; from pathlib import Path; from pocketserve.state.run_lock import RunLock\n"
+    code += "RunLock(Path(sys.argv[1]), (), sys.argv[2]); os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", code, str(state), http], timeout=TIMEOUT_S).returncode == -9
 
 

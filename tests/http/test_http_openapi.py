@@ -44,7 +44,7 @@ def test_flask_answers_the_dispatch_table_and_nothing_else(tmp_path: Path):
     service = Service(load_config({"models_dir": tmp_path}, environ={}))
     app = create_app(service, Guard(None))
     registered = {
-        (method, re.sub(r"<segment:(\w+)>", r"{\1}", rule.rule))
+        (method, re.sub(r"<(?:segment:)?(\w+)>", r"{\1}", rule.rule))
         for rule in app.url_map.iter_rules()
         for method in rule.methods
     }

@@ -240,7 +240,7 @@ def test_drops_of_bytes_do_not_buy_time(local, until):
                 break
             except TimeoutError:
                 continue
-    until(lambda: not server.server.strangers)
+    until(lambda: not server.server.handshakes)
 
 
 def test_the_oldest_stranger_gives_way(server):
