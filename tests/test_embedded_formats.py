@@ -23,7 +23,8 @@ import pytest
 
 from conftest import MODELS
 from pocketserve.config import load_config
-from pocketserve.runtimes.registry import Kind, kind_at
+from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.registry import format_at
 from pocketserve.service import Service
 from pocketserve.tensors import Array, to_array, to_tensor
 from pocketserve_wire import ApiError
@@ -60,8 +61,8 @@ MANIFESTS: dict[str, dict[str, Any]] = {
 }
 
 
-def kind_of(name: str, version: str) -> Kind:
-    kind = kind_at(MODELS / name / MANIFESTS[name]["versions"][version]["file"])
+def kind_of(name: str, version: str) -> ModelFormat:
+    kind = format_at(MODELS / name / MANIFESTS[name]["versions"][version]["file"])
     assert kind is not None
     return kind
 

@@ -56,7 +56,7 @@ def versions(*names: str) -> list[Any]:
 
 
 def need_framework(service: Service, name: str, version: str) -> None:
-    kind = service.entry(name).versions[version].kind
+    kind = service.entry(name).versions[version].format
     missing = missing_framework(kind)
     if missing:
         pytest.skip(missing)

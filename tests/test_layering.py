@@ -269,7 +269,7 @@ def loaded_by(statement: str) -> set[str]:
         ),
         ("import pocketserve.config as c; c.load_config({}, {})", {"platformdirs", "tempfile", "numpy"}),
         ("import pocketserve.transports.socket.connection", {*LATE, "requests", "flask", "werkzeug", "waitress"}),
-        ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.KINDS if k.module]", LATE),
+        ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.FORMATS]", LATE),
         ("import pocketserve_client", {*LATE, "flask", "waitress", "pocketserve"}),
     ],
     ids=["wire", "pocketserve", "serving", "help", "command", "settings", "socket", "runtimes", "client"],

@@ -12,7 +12,7 @@ import numpy as np
 
 from pocketserve.repository.manifest import parse_manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.runtimes.registry import KINDS
+from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tensors import TensorSpec
 
@@ -37,7 +37,7 @@ def facts(
     own.mkdir(exist_ok=True)
     for name, content in (files or {}).items():
         (own / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    kind = next(kind for kind in KINDS if kind.name == "onnx")
+    kind = next(kind for kind in FORMATS if kind.name == "onnx")
     version = VersionEntry("onnx", kind, own / "m.onnx")
     entry = ModelEntry("m", own, {"onnx": version}, "onnx", parse_manifest(dict(manifest or {})))
     specs = tuple(TensorSpec(name, "FP32", shape) for name, shape in outputs.items())

@@ -70,7 +70,7 @@ def ask(model, version, what, body):
     answers[key] = {str(row.get("label", "value")): row.get("score", row.get("value")) for row in rows}
 for name, entry in service.repository.models().items():
     for version in entry.versions.values():
-        if version.kind.name not in ("tflite", "onnx"):
+        if version.format.name not in ("tflite", "onnx"):
             continue
         if name == "digits":
             for sample in sorted((models / name / "samples").glob("*.png")):

@@ -577,7 +577,7 @@ class Service:
         running = self.engine.running(entry.name, version.name)
         reason = self.engine.failure(entry.name, version.name) or version.problem or entry.problem
         if reason is None and state is State.ON_DEMAND:
-            reason = missing_framework(version.kind) or self._refused(entry, version) or file_fault(version)
+            reason = missing_framework(version.format) or self._refused(entry, version) or file_fault(version)
             state = State.FAILED if reason else state
         if running is not None and (reason is not None or running.outdated):
             reason = f"serves on as it was loaded: {reason or 'its files changed; its next request loads it anew'}"

@@ -256,7 +256,7 @@ def test_a_torchscript_that_writes_files_writes_none(tmp_path: Path, report: str
 def test_a_trial_that_needs_node_starts_nothing_else(tmp_path: Path, report: str) -> None:
     """Its process may start programs, of which Landlock leaves just Node; that has no network either."""
     entry = scan(MODELS)["digits"]
-    (version,) = [one for one in entry.versions.values() if one.kind.name == "tfjs"]
+    (version,) = [one for one in entry.versions.values() if one.format.name == "tfjs"]
     rules = rules_for(entry, version, ModelSource(version.path), str(tmp_path))
     assert rules.pop("processes") is True
     listens = "require('net').createServer().on('error', (e) => console.log(e.code)).listen(0, '127.0.0.1')"

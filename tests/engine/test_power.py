@@ -27,7 +27,7 @@ from pocketserve.engine.device.power import (
 from pocketserve.engine.engine import Engine
 from pocketserve.engine.lifecycle.handle import EngineOptions
 from pocketserve.repository.scan import scan
-from pocketserve.runtimes.registry import KINDS, runtime_for
+from pocketserve.runtimes.registry import FORMATS, runtime_for
 from pocketserve_wire import ApiError, ErrorCode
 
 LOW, HOT = 15.0, 42.0
@@ -408,5 +408,5 @@ def test_one_thread_is_the_least(opened):
 
 
 def test_runtimes_whose_threads_cannot_be_changed_are_left_alone():
-    fixed = {kind.name for kind in KINDS if kind.module and getattr(runtime_for(kind), "fixed_threads", False)}
+    fixed = {kind.name for kind in FORMATS if kind.runtime and getattr(runtime_for(kind), "fixed_threads", False)}
     assert fixed == {"executorch", "keras", "savedmodel"}

@@ -56,9 +56,9 @@ def smallest_versions() -> dict[str, VersionEntry]:
     found: dict[str, VersionEntry] = {}
     for entry in scan(MODELS).values():
         for version in entry.versions.values():
-            known = found.get(version.kind.name)
+            known = found.get(version.format.name)
             if known is None or _size(version) < _size(known):
-                found[version.kind.name] = version
+                found[version.format.name] = version
     return found
 
 
@@ -100,7 +100,7 @@ def plant(models: Path, kind: str, version: VersionEntry, number: int, source: r
     name = f"{kind}-{number}"
     folder = models / name
     shutil.copytree(version.path.parent, folder, ignore=shutil.ignore_patterns("samples", "README.md"))
-    copy = VersionEntry("v", version.kind, folder / version.path.name, version.options)
+    copy = VersionEntry("v", version.format, folder / version.path.name, version.options)
     victim = source.choice(_files(copy))
     victim.write_bytes(mutate(victim.read_bytes(), source))
     return name

@@ -28,7 +28,7 @@ from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import content_digest, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.registry import KINDS
+from pocketserve.runtimes.registry import FORMATS
 from pocketserve.state.folder import StateFolderError, secure
 from pocketserve.trust.code import code_of
 from pocketserve_client import Client, ServerError
@@ -153,7 +153,7 @@ def test_a_crash_is_survived_and_remembered(quarantine: Quarantine, tmp_path: Pa
         check(quarantine, version)
 
 
-TFLITE_PACKAGES = next(kind.packages for kind in KINDS if kind.name == "tflite")
+TFLITE_PACKAGES = next(kind.packages for kind in FORMATS if kind.name == "tflite")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_slow_framework_is_told_as_that(folder: Path, tmp_path: Path, monkeypa
     (planted / "slow_framework.py").write_text(HANGS)
     monkeypatch.syspath_prepend(planted)
     model, version = entry(folder)
-    slow = dataclasses.replace(version, kind=dataclasses.replace(version.kind, packages=("slow_framework",)))
+    slow = dataclasses.replace(version, format=dataclasses.replace(version.format, packages=("slow_framework",)))
     quarantine = Quarantine(tmp_path / "state", TrialLimits(timeout=0.5))
     with pytest.raises(RuntimeMissingError, match=r"the import of slow_framework alone takes more than 0\.5 s"):
         check(quarantine, (model, slow))
@@ -619,7 +619,7 @@ def test_what_is_no_plain_file_is_refused(quarantine: Quarantine, folder: Path, 
     if name == "pipe":
         (folder / "m.tflite").unlink()
         os.mkfifo(folder / "m.tflite")
-        model = VersionEntry("tflite", KINDS[0], folder / "m.tflite")
+        model = VersionEntry("tflite", FORMATS[0], folder / "m.tflite")
         version = ModelEntry("m", folder, {"tflite": model}, "tflite"), model
     else:
         (folder / "s").mkdir()

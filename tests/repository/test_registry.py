@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.runtimes.registry import KINDS, kind_named, look_again, missing_framework
+from pocketserve.runtimes.registry import FORMATS, format_named, look_again, missing_framework
 
 
 @pytest.fixture(autouse=True)
@@ -17,12 +17,12 @@ def _fresh():
 
 
 def test_names_are_unique() -> None:
-    assert len({kind.name for kind in KINDS}) == len(KINDS)
+    assert len({kind.name for kind in FORMATS}) == len(FORMATS)
 
 
 def test_a_missing_package_names_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for kind in KINDS:
+    for kind in FORMATS:
         if kind.packages:
             text = missing_framework(kind)
             assert text is not None and "pip install 'pocketserve[" in text and "Termux" in text
@@ -30,7 +30,7 @@ def test_a_missing_package_names_the_commands(monkeypatch: pytest.MonkeyPatch) -
 
 def test_missing_node_packages_name_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POCKETSERVE_TFJS_MODULES", str(tmp_path))
-    kind = kind_named("tfjs")
+    kind = format_named("tfjs")
     assert kind is not None
     text = missing_framework(kind)
     assert text is not None and f"npm install --prefix {tmp_path} @tensorflow/tfjs@" in text

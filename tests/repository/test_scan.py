@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pocketserve.repository.scan import ModelEntry, Models, scan
-from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind
+from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.registry import FORMATS, MARKERS, SUFFIXES
 
 REPOSITORY_MODELS = Path(__file__).resolve().parents[2] / "models"
 
@@ -99,15 +100,15 @@ def test_one_stem_in_two_kinds(tmp_path: Path) -> None:
     assert entry.default_version == "tflite"
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_kind(tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
+def test_every_kind(tmp_path: Path, kind: ModelFormat) -> None:
     """Every ending, and every file that makes a folder a model, is found as its kind, in a folder of its own."""
     names = [f"model{suffix}" for suffix in kind.suffixes]
     names += [marker for marker, known in MARKERS.items() if known is kind]
     models = scan(fill(tmp_path, *[f"f{number}/{name}" for number, name in enumerate(names)]))
     assert len(models) == len(names) > 0
     found = [version for entry in models.values() for version in entry.versions.values()]
-    facts = [(version.kind, version.name, version.problem) for version in found]
+    facts = [(version.format, version.name, version.problem) for version in found]
     assert facts == [(kind, kind.name, None)] * len(names)
 
 
@@ -127,7 +128,7 @@ def test_content_says_more_than_the_ending(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\x1c\0\0\0TFL3")
     (tmp_path / "n.tflite").write_bytes(b"no such start")
     models = scan(tmp_path)
-    assert {name: [v.kind.name for v in entry.versions.values()] for name, entry in models.items()} == {
+    assert {name: [v.format.name for v in entry.versions.values()] for name, entry in models.items()} == {
         "m": ["tflite"],
         "n": ["tflite"],
     }

@@ -15,7 +15,8 @@ from places import MODELS
 from pocketserve.config import load_config
 from pocketserve.repository.file_faults import file_fault
 from pocketserve.repository.scan import scan
-from pocketserve.runtimes.registry import KINDS, Kind, missing_framework
+from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.registry import FORMATS, missing_framework
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError
 
@@ -44,7 +45,7 @@ def as_plain_user() -> Iterator[None]:
         os.seteuid(0)
 
 
-def lay(kind: Kind, models: Path) -> Path:
+def lay(kind: ModelFormat, models: Path) -> Path:
     """Lay a good model of a kind down; returns its file."""
     own = models / "m"
     if kind.marker is not None:
@@ -95,7 +96,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-CASES = [(kind, fault) for kind in KINDS for fault in FAULTS]
+CASES = [(kind, fault) for kind in FORMATS for fault in FAULTS]
 CASES = [
     case for case in CASES if case[0].name != "torch" or case[1] != "a folder"
 ]  # of one of that name nothing is said
@@ -103,7 +104,7 @@ CASES = [case for case in CASES if case[1] != "another format" or case[0].name n
 
 
 @pytest.mark.parametrize(("kind", "fault"), CASES, ids=lambda value: getattr(value, "name", value))
-def test_what_cannot_be_served_is_not_listed_as_ready(kind: Kind, fault: str, folder: Path) -> None:
+def test_what_cannot_be_served_is_not_listed_as_ready(kind: ModelFormat, fault: str, folder: Path) -> None:
     """One sentence says why, and the way out; and once the file is mended nothing speaks against it any more."""
     file, (harm, way_out) = lay(kind, folder / "models"), FAULTS[fault]
     os.chmod(folder / "models", 0o755)
@@ -139,9 +140,9 @@ def listed(folder: Path) -> list[ModelStatus]:
 
 @pytest.mark.parametrize("content", ["cut", "text", "zeros"])
 @pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind.name in ("tflite", "onnx")], ids=lambda kind: kind.name
+    "kind", [kind for kind in FORMATS if kind.name in ("tflite", "onnx")], ids=lambda kind: kind.name
 )
-def test_what_only_opening_tells_is_told_from_then_on(kind: Kind, content: str, folder: Path) -> None:
+def test_what_only_opening_tells_is_told_from_then_on(kind: ModelFormat, content: str, folder: Path) -> None:
     if missing_framework(kind) is not None:
         return
     file = lay(kind, folder / "models")

@@ -50,7 +50,7 @@ def model_with(folder: Path, code: str, manifest: str = "") -> Path:
     own.mkdir(parents=True)
     shutil.copy(MODEL, own / "mine.tflite")
     version = scan(folder / "models")["mine"].versions["tflite"]
-    spec = runtime_for(version.kind).open(ModelSource(version.path)).inputs[0]
+    spec = runtime_for(version.format).open(ModelSource(version.path)).inputs[0]
     shape = tuple(1 if dim < 0 else dim for dim in spec.shape)
     (own / "task.py").write_text(code.replace("NAME", repr(spec.name)).replace("SHAPE", repr(shape)))
     if manifest:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.registry import KINDS
+from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.facts import properties_of
 from pocketserve.tasks.selection import select_task
@@ -271,7 +271,7 @@ def test_what_files_say(tmp_path: Path) -> None:
 
 def test_what_an_archive_says(tmp_path: Path) -> None:
     """A TFLite file's metadata.json reads like an ONNX file's metadata; what is damaged says nothing."""
-    kind = next(kind for kind in KINDS if kind.name == "tflite")
+    kind = next(kind for kind in FORMATS if kind.name == "tflite")
     path = tmp_path / "m.tflite"
     version = VersionEntry("tflite", kind, path)
     session: Any = None  # only files of other kinds are asked through it

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from conftest import ROOT, StartServer
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.registry import KINDS
+from pocketserve.runtimes.registry import FORMATS
 from pocketserve.runtimes.tflite.metadata import (
     AssociatedFile,
     FileType,
@@ -277,8 +277,8 @@ def described(
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("30k.model", content)
         archive.writestr("labels.txt", "bad\ngood")
-    kind = next(kind for kind in KINDS if kind.name == "tflite")
-    version = dataclasses.replace(facts.version, kind=kind, path=path)
+    kind = next(kind for kind in FORMATS if kind.name == "tflite")
+    version = dataclasses.replace(facts.version, format=kind, path=path)
     facts = dataclasses.replace(facts, version=version)
     outputs = (TensorMetadata("probability", associated_files=(LABELS,)),)
     tensors = tuple(TensorMetadata(name) for name in names)

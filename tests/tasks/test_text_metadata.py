@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.runtimes.registry import KINDS
+from pocketserve.runtimes.registry import FORMATS
 from pocketserve.runtimes.tflite.metadata import (
     AssociatedFile,
     AudioProperties,
@@ -48,8 +48,8 @@ def task_of(folder: Path, inputs: list[TensorSpec], outputs: Any, metadata: Mode
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in FILES.items():
             archive.writestr(name, content)
-    kind = next(kind for kind in KINDS if kind.name == "tflite")
-    version = dataclasses.replace(facts.version, kind=kind, path=path)
+    kind = next(kind for kind in FORMATS if kind.name == "tflite")
+    version = dataclasses.replace(facts.version, format=kind, path=path)
     facts = dataclasses.replace(facts, version=version)
     facts.__dict__["metadata"] = metadata
     return select_task(facts)

@@ -72,13 +72,13 @@ def device_of(sessions: Sequence[Session]) -> str:
 
 
 def _file_metadata(model: LoadedModel) -> dict[str, Any]:
-    if model.version.kind.name != "tflite":
+    read = model.version.format.metadata
+    if read is None:
         return {}
     from pocketserve.formats.flatbuffers import DamagedFileError
-    from pocketserve.runtimes.tflite.description import read_metadata
 
     try:
-        found = read_metadata(model.source.path)
+        found = read(model.source.path)
     except DamagedFileError as error:
         return {"problem": str(error)}
     if found is None:

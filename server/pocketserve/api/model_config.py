@@ -18,15 +18,12 @@ from pocketserve_wire import DATATYPES
 MAX_BATCH_SIZE = 1024
 """Rows of one request, for clients that ask; here a request's size bounds them. As many as ``max_batch`` may be."""
 
-BACKENDS = {"onnx": "onnxruntime", "savedmodel": "tensorflow", "torchscript": "pytorch"}
-"""Triton's names of what runs a kind of model; the others have none there."""
-
 NO_FORMAT = "FORMAT_NONE"
 
 
 def model_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
     """Describe a loaded version as Triton's ``GET /v2/models/NAME/config`` does."""
-    model, kind = running.model, running.model.version.kind.name
+    model, format = running.model, running.model.version.format
     inputs, outputs = model.inputs.specs, model.shown_outputs.specs
     rows = max_batch_size((*inputs, *outputs))
     pictures = task_named(model.task.name).takes_pictures
@@ -34,7 +31,7 @@ def model_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
     config: dict[str, Any] = {
         "name": entry.name,
         "platform": model.platform,
-        "backend": BACKENDS.get(kind, kind),
+        "backend": format.triton or format.name,
         "version_policy": {"all": {}},
         "max_batch_size": rows,
         "input": [_tensor(spec, rows) | {"format": _format(spec) if pictures else NO_FORMAT} for spec in inputs],

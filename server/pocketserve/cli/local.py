@@ -24,9 +24,9 @@ def is_model_path(text: str) -> bool:
     path = Path(text)
     if not text or not path.exists():
         return False
-    from pocketserve.runtimes.registry import kind_at  # late, as the service
+    from pocketserve.runtimes.registry import format_at  # late, as the service
 
-    return path.is_dir() or kind_at(path) is not None
+    return path.is_dir() or format_at(path) is not None
 
 
 def names_path(text: str) -> bool:
@@ -60,10 +60,10 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
         service.close()
     if not is_model_path(model):
         return _service(models_dir, threads), model, None
-    from pocketserve.runtimes.registry import kind_at  # late, as the service
+    from pocketserve.runtimes.registry import format_at  # late, as the service
 
     path = Path(os.path.abspath(model))
-    beside = _of_manifest(path, threads) if kind_at(path) is not None else None  # a SavedModel is a folder, too
+    beside = _of_manifest(path, threads) if format_at(path) is not None else None  # a SavedModel is a folder, too
     if beside is not None:
         return beside
     if path.is_dir():

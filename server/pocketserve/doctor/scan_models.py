@@ -42,7 +42,7 @@ def _describe(entry: ModelEntry) -> dict[str, Any]:
     problems = [v.problem for v in entry.versions.values() if v.problem is not None]
     if entry.problem is not None:
         problems.insert(0, entry.problem)
-    missing = [missing_framework(v.kind) for v in entry.versions.values() if v.problem is None]
+    missing = [missing_framework(v.format) for v in entry.versions.values() if v.problem is None]
     return {
         "name": entry.name,
         "file": str(entry.folder / FILE_NAME),
@@ -67,7 +67,7 @@ def _quarantined(entries: Any, state_dir: Path) -> Iterator[dict[str, Any]]:
     quarantine = Quarantine(state_dir, TrialLimits())
     versions: list[tuple[ModelEntry, VersionEntry]] = [(e, v) for e in entries for v in e.versions.values()]
     for entry, version in versions:
-        if version.kind.name in kinds and version.problem is None:
+        if version.format.name in kinds and version.problem is None:
             try:
                 key = quarantine.key(entry, version)
             except ModelLoadError:

@@ -23,8 +23,8 @@ from pocketserve.quarantine.trial import IMPORTED, describe
 from pocketserve.quarantine.verdicts import Verdict
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
+from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.privacy import PRIVATE
-from pocketserve.runtimes.registry import Kind
 from pocketserve.state.plain_files import make_private_folder
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -59,7 +59,7 @@ class TrialProcess:
         timeout: float,
         memory: int,
     ) -> None:
-        self._kind, self._timeout, self._memory = version.kind, timeout, memory
+        self._kind, self._timeout, self._memory = version.format, timeout, memory
         limits = {"data_limit": memory + HEADROOM_BYTES, "alarm": math.ceil(timeout) + ALARM_MARGIN_S}
         self._request = describe(entry, version, source, **limits)
         self._rules = functools.partial(rules_for, entry, version, source)
@@ -250,7 +250,7 @@ def _judge(fault: Verdict | None, exit_code: int | None, answer: bytes) -> Verdi
     return Verdict(result["outcome"] == "good", result["reason"], result["runtime"])
 
 
-def _refuse_framework(kind: Kind, fault: Verdict | None, timeout: float) -> None:
+def _refuse_framework(kind: ModelFormat, fault: Verdict | None, timeout: float) -> None:
     """Blame no file for a framework whose import ends the process, or does not end; one that is here does neither.
 
     Args:

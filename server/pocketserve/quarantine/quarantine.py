@@ -137,7 +137,7 @@ class Quarantine:
         hashes = self.sides(entry, version) if sides is None else sides
         beside = "".join(f"{value}  {os.path.relpath(path, entry.folder)}\n" for path, value in hashes.items())
         decided = hashlib.sha256(f"{_options(version)}\n{_manifest(entry)}\n{beside}".encode(errors="surrogateescape"))
-        return f"{version.kind.name}:{content or self.content(version)}:{decided.hexdigest()}"
+        return f"{version.format.name}:{content or self.content(version)}:{decided.hexdigest()}"
 
     def sides(self, entry: ModelEntry, version: VersionEntry) -> Mapping[Path, str]:
         """The SHA-256 of each file beside a version that a task may read, or the code of one import."""
@@ -231,7 +231,7 @@ def _seen(entry: ModelEntry, version: VersionEntry) -> str:
     it.
     """
     files = stamp([*version_files(version), *side_files(entry, version)])
-    told = f"{version.kind.name}\n{files}\n{_options(version)}\n{_manifest(entry)}"
+    told = f"{version.format.name}\n{files}\n{_options(version)}\n{_manifest(entry)}"
     return hashlib.sha256(told.encode(errors="surrogateescape")).hexdigest()
 
 

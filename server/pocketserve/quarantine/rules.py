@@ -40,7 +40,7 @@ def rules_for(entry: ModelEntry, version: VersionEntry, source: ModelSource, fol
     Returns:
         Paths by right, and under ``processes`` whether it may start any: TensorFlow.js runs in Node.
     """
-    node = version.kind.name == "tfjs"
+    node = version.format.starts_processes
     model = [source.path if source.path.is_dir() else source.path.parent, source.original, version.path]
     model += [*side_files(entry, version), *_delegate(source)]
     model += [entry.folder] if entry.folder.name == entry.name else []  # for a bare file it holds other models too

@@ -34,8 +34,9 @@ from pocketserve.quarantine.made_up import (
 )
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Session
+from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.privacy import import_framework
-from pocketserve.runtimes.registry import Kind, runtime_for
+from pocketserve.runtimes.registry import runtime_for
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tensors import Array, to_tensor, zeros
 
@@ -70,7 +71,7 @@ def main(confine: Callable[[], Confinement]) -> int:
     os.dup2(2, 1)  # frameworks print to standard output
     _limit(int(request["data_limit"]))
     signal.alarm(int(request["alarm"]))
-    _import_framework(request["version"].kind, request["source"].threads)
+    _import_framework(request["version"].format, request["source"].threads)
     os.write(answer_to, IMPORTED)
     confinement = confine()
     result = try_model(request["entry"], request["version"], request["source"])
@@ -93,7 +94,7 @@ def try_model(entry: ModelEntry, version: VersionEntry, source: ModelSource) -> 
         ``outcome`` (good, missing, refused, starved or hollow), ``reason`` and ``runtime``.
     """
     try:
-        session = runtime_for(version.kind).open(source)
+        session = runtime_for(version.format).open(source)
     except Exception as error:
         return _refused(error)
     try:
@@ -105,7 +106,7 @@ def try_model(entry: ModelEntry, version: VersionEntry, source: ModelSource) -> 
     return {"outcome": outcome, "reason": reason, "runtime": session.runtime}
 
 
-def _import_framework(kind: Kind, threads: int) -> None:
+def _import_framework(kind: ModelFormat, threads: int) -> None:
     """Import what opens files of a kind. Where it cannot be imported, opening the file says so."""
     with contextlib.suppress(Exception):
         if kind.packages == ("tensorflow",):

@@ -27,7 +27,7 @@ def file_fault(version: VersionEntry) -> str | None:
 
     Only its status and its first bytes are read.
     """
-    path, kind = version.path, version.kind
+    path, kind = version.path, version.format
     if kind.marker is not None and path.is_dir():
         path = path / kind.marker
     if path.name == kind.marker and path.is_symlink():

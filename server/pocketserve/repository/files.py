@@ -10,14 +10,15 @@ from pathlib import Path
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.repository.toml_table import is_contained_name
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.state.plain_files import open_plain
 
 MAX_FILES = 4096
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 
-_LOCATIONS: dict[Path, tuple[Stamp, tuple[str, ...]]] = {}
-"""What ONNX files name, by their stamps: who asks for the files of one that failed does not read it each time."""
+_NAMED: dict[Path, tuple[Stamp, tuple[str, ...]]] = {}
+"""What files name, by their stamps: who asks for the files of one that failed does not read it each time."""
 
 
 def version_files(version: VersionEntry) -> list[Path]:
@@ -38,10 +39,9 @@ def version_files(version: VersionEntry) -> list[Path]:
         if not is_contained_name(weights):
             raise ModelLoadError(f"weights must be a file in the model's folder, not {weights!r:.80}")
         files.append(path.parent / weights)
-    if version.kind.name == "tfjs":
+    if version.format.whole_folder:
         files += [other for other in files_below(path.parent) if other != path]
-    elif version.kind.name == "onnx":
-        files += [path.parent / location for location in _external_data(Path(os.path.realpath(path)))]
+    files += [path.parent / name for name in _other_files(version.format, Path(os.path.realpath(path)))]
     return list(dict.fromkeys(files))
 
 
@@ -131,23 +131,23 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _external_data(path: Path) -> tuple[str, ...]:
-    """The weight files that an ONNX file names; it is read once for each content, and not mapped.
+def _other_files(format: ModelFormat, path: Path) -> tuple[str, ...]:
+    """Return the names of files that a model's file names; it is read once for each content, and not mapped.
 
     Raises:
         ModelLoadError: it is damaged, or what it names is not there.
     """
-    from pocketserve.runtimes.onnx.check import check_model  # with the first such model, not at start
-
+    if format.other_files is None:
+        return ()
     now = stamp([path])
-    known = _LOCATIONS.get(path)
+    known = _NAMED.get(path)
     if known is not None and known[0] == now:
         return known[1]
-    locations = check_model(path, may_change=True).locations
-    if len(_LOCATIONS) >= MAX_FILES:
-        _LOCATIONS.clear()
-    _LOCATIONS[path] = now, locations
-    return locations
+    names = tuple(format.other_files(path))
+    if len(_NAMED) >= MAX_FILES:
+        _NAMED.clear()
+    _NAMED[path] = now, names
+    return names
 
 
 def files_below(folder: Path) -> list[Path]:

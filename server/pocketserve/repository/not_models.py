@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Set
 from pathlib import Path
 
-from pocketserve.runtimes.registry import MARKERS, content_of, kind_of_name
+from pocketserve.runtimes.registry import MARKERS, content_of, format_of_name
 
 _ARCHIVE = "is an archive: unpack it, so that the model file or the model's folder lies in the models folder"
 _WEIGHTS = (
@@ -93,9 +93,9 @@ def advice_for_content(path: Path) -> str | None:
 
     Only a few bytes, or a zip's directory, are read.
     """
-    kind = kind_of_name(path.name)
+    kind = format_of_name(path.name)
     words = None
-    if kind is not None and kind.name in ("torchscript", "ptl", "pt2"):
+    if kind is not None and kind.torch_archive:
         words = _CONTENTS.get(content_of(path) or "")
     return None if words is None else f"{path.name} {words}"
 
@@ -124,7 +124,7 @@ def advice_for_folder(folder: str, names: Set[str]) -> str | None:
 
 def _names_file(name: str) -> bool:
     """Return whether a name is one of a model file, of which a folder without any has none."""
-    kind = kind_of_name(name)
+    kind = format_of_name(name)
     return kind is not None and kind.name != "torch"
 
 

@@ -18,7 +18,16 @@ from pocketserve.repository.manifest import (
 )
 from pocketserve.repository.not_models import advice, advice_for_content, advice_for_folder
 from pocketserve.repository.toml_table import ManifestError
-from pocketserve.runtimes.registry import KINDS, MARKERS, SUFFIXES, Kind, content_of, kind_at, kind_named, kind_of_name
+from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.registry import (
+    FORMATS,
+    MARKERS,
+    SUFFIXES,
+    content_of,
+    format_at,
+    format_named,
+    format_of_name,
+)
 from pocketserve_wire.records import dataclass
 
 EMPTY_MANIFEST = Manifest()
@@ -37,7 +46,7 @@ class VersionEntry:
     """
 
     name: str
-    kind: Kind
+    format: ModelFormat
     path: Path
     options: Mapping[str, Any] = field(default_factory=dict)
     evaluation: Mapping[str, Any] = field(default_factory=dict)
@@ -208,7 +217,7 @@ def _from_manifest(folder: Path, root: Path, manifest_path: Path) -> ModelEntry:
 
 def _declared_version(name: str, options: VersionOptions, folder: Path, root: Path) -> VersionEntry:
     path = folder / options.file
-    kind = kind_at(path)
+    kind = format_at(path)
     problem = None
     if not path.exists():
         problem = (
@@ -219,7 +228,7 @@ def _declared_version(name: str, options: VersionOptions, folder: Path, root: Pa
         problem = f"{folder.name}/{FILE_NAME}: versions.{name}.file is no model ({known})"
     return VersionEntry(
         name,
-        kind or KINDS[0],
+        kind or FORMATS[0],
         path,
         options.options,
         options.evaluation,
@@ -230,7 +239,7 @@ def _declared_version(name: str, options: VersionOptions, folder: Path, root: Pa
 
 def _undeclared_versions(folder: Path, root: Path) -> dict[str, VersionEntry]:
     """The versions of a folder whose manifest, if any, names none."""
-    itself = kind_at(folder)
+    itself = format_at(folder)
     if itself is not None:
         return {itself.name: VersionEntry(itself.name, itself, folder, problem=_problem_of(folder, root))}
     versions = _versions_of_files(_models_in(folder), root, variant_from=folder.name)
@@ -242,14 +251,14 @@ def _undeclared_versions(folder: Path, root: Path) -> dict[str, VersionEntry]:
     if versions:
         return versions
     # Hugging Face's layout: NAME/config.json, NAME/onnx/model.onnx.
-    inner = (path for child in children if kind_named(child.name) for path in _models_in(child))
+    inner = (path for child in children if format_named(child.name) for path in _models_in(child))
     return _versions_of_files(list(inner), root, variant_from="model")
 
 
 def _versions_of_files(paths: list[Path], root: Path, *, variant_from: str) -> dict[str, VersionEntry]:
     """Versions named after the kind; where a kind has several files, with what tells them apart."""
     of_kind: dict[str, list[Path]] = {}
-    kinds = {path: kind for path in paths if (kind := kind_at(path)) is not None}
+    kinds = {path: kind for path in paths if (kind := format_at(path)) is not None}
     for path, kind in kinds.items():
         of_kind.setdefault(kind.name, []).append(path)
     versions: dict[str, VersionEntry] = {}
@@ -289,11 +298,11 @@ def _stem_of(path: Path) -> str:
 
 def _numbered_version(folder: Path, root: Path) -> dict[str, VersionEntry]:
     """Triton's and TensorFlow Serving's layout: ``NAME/1/model.tflite``, ``NAME/1/saved_model.pb``."""
-    itself = kind_at(folder)
+    itself = format_at(folder)
     found = [folder] if itself is not None else _models_in(folder)
     if not found:
         return {}
-    kind = kind_at(found[0])
+    kind = format_at(found[0])
     assert kind is not None
     problem = _problem_of(found[0], root)
     if len(found) > 1:
@@ -316,24 +325,24 @@ def _models_in(folder: Path) -> list[Path]:
 
 def _is_model(path: Path, has_code: bool) -> bool:
     if path.is_dir():
-        return not path.name.isdecimal() and kind_at(path) is not None
+        return not path.name.isdecimal() and format_at(path) is not None
     if path.name.endswith(".py"):
         return path.name == "model.py"
     # Weights beside a model.py are the model's, whatever their ending.
-    return kind_of_name(path.name) is not None and not (has_code and content_of(path) == "state_dict")
+    return format_of_name(path.name) is not None and not (has_code and content_of(path) == "state_dict")
 
 
 def _is_bare_model(file_name: str) -> bool:
     """Return whether a file that lies directly in the models folder is a model: not code, and not a part of a
     folder.
     """
-    return kind_of_name(file_name) is not None and not file_name.endswith(".py") and file_name not in MARKERS
+    return format_of_name(file_name) is not None and not file_name.endswith(".py") and file_name not in MARKERS
 
 
 def _holds_model(folder: Path) -> bool:
     """Return whether a folder that is no model for its name has what makes one, directly in it."""
     try:
-        return any(name == FILE_NAME or kind_of_name(name) is not None for name in os.listdir(folder))
+        return any(name == FILE_NAME or format_of_name(name) is not None for name in os.listdir(folder))
     except OSError:
         return False
 
@@ -362,12 +371,12 @@ def _default_of(versions: Mapping[str, VersionEntry]) -> str:
     numbered = [name for name in versions if name.isdecimal()]
     if numbered:
         return max(numbered, key=int)
-    order = {kind.name: rank for rank, kind in enumerate(KINDS)}
-    return min(versions, key=lambda v: (versions[v].problem is not None, order[versions[v].kind.name], len(v), v))
+    order = {kind.name: rank for rank, kind in enumerate(FORMATS)}
+    return min(versions, key=lambda v: (versions[v].problem is not None, order[versions[v].format.name], len(v), v))
 
 
 def _stem(file_name: str) -> str:
-    kind = kind_of_name(file_name)
+    kind = format_of_name(file_name)
     assert kind is not None
     suffix = next(suffix for suffix in kind.suffixes if file_name.lower().endswith(suffix))
     return file_name[: -len(suffix)] or file_name

@@ -14,6 +14,7 @@ from typing import Final
 
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.runtimes.model_format import Code
 from pocketserve.state.plain_files import open_plain
 
 TASK_FILE: Final = "task.py"
@@ -55,7 +56,7 @@ def side_files(entry: ModelEntry, version: VersionEntry) -> list[Path]:
     # Unlike Path's, this isfile is false, not an error, where a folder may not be entered: a listing asks, too.
     found = [path for path in paths if os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(root)]
     code = [path.parent for path in found if path.name == TASK_FILE]
-    code += [version.path.parent] if version.kind.name == "torch" else []
+    code += [version.path.parent] if version.format.code is Code.MODULES else []
     return list(dict.fromkeys((*found, *(module for folder in code for module in code_files(folder)))))
 
 

@@ -76,13 +76,10 @@ class ModelFacts:
 
     @functools.cached_property
     def metadata(self) -> ModelMetadata | None:
-        """The TFLite metadata; None for other formats and where there is none."""
-        if self.version.kind.name != "tflite":
-            return None
-        from pocketserve.runtimes.tflite.description import read_metadata  # late: not for other formats
-
+        """Return what the file's author wrote for tasks; None where there is nothing."""
+        read = self.version.format.metadata
         try:
-            return read_metadata(self.file)
+            return None if read is None else read(self.file)
         except DamagedFileError:
             return None  # the model runs without it; `inspect` says what is wrong with it
 
@@ -163,19 +160,9 @@ class ModelFacts:
 
 
 def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
-    """Return what a model file says of itself as texts by name: ONNX metadata; of a TFLite file, the ``metadata.json``
-    that Ultralytics puts into the archive at its end, values in Python's notation as in its ONNX files. Empty
-    elsewhere.
-    """
-    if version.kind.name != "tflite":
-        return dict(getattr(session, "properties", {}))
-    from pocketserve.runtimes.tflite.archive import read_associated_file  # late: not for other formats
-
-    try:
-        content = json.loads(read_associated_file(version.path, "metadata.json", MAX_JSON_BYTES))
-    except (DamagedFileError, ValueError, RecursionError):
-        return {}
-    return {name: str(value) for name, value in content.items()} if isinstance(content, dict) else {}
+    """Return what a model file says of itself as texts by name, values in Python's notation; empty where nothing."""
+    read = version.format.properties
+    return dict(getattr(session, "properties", {}) if read is None else read(version.path))
 
 
 def task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:

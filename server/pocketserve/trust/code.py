@@ -11,14 +11,13 @@ from pocketserve.repository.files import content_digest, key_of
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.side_files import code_files
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.model_format import Code
 from pocketserve.runtimes.tflite.delegates import find_library, library_digest
 from pocketserve.tasks.facts import task_file
 from pocketserve.trust.reading import read_regular
 from pocketserve_wire.records import dataclass
 
 MAX_MODULES = 256
-_OPTIONS = {"torch": ("function", "arguments", "weights"), "tflite": ("delegate", "delegate_options")}
-"""Keys of a version's table that decide what its code does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,10 @@ def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
         ModelLoadError: a file of it cannot be read.
     """
     parts: list[CodePart] = []
-    kind, options = version.kind.name, version.options
-    if kind == "torch":
+    code, options = version.format.code, version.options
+    if code is Code.MODULES:
         parts += _modules(version.path, f"runs when version {version.name} is loaded, with the modules beside it")
-    elif kind == "pt2":
+    elif code is Code.FILE:
         parts.append(_file(version.path, f"runs the code in it when version {version.name} is loaded"))
     elif options.get("trust") is True:
         parts.append(whole_version(version))
@@ -61,7 +60,7 @@ def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
     task = task_file(entry, version)
     if task is not None:
         parts += _modules(task, "prepares inputs and answers, in the server")
-    if parts and (told := {key: options[key] for key in _OPTIONS.get(kind, ()) if key in options}):
+    if parts and (told := {key: options[key] for key in version.format.code_options if key in options}):
         parts.append(_option_part(version, told))
     return list({part.key: part for part in reversed(parts)}.values())[::-1]
 

@@ -127,7 +127,7 @@ def embedded_code() -> Mapping[str, str]:
 def may_hold_code(entry: ModelEntry, version: VersionEntry) -> bool:
     """Tell whether a version has code that :func:`pocketserve.trust.code.code_of` finds; no file is read."""
     return (
-        version.kind.name in ("torch", "pt2")
+        version.format.name in ("torch", "pt2")
         or version.options.get("trust") is True
         or isinstance(version.options.get("delegate"), str)
         or _task_file(entry, version) is not None

@@ -93,7 +93,7 @@ def _service(options: argparse.Namespace) -> Iterator[tuple[Service, str]]:
 
 def _fixed(service: Service, entry: ModelEntry, model: LoadedModel, key: str, force: bool) -> str:
     """Return why a setting is not to be tried; empty if it is."""
-    if key == "threads" and not model.version.kind.own_threads:
+    if key == "threads" and not model.version.format.own_threads:
         return "this framework has one number for the whole process; `serve --threads` sets it"
     if key == "max_batch":
         reason = _not_batched(service, entry, model)

@@ -107,7 +107,7 @@ class LoadedModel:
     @property
     def fixed_threads(self) -> bool:
         """Return whether opening it again with another number of threads would change nothing."""
-        return getattr(runtime_for(self.version.kind), "fixed_threads", False)
+        return getattr(runtime_for(self.version.format), "fixed_threads", False)
 
     def threads_for(self, threads: Threads) -> int:
         """Threads that one run should use as things stand now."""
@@ -131,7 +131,7 @@ class LoadedModel:
             if self.snapshot is None:
                 raise ModelLoadError("it was unloaded meanwhile")
             self.snapshot.check()
-            return runtime_for(self.version.kind).open(dataclasses.replace(self.source, threads=threads))
+            return runtime_for(self.version.format).open(dataclasses.replace(self.source, threads=threads))
         except Exception as error:
             detail = _failed(self.entry, self.version, str(error).strip()[:500])
             raise ApiError(ErrorCode.MODEL_FAILED, detail) from error
@@ -204,10 +204,10 @@ def _check_loadable(entry: ModelEntry, version: VersionEntry) -> None:
     problem = version.problem or entry.problem
     if problem is not None:
         raise ModelLoadError(problem)
-    missing = missing_framework(version.kind)
+    missing = missing_framework(version.format)
     if missing is not None:
         raise RuntimeMissingError(missing)
-    _check_options(version, runtime_for(version.kind).option_keys)
+    _check_options(version, runtime_for(version.format).option_keys)
 
 
 def _load(
@@ -220,7 +220,7 @@ def _load(
     snapshot: Snapshot,
     trust: TrustStore | None,
 ) -> LoadedModel:
-    runtime = runtime_for(version.kind)
+    runtime = runtime_for(version.format)
     manifest = entry.manifest
     source = ModelSource(
         path=snapshot.path,
@@ -262,7 +262,7 @@ def _check_options(version: VersionEntry, known: frozenset[str]) -> None:
     if unknown:
         raise ModelLoadError(
             f"model.toml: unknown key versions.{version.name}.{unknown[0]}; "
-            f"a {version.kind.name} version knows {', '.join(sorted(known | {'file', 'evaluation', 'sha256'}))}"
+            f"a {version.format.name} version knows {', '.join(sorted(known | {'file', 'evaluation', 'sha256'}))}"
         )
 
 

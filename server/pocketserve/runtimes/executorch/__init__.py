@@ -1,1 +1,16 @@
 """ExecuTorch programs."""
+
+from pocketserve.runtimes.model_format import ModelFormat
+
+INSTALL = "pip install 'pocketserve[executorch]'; not available in Termux, convert the model there"
+
+FORMATS = (
+    ModelFormat(
+        "executorch",
+        "pocketserve.runtimes.executorch.session",
+        suffixes=(".pte",),
+        magic=((4, b"ET"),),
+        packages=("executorch",),
+        install=INSTALL,
+    ),
+)

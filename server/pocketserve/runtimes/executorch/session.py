@@ -27,13 +27,11 @@ from typing import Any
 
 from pocketserve.formats.flatbuffers import BUDGET, Buffer, DamagedFileError, Table, mapped
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
+from pocketserve.runtimes.executorch import INSTALL
 from pocketserve.runtimes.torch.common import file_size, import_torch, leaf_array, load_error, one_line, to_torch
 from pocketserve.tensors import Array, TensorSpec
 
-_HOW_TO_INSTALL = (
-    "ExecuTorch is not usable ({}); install it with pip install 'pocketserve[executorch]' (it is not available in "
-    "Termux: convert the model to .ptl or .tflite there)"
-)
+_HOW_TO_INSTALL = f"ExecuTorch is not usable ({{}}); {INSTALL}"
 
 # ScalarType of the schema, which is torch's own numbering.
 _DATATYPES = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
+from pocketserve.runtimes.onnx import INSTALL
 from pocketserve.runtimes.privacy import import_framework
 
 from .errors import cleaned
@@ -15,8 +16,6 @@ from .errors import cleaned
 _log = logging.getLogger(__name__)
 
 CPU = "CPUExecutionProvider"
-
-_HOW_TO_INSTALL = "run: pip install 'pocketserve[onnx]' (in Termux: pkg install python-onnxruntime)"
 
 
 def read_options(options: Mapping[str, Any]) -> tuple[list[str], bool]:
@@ -44,7 +43,7 @@ def import_package(module: str) -> Any:
         ort.InferenceSession, ort.SessionOptions  # noqa: B018  # a folder left by an uninstall has neither
     except ModuleNotFoundError as error:
         if error.name == module:
-            raise RuntimeMissingError(f"ONNX Runtime is not installed; {_HOW_TO_INSTALL}") from None
+            raise RuntimeMissingError(f"ONNX Runtime is not installed; {INSTALL}") from None
         raise RuntimeMissingError(_broken(error)) from error
     except Exception as error:  # a native library that does not fit raises ImportError or OSError, among others
         raise RuntimeMissingError(_broken(error)) from error
@@ -54,7 +53,7 @@ def import_package(module: str) -> Any:
 
 def _broken(error: Exception) -> str:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return f"ONNX Runtime is installed but does not load ({reason[:200]}); {_HOW_TO_INSTALL}"
+    return f"ONNX Runtime is installed but does not load ({reason[:200]}); {INSTALL}"
 
 
 def open_native(ort: Any, path: Path, threads: int, wanted: Sequence[str], required: bool) -> tuple[Any, str]:

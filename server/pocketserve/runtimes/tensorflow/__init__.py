@@ -1,1 +1,26 @@
 """SavedModels and Keras models, run by TensorFlow."""
+
+from pocketserve.runtimes.model_format import ModelFormat
+
+PACKAGES = ("tensorflow",)
+INSTALL = "pip install 'pocketserve[tensorflow]'; not available in Termux, convert the model there"
+
+FORMATS = (
+    ModelFormat(
+        "keras",
+        "pocketserve.runtimes.tensorflow.keras",
+        suffixes=(".keras", ".h5", ".hdf5"),
+        magic=((0, b"\x89HDF\r\n\x1a\n"),),
+        packages=PACKAGES,
+        install=INSTALL,
+    ),
+    ModelFormat(
+        "savedmodel",
+        "pocketserve.runtimes.tensorflow.savedmodel",
+        marker="saved_model.pb",
+        by_name=True,
+        packages=PACKAGES,
+        install=INSTALL,
+        triton="tensorflow",
+    ),
+)

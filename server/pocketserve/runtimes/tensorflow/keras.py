@@ -19,6 +19,7 @@ from typing import Any
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from pocketserve.runtimes.privacy import import_framework
+from pocketserve.runtimes.tensorflow import INSTALL
 from pocketserve.tensors import Array, TensorSpec
 
 from .keras_config import check_config
@@ -164,9 +165,7 @@ def _import_keras() -> Any:
     try:
         keras = import_framework("keras")
     except Exception as error:
-        raise RuntimeMissingError(
-            f"Keras is not usable ({one_line(error)}); install it with pip install 'pocketserve[tensorflow]'"
-        ) from error
+        raise RuntimeMissingError(f"Keras is not usable ({one_line(error)}); {INSTALL}") from error
     version = tuple(int(part) for part in re.findall(r"\d+", keras.__version__)[:2])
     if version < MINIMUM_KERAS:
         raise RuntimeMissingError(

@@ -24,6 +24,7 @@ from pocketserve.formats.flatbuffers import DamagedFileError
 from pocketserve.repository.files import digest, files_below
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from pocketserve.runtimes.privacy import PRIVATE, import_framework
+from pocketserve.runtimes.tensorflow import INSTALL
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.reading import not_trusted
 
@@ -34,10 +35,7 @@ from .tensors import input_converters, input_errors, one_line, tensor_spec, to_a
 
 # TensorFlow has no type information; its modules, tensors and functions are Any below.
 
-_HOW_TO_INSTALL = (
-    "TensorFlow is not installed; run: pip install 'pocketserve[tensorflow]' (there is no TensorFlow for Termux: "
-    "there, convert the model to .tflite)"
-)
+_HOW_TO_INSTALL = f"TensorFlow is not installed; {INSTALL}"
 
 _DEFAULT_SIGNATURE = "serving_default"
 _INIT_SIGNATURES = frozenset({"__saved_model_init_op", "__saved_model_train_op"})

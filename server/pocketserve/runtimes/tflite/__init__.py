@@ -1,1 +1,42 @@
 """TensorFlow Lite models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketserve.runtimes.model_format import ModelFormat
+
+if TYPE_CHECKING:
+    from pocketserve.runtimes.tflite.metadata import ModelMetadata
+
+INSTALL = "pip install 'pocketserve[tflite]'; in Termux: pkg install python-tflite-runtime"
+
+
+def _metadata(path: Path) -> ModelMetadata | None:
+    from pocketserve.runtimes.tflite.description import read_metadata  # late: not for other formats
+
+    return read_metadata(path)
+
+
+def _properties(path: Path) -> Mapping[str, str]:
+    from pocketserve.runtimes.tflite.archive import read_properties  # late: not for other formats
+
+    return read_properties(path)
+
+
+FORMATS = (
+    ModelFormat(
+        "tflite",
+        "pocketserve.runtimes.tflite.session",
+        suffixes=(".tflite",),
+        magic=((4, b"TFL3"),),
+        packages=("ai_edge_litert", "tflite_runtime", "tensorflow"),
+        install=INSTALL,
+        own_threads=True,
+        code_options=("delegate", "delegate_options"),
+        metadata=_metadata,
+        properties=_properties,
+    ),
+)

@@ -6,6 +6,7 @@ They come from strangers; what is read is bounded.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +19,8 @@ MAX_FILE_BYTES = 8 << 20
 
 _ARCHIVE_END_BYTES = 22 + 0xFFFF
 """The record at an archive's end, and the longest comment behind it."""
+
+MAX_PROPERTIES_BYTES = 4 * 2**20
 
 MAX_DIRECTORY_BYTES = 1 << 20
 """Size of the archive's directory: thousands of files."""
@@ -131,3 +134,15 @@ class _Capped(io.RawIOBase):
         if wanted > MAX_DIRECTORY_BYTES + 1:
             raise DamagedFileError(f"the archive's directory has more than {MAX_DIRECTORY_BYTES} bytes")
         return self._file.read(wanted)
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Return the ``metadata.json`` that Ultralytics puts into the archive, as texts; empty where there is none.
+
+    The values are in Python's notation, as in its ONNX files.
+    """
+    try:
+        content = json.loads(read_associated_file(path, "metadata.json", MAX_PROPERTIES_BYTES))
+    except (DamagedFileError, ValueError, RecursionError):
+        return {}
+    return {name: str(value) for name, value in content.items()} if isinstance(content, dict) else {}

@@ -12,6 +12,7 @@ from typing import Any
 from pocketserve.formats.flatbuffers import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.privacy import import_framework
+from pocketserve.runtimes.tflite import INSTALL
 from pocketserve_wire.records import dataclass
 
 from .check import TensorFlowOperatorError, check_model
@@ -44,10 +45,7 @@ PACKAGES = (
 )
 """In order of preference: the current package, the one that Termux has, the one that is large."""
 
-_HOW_TO_INSTALL = (
-    "no TFLite runtime is installed; run: pip install 'pocketserve[tflite]' "
-    "(in Termux: pkg install python-tflite-runtime)"
-)
+_HOW_TO_INSTALL = f"no TFLite runtime is installed: {INSTALL}"
 
 _IDENTIFIER = b"TFL3"
 

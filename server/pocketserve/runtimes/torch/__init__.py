@@ -1,1 +1,46 @@
 """PyTorch models: TorchScript, mobile and exported programs, unconverted modules."""
+
+from pocketserve.runtimes.model_format import Code, ModelFormat
+
+PACKAGES = ("torch",)
+INSTALL = "pip install 'pocketserve[torch]'; in Termux: pkg install python-torch"
+
+FORMATS = (
+    ModelFormat(
+        "torchscript",
+        "pocketserve.runtimes.torch.torchscript",
+        suffixes=(".torchscript", ".ts", ".jit", ".pt", ".pth"),
+        packages=PACKAGES,
+        install=INSTALL,
+        torch_archive=True,
+        triton="pytorch",
+    ),
+    ModelFormat(
+        "ptl",
+        "pocketserve.runtimes.torch.ptl",
+        suffixes=(".ptl",),
+        packages=PACKAGES,
+        install=INSTALL,
+        torch_archive=True,
+    ),
+    ModelFormat(
+        "torch",
+        "pocketserve.runtimes.torch.eager",
+        suffixes=(".py",),
+        by_name=True,
+        packages=PACKAGES,
+        install=INSTALL,
+        code=Code.MODULES,
+        code_options=("function", "arguments", "weights"),
+    ),
+    ModelFormat(
+        "pt2",
+        "pocketserve.runtimes.torch.pt2",
+        suffixes=(".pt2",),
+        packages=PACKAGES,
+        install=INSTALL,
+        last_choice=True,
+        code=Code.FILE,
+        torch_archive=True,
+    ),
+)

@@ -14,6 +14,7 @@ import numpy as np
 from pocketserve.messages import counted, excerpt
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
 from pocketserve.runtimes.privacy import import_framework
+from pocketserve.runtimes.torch import INSTALL
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES
 
@@ -47,8 +48,7 @@ def import_torch() -> Any:
         torch = import_framework("torch")
     except Exception as error:  # a broken native library raises OSError, not ImportError
         raise RuntimeMissingError(
-            f"PyTorch is not usable ({type(error).__name__}: {str(error)[:200]}); install it with "
-            "pip install 'pocketserve[torch]', on Termux with pkg install python-torch"
+            f"PyTorch is not usable ({type(error).__name__}: {str(error)[:200]}); {INSTALL}"
         ) from None
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < MINIMUM_TORCH:

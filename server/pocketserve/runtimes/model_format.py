@@ -1,0 +1,70 @@
+"""What a model format is: all about a kind of model file that others need to know before its framework is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketserve_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from pocketserve.runtimes.tflite.metadata import ModelMetadata
+
+
+class Code(Enum):
+    """What of a model's file runs as code, so that its owner is asked for consent."""
+
+    NONE = "nothing"
+    MODULES = "a Python file, with the modules beside it"
+    FILE = "the file"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFormat:
+    """A format of model files. A package of :mod:`pocketserve.runtimes` exports its ``FORMATS``.
+
+    Attributes:
+        name: the version's name when a manifest gives none, such as ``tflite``.
+        runtime: the module with a ``RUNTIME`` object.
+        suffixes: file name endings that announce it.
+        marker: for formats that are folders, the file that tells them.
+        magic: offset and bytes at the start of a file that tell it.
+        by_name: the name alone tells it, whatever the content.
+        packages: Python packages of which one must be there.
+        install: how to get one, on a desktop and in Termux.
+        missing: tells how to install what is no Python package; None if it is there.
+        own_threads: whether each session has its number of threads; else the process has one for all of them.
+        last_choice: never the default version where there is another.
+        code: what of it runs as code.
+        code_options: keys of a version's table that decide what code does.
+        starts_processes: its trial may start further processes.
+        whole_folder: all files beside it belong to it.
+        other_files: names of files beside it that it names. May raise ``ModelLoadError``.
+        metadata: reads what its author wrote for tasks, such as labels. May raise ``DamagedFileError``.
+        properties: reads what its author wrote, as texts by name; empty where sessions tell it.
+        torch_archive: PyTorch's archive, whose content tells which of several formats it is.
+        triton: Triton's names of its backend.
+    """
+
+    name: str
+    runtime: str
+    suffixes: tuple[str, ...] = ()
+    marker: str | None = None
+    magic: tuple[tuple[int, bytes], ...] = ()
+    by_name: bool = False
+    packages: tuple[str, ...] = ()
+    install: str = ""
+    missing: Callable[[], str | None] | None = None
+    own_threads: bool = False
+    last_choice: bool = False
+    code: Code = Code.NONE
+    code_options: tuple[str, ...] = ()
+    starts_processes: bool = False
+    whole_folder: bool = False
+    other_files: Callable[[Path], Iterable[str]] | None = None
+    metadata: Callable[[Path], ModelMetadata | None] | None = None
+    properties: Callable[[Path], Mapping[str, str]] | None = None
+    torch_archive: bool = False
+    triton: str = ""
