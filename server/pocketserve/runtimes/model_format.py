@@ -1,4 +1,4 @@
-"""What a model format is: all about a kind of model file that others need to know before its framework is imported."""
+"""Model formats: all about a kind of model file that others need to know before its framework is imported."""
 
 from __future__ import annotations
 
