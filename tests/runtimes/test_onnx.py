@@ -641,7 +641,7 @@ def test_a_file_beyond_protobufs_limit(tmp_path: Path):
 def test_a_missing_or_broken_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     source = ModelSource(tmp_path / "m.onnx")
     source.path.write_bytes(identity(T.FLOAT).SerializeToString())
-    install = r"pip install 'pocketserve\[onnx\]' \(in Termux: pkg install python-onnxruntime\)"
+    install = r"pip install 'pocketserve\[onnx\]'; in Termux: pkg install python-onnxruntime"
     with pytest.raises(RuntimeMissingError, match=f"is not installed; run: {install}"):
         OnnxRuntime("no_such_onnxruntime").open(source)
     (tmp_path / "broken_onnxruntime.py").write_text("raise OSError('libonnxruntime.so: not found.\\nmore')")

@@ -31,7 +31,7 @@ from pocketserve.runtimes.executorch import INSTALL
 from pocketserve.runtimes.torch.common import file_size, import_torch, leaf_array, load_error, one_line, to_torch
 from pocketserve.tensors import Array, TensorSpec
 
-_HOW_TO_INSTALL = f"ExecuTorch is not usable ({{}}); {INSTALL}"
+_HOW_TO_INSTALL = f"ExecuTorch is not usable ({{}}); run: {INSTALL}"
 
 # ScalarType of the schema, which is torch's own numbering.
 _DATATYPES = {

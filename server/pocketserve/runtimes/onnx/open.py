@@ -43,7 +43,7 @@ def import_package(module: str) -> Any:
         ort.InferenceSession, ort.SessionOptions  # noqa: B018  # a folder left by an uninstall has neither
     except ModuleNotFoundError as error:
         if error.name == module:
-            raise RuntimeMissingError(f"ONNX Runtime is not installed; {INSTALL}") from None
+            raise RuntimeMissingError(f"ONNX Runtime is not installed; run: {INSTALL}") from None
         raise RuntimeMissingError(_broken(error)) from error
     except Exception as error:  # a native library that does not fit raises ImportError or OSError, among others
         raise RuntimeMissingError(_broken(error)) from error
@@ -53,7 +53,7 @@ def import_package(module: str) -> Any:
 
 def _broken(error: Exception) -> str:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return f"ONNX Runtime is installed but does not load ({reason[:200]}); {INSTALL}"
+    return f"ONNX Runtime is installed but does not load ({reason[:200]}); run: {INSTALL}"
 
 
 def open_native(ort: Any, path: Path, threads: int, wanted: Sequence[str], required: bool) -> tuple[Any, str]:

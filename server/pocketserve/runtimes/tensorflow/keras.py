@@ -165,7 +165,7 @@ def _import_keras() -> Any:
     try:
         keras = import_framework("keras")
     except Exception as error:
-        raise RuntimeMissingError(f"Keras is not usable ({one_line(error)}); {INSTALL}") from error
+        raise RuntimeMissingError(f"Keras is not usable ({one_line(error)}); run: {INSTALL}") from error
     version = tuple(int(part) for part in re.findall(r"\d+", keras.__version__)[:2])
     if version < MINIMUM_KERAS:
         raise RuntimeMissingError(

@@ -35,7 +35,7 @@ from .tensors import input_converters, input_errors, one_line, tensor_spec, to_a
 
 # TensorFlow has no type information; its modules, tensors and functions are Any below.
 
-_HOW_TO_INSTALL = f"TensorFlow is not installed; {INSTALL}"
+_HOW_TO_INSTALL = f"TensorFlow is not installed; run: {INSTALL}"
 
 _DEFAULT_SIGNATURE = "serving_default"
 _INIT_SIGNATURES = frozenset({"__saved_model_init_op", "__saved_model_train_op"})

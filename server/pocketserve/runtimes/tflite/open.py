@@ -45,7 +45,7 @@ PACKAGES = (
 )
 """In order of preference: the current package, the one that Termux has, the one that is large."""
 
-_HOW_TO_INSTALL = f"no TFLite runtime is installed: {INSTALL}"
+_HOW_TO_INSTALL = f"no TFLite runtime is installed; run: {INSTALL}"
 
 _IDENTIFIER = b"TFL3"
 

@@ -48,7 +48,7 @@ def import_torch() -> Any:
         torch = import_framework("torch")
     except Exception as error:  # a broken native library raises OSError, not ImportError
         raise RuntimeMissingError(
-            f"PyTorch is not usable ({type(error).__name__}: {str(error)[:200]}); {INSTALL}"
+            f"PyTorch is not usable ({type(error).__name__}: {str(error)[:200]}); run: {INSTALL}"
         ) from None
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < MINIMUM_TORCH:
