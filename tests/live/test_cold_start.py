@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,12 @@ def own(modules: set[str]) -> list[str]:
     return sorted(name for name in modules if name.partition(".")[0] in OWN)
 
 
+def modules_of_numpy() -> set[str]:
+    """Return what ``import numpy`` loads."""
+    command = [sys.executable, "-X", "importtime", "-c", "import numpy"]
+    return imported(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr)
+
+
 def test_a_start_imports_what_it_needs(tmp_path: Path) -> None:
     """Import late what a start without need does not use; a higher number here wants a reason."""
     # The first start makes the token, and its first answer the verdict on the model's file: that takes more.
@@ -46,6 +54,8 @@ def test_a_start_imports_what_it_needs(tmp_path: Path) -> None:
         finally:
             assert server.stop() == 0
     assert {"pocketserve.service", "logging"} <= ready
-    assert sorted(name for name in answered if name.partition(".")[0] in UNUSED) == []
+    # An older NumPy imports some of them by itself.
+    unused = UNUSED - modules_of_numpy()
+    assert sorted(name for name in answered if name.partition(".")[0] in unused) == []
     assert len(own(ready)) <= MAX_READY, own(ready)
     assert len(own(answered)) <= MAX_ANSWERED, own(answered)
