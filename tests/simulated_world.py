@@ -63,9 +63,9 @@ class World:
     def at(self, time: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), event))
 
-    def send(self, line: EntryQueue, time: float, timeouts: float = FOREVER, **terms: Any) -> Entry:
+    def send(self, line: EntryQueue, time: float, timeout: float = FOREVER, **terms: Any) -> Entry:
         """A request that comes at this time and can be started for so long."""
-        entry = Entry(time + timeouts, arrived=time, **terms)
+        entry = Entry(time + timeout, arrived=time, **terms)
         self.at(time, lambda: self._arrive(line, entry))
         return entry
 

@@ -179,9 +179,9 @@ class Connection:
         if not self._leaving:
             self._send_small(Frame(FrameType.CANCEL, request_id=request_id), CONTROL_PATIENCE_S)
 
-    def _send_small(self, frame: Frame, timeouts: float = 0.0) -> bool:
+    def _send_small(self, frame: Frame, timeout: float = 0.0) -> bool:
         """Send a frame of control, unless others are writing for longer, or the server does not read."""
-        if not self._writing.acquire(timeout=timeouts):
+        if not self._writing.acquire(timeout=timeout):
             return False
         try:
             if self._closed is not None:

@@ -285,7 +285,7 @@ def test_one_thread_carries_out_all_while_the_line_is_full(one_by_one):
 
 @pytest.mark.parametrize("full", [False, True])
 def test_errands_of_two_models_take_turns(one_by_one, full):
-    """What follows a queued request request on its thread may be another model's."""
+    """What follows a queued request on its thread may be another model's."""
     crowd = one_by_one
     with crowd.connect() as other:
         for parameters in range(2):

@@ -17,7 +17,7 @@ from pocketserve_wire.oip import EncodedBody
 
 
 class Sender:
-    """What a transport does for a queued request request.
+    """What a transport does for a queued request.
 
     Attributes:
         begin: called once it is decided what becomes of it: has some thread call ``answer``, soon. It must neither

@@ -1,8 +1,8 @@
 """The throw-away process: loads a model, sets up all that its files decide, runs it, and says how it went.
 
 Run by :mod:`pocketserve.quarantine.sandbox`, which confines it: the model's description comes pickled on standard
-input, from the server alone; to standard output goes a line
-once the framework is imported, and one in JSON with the result. Whatever a framework prints goes to standard error.
+input, from the server alone; to standard output goes a line once the framework is imported, and one in JSON with the
+result. Whatever a framework prints goes to standard error.
 """
 
 from __future__ import annotations

@@ -78,9 +78,8 @@ class Battery:
 
     def ask_program(self) -> Reading | None:
         """Return what Termux's program says; None if it says nothing within its time. Waits up to five seconds."""
-        from pocketserve.engine.device.programs import (
-            run_program,  # late: a server that need not ask holds no code for it
-        )
+        # Late: a server that need not ask holds no code for it.
+        from pocketserve.engine.device.programs import run_program
 
         with self._lock:
             if self.program is None or self._given_up:

@@ -7,8 +7,7 @@ once: TFLite interpreters give silently wrong answers when it happens.
 
 The thread that ends a run chooses the next one, but does not run it: its own caller has waited long enough. The first
 of those chosen leads: its thread runs the batch, and hands the others their parts. Queued requests have no thread: for
-    one that
-leads, one is found. While the line is full, that is the thread that carried out the queued request before: having
+one that leads, one is found. While the line is full, that is the thread that ran the queued request before: having
 answered its caller, it goes on with the next.
 """
 
@@ -91,7 +90,7 @@ class Scheduler:
         error = _refusal(evicted[1], line.limit, recent_s * (waiting + 1))
         if evicted[0] is waiter:
             raise error
-        refuse(evicted[0], error)  # type: ignore[arg-type]  # all tickets here are places
+        refuse(evicted[0], error)  # type: ignore[arg-type]  # all entries here are queue entries
         return None
 
     def leave(self, line: EntryQueue, waiter: QueueEntry) -> bool:
@@ -242,7 +241,7 @@ class ModelQueue:
         return self._run_alone(work, session, arrived, stream=terms.stream)
 
     def enter(self, queued: CallbackEntry, terms: RequestOptions) -> None:
-        """Let a queued request request wait. Unless this raises, it is begun once, perhaps before this returns.
+        """Let a queued request wait. Unless this raises, it is begun once, perhaps before this returns.
 
         Nobody here looks at the clock for it: whoever sends it calls :meth:`expire` once its deadline has passed.
 
@@ -268,12 +267,12 @@ class ModelQueue:
             self._give_up(queued)  # it was cancelled before it was in the line
 
     def expire(self, queued: CallbackEntry) -> None:
-        """The deadline of a queued request request has passed: begin it, to be refused, unless it was begun before."""
+        """The deadline of a queued request has passed: begin it, to be refused, unless it was begun before."""
         if self._scheduler.leave(self._line, queued):
             refuse(queued, expired())
 
     def run_entry(self, queued: CallbackEntry) -> RunResult[Any]:
-        """Run a queued request request that was begun; called once. What ``followers`` says then is to be carried out
+        """Run a queued request that was begun; called once. What ``followers`` says then is to be carried out
         next.
 
         Raises:
@@ -309,10 +308,9 @@ class ModelQueue:
         """Call those who lead the next runs.
 
         While the line is full, a queued request that ran alone has one of them follow it on the same thread: one that
-            runs all
-        the time gives way at once to those that read and refuse. Else a thread is woken for each run, which keeps its
-        core until the run's end, and so the model's memory in that core's caches. After a batch its thread has the
-        answers of others to send; the next run must not wait for that.
+        runs all the time gives way at once to those that read and refuse. Else a thread is woken for each run, which
+        keeps its core until the run's end, and so the model's memory in that core's caches. After a batch its thread
+        has the answers of others to send; the next run must not wait for that.
         """
         line = self._line
         stays = len(waited) == 1 and len(line.waiting) >= line.limit - 1  # one has just left it

@@ -1,9 +1,9 @@
 """One authenticated connection: who reads it, what runs, and how it ends.
 
-The right to read is one thing that exactly one thread holds, or the watcher keeps (``_watched``). The thread that has
-read a request lays that right down with the watcher, runs the request itself, and takes it up again before it sends
-the answer; while it runs, the watcher gives the right to another thread as soon as bytes come. So reading never
-waits for inference, and a client that waits for each answer is served by one thread without a single hand-over.
+The right to read is one thing that exactly one thread holds, or the event loop keeps (``_watched``). The thread that
+has read a request lays that right down with the event loop, runs the request itself, and takes it up again before it
+sends the answer; while it runs, the event loop gives the right to another thread as soon as bytes come. So reading
+never waits for inference, and a client that waits for each answer is served by one thread without a single hand-over.
 
 Reading streams that are too fast is apart, in `stream_reader.py`; what is left here stays together, since all of it
 turns on that one right and on the lock that guards it.
@@ -232,7 +232,7 @@ class Connection(StreamReader):
         received = known.received if known is not None and held else admission.received  # the next reader sets it anew
         with self._lock:
             refusal = (None if held else admission.refusal) or self._register(frame, cancellation)
-            # What is held and may run now would not wake the watcher either.
+            # What is held and may run now would not wake the event loop either.
             ahead = self._decoder.buffered or self._held_is_due()
             if refusal is None and not ahead and not waits:
                 self._watch()
@@ -280,7 +280,7 @@ class Connection(StreamReader):
         if not self._unanswered:
             with self._lock:
                 if self._watched and not self._closed:
-                    self._set_timeouts()  # whoever left it to the watcher did not know when it would be idle
+                    self._set_timeouts()  # whoever left it to the event loop did not know when it would be idle
 
     def _reject_early(self, frame: Frame) -> ApiResponse | None:
         """The answer to a request that is not even read; None to go on."""
@@ -346,14 +346,14 @@ class Connection(StreamReader):
     def _release_reader(self) -> None:
         """Let another thread read what comes while this one is busy."""
         if self._decoder.buffered:
-            # These bytes are here already: the watcher would never hear of them.
+            # These bytes are here already: the event loop would never hear of them.
             self._server.workers.submit(self.read)
             return
         with self._lock:
             self._watch()
 
     def _watch(self) -> None:
-        """Let the watcher tell of what comes. Under the lock, for whoever lays the right to read down."""
+        """Let the event loop tell of what comes. Under the lock, for whoever lays the right to read down."""
         if self._closed:
             self._drop()
             return
@@ -365,12 +365,12 @@ class Connection(StreamReader):
         if not self._watched or self._closed:
             return False
         self._watched = False
-        # Else the watcher would wake up with us at the next request.
+        # Else the event loop would wake up with us at the next request.
         self._event_loop.disarm(self.descriptor)
         return True
 
     def _leave_to_watcher(self) -> None:
-        """Nothing came for a while: the watcher waits for this connection, and this thread is free."""
+        """Nothing came for a while: the event loop waits for this connection, and this thread is free."""
         self._decoder.rest()
         with self._lock:
             self._leave_under_lock()
@@ -384,7 +384,7 @@ class Connection(StreamReader):
         self._event_loop.arm(self.descriptor)
 
     def _set_timeouts(self) -> None:
-        """Say how long is waited for what comes. Under the lock, while the watcher has the right to read."""
+        """Say how long is waited for what comes. Under the lock, while the event loop has the right to read."""
         timeouts = self._server.timeouts
         if self._frame_begun is not None:
             self._event_loop.set_timer(self, self._frame_begun + timeouts.frame)

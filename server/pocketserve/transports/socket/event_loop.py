@@ -21,12 +21,12 @@ from pocketserve.transports.socket.poller import ONCE, READABLE, Poller, best_po
 log = logging.getLogger(__name__)
 
 REST_S: Final = 0.002
-"""How long the watcher looks away after frames of a stream were superseded: whoever ends a short run finds the newest
-by himself, without having been disturbed."""
+"""How long the event loop looks away after frames of a stream were superseded: whoever ends a short run finds the
+newest by himself, without having been disturbed."""
 
 
 class EventHandler(Protocol):
-    """What is told of events, on the watcher's thread; it must not block."""
+    """What is told of events, on the event loop's thread; it must not block."""
 
     def on_ready(self, events: int) -> None:
         """Bytes came, or the connection ended. Sent once for each :meth:`EventLoop.arm`.
@@ -93,7 +93,7 @@ class EventLoop:
             self._wake()
 
     def call(self, function: Callable[[], None]) -> bool:
-        """Run a function on the watcher's thread; False when the watcher has ended."""
+        """Run a function on the event loop's thread; False when the event loop has ended."""
         with self._lock:
             if self._closed:
                 return False

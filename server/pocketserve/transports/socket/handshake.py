@@ -1,4 +1,4 @@
-"""A connection before READY: the handshake, on the watcher's thread. A stranger holds no thread and little memory."""
+"""A connection before READY: the handshake, on the event loop's thread. It holds no thread and little memory."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _scratch = bytearray(65_536)
 
 
 class LingeringClose:
-    """The watcher's part for one such connection."""
+    """The event loop's part for one such connection."""
 
     def __init__(self, server: SocketServer, connection: socket.socket) -> None:
         self._server = server
@@ -32,7 +32,7 @@ class LingeringClose:
 
     @classmethod
     def begin(cls, server: SocketServer, connection: socket.socket) -> None:
-        """Take a connection over, which the watcher must not know any more; from any thread."""
+        """Take a connection over, which the event loop must not know any more; from any thread."""
         if not server.event_loop.call(cls(server, connection)._begin):
             connection.close()
 
@@ -75,7 +75,7 @@ class LingeringClose:
         self.close()
 
     def close(self) -> None:
-        """The end; on the watcher's thread."""
+        """The end; on the event loop's thread."""
         if self._others.pop(self, self) is self:
             return
         self._event_loop.remove(self._descriptor, self)

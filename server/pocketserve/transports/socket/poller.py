@@ -17,7 +17,7 @@ BROKEN: Final = select.POLLHUP | select.POLLERR
 
 
 class Poller(Protocol):
-    """What the watcher needs of ``select.epoll``. All but ``poll`` may be called from any thread."""
+    """What the event loop needs of ``select.epoll``. All but ``poll`` may be called from any thread."""
 
     def register(self, descriptor: int, events: int) -> None:
         """Know a descriptor."""

@@ -19,7 +19,7 @@ class QueuedRequests:
     """The queued requests of all of a server's connections.
 
     A thread carries out one after the other as long as each has a follower, so that under load none is woken for a
-    run. It holds no right to read and waits for no peer. The watcher's thread sees to those whose time is over: its
+    run. It holds no right to read and waits for no peer. The event loop's thread sees to those whose time is over: its
     alarm is set for the first of them, and left there when that one ends in time, as nearly all do.
     """
 
@@ -32,7 +32,7 @@ class QueuedRequests:
         self._here = threading.local()  # what the thread that asks has still to carry out
 
     def watch(self, queued: QueuedRequest) -> None:
-        """See to it that a queued request request does not wait beyond its deadline. It may have been begun by now."""
+        """See to it that a queued request does not wait beyond its deadline. It may have been begun by now."""
         with self._lock:
             if queued.begun:
                 return
@@ -41,7 +41,7 @@ class QueuedRequests:
                 self._set_alarm(queued.deadline)
 
     def begin(self, queued: QueuedRequest) -> None:
-        """Have some thread carry a queued request request out, and all that follow.
+        """Have some thread carry a queued request out, and all that follow.
 
         It must not wait for a thread that is at work: all of them may be waiting for the session that it was given.
         """
@@ -79,7 +79,7 @@ class QueuedRequests:
         self._alarm = when
         self._event_loop.set_timer(self, when if when < NEVER else None)
 
-    # What the watcher tells
+    # What the event loop tells
 
     def on_time(self) -> None:
         """The alarm: refuse those whose time is over, and set it for the next."""

@@ -57,7 +57,7 @@ class SocketServer:
     Attributes:
         host, port: where it listens.
         key: the token's bytes.
-        handshakes, lingering: connections before and after their time; the watcher's thread alone touches them.
+        handshakes, lingering: connections before and after their time; the event loop's thread alone touches them.
         runners: places for requests that run or wait on all connections together.
         incoming: bytes for bodies that are on their way on all connections together.
         queued requests: requests that wait for their model without a thread.
@@ -109,7 +109,7 @@ class SocketServer:
         self.event_loop.arm(self._listener.fileno())
         self._thread.start()
 
-    # What the watcher tells
+    # What the event loop tells
 
     def on_ready(self, events: int) -> None:
         """Somebody connects."""

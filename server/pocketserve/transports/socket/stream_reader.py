@@ -20,7 +20,7 @@ from pocketserve_wire.frame_decoder import FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType
 
 LOOKS: Final = 16
-"""Times that the watcher's thread receives from one connection before it looks at others: a body of some megabytes."""
+"""Times that the event loop's thread receives from one connection before it looks at others: some megabytes."""
 
 Chunk = bytes | memoryview
 
@@ -90,7 +90,7 @@ class StreamReader:
         raise NotImplementedError
 
     def _leave_under_lock(self) -> None:
-        """Let the watcher wait for what comes."""
+        """Let the event loop wait for what comes."""
         raise NotImplementedError
 
     def _end_if_answered(self) -> None:

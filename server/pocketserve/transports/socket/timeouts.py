@@ -15,7 +15,7 @@ class Timeouts:
         handshake: from connecting to AUTH, as the protocol says.
         frame: from a frame's first byte to its last, as the protocol says; also for those that are written.
         stall: without one byte taken while something is sent; then the peer is given up.
-        quiet: how long a thread waits in a quiet connection before it leaves it to the watcher.
+        quiet: how long a thread waits in a quiet connection before it leaves it to the event loop.
         lingering: how long what a refused peer still sends is read, so that it hears why.
         wrong_proof: how late a wrong proof is answered. A random key of 256 bits needs no protection from guessing;
             this keeps an app with an old token, which tries again and again, from using up the phone.
