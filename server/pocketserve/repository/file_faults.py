@@ -13,13 +13,6 @@ from pocketserve.runtimes.placeholders import placeholder
 from pocketserve.state.plain_files import open_plain
 
 _ZIP = (0, b"PK")
-_STARTS = {
-    "tflite": ((4, b"TFL3"),),
-    "executorch": ((4, b"ET"),),
-    "keras": (_ZIP, (0, b"\x89HDF")),
-    **dict.fromkeys(("torchscript", "ptl", "pt2"), (_ZIP,)),
-}
-"""Offset and bytes with which all files of a kind begin; other kinds have no such sign."""
 
 
 def file_fault(version: VersionEntry) -> str | None:
@@ -43,7 +36,7 @@ def file_fault(version: VersionEntry) -> str | None:
         return f"{path.name} cannot be read ({error.strerror}): put a file there that this user may read"
     if not head:
         return f"{path.name} is empty: copy or download it again"
-    marks = _STARTS.get(kind.name)
-    if marks is not None and not any(head[at:].startswith(mark) for at, mark in marks):
+    marks = (*kind.magic, _ZIP) if kind.zipped else kind.magic
+    if marks and not any(head[at:].startswith(mark) for at, mark in marks):
         return f"{path.name} is no {kind.name} file: copy or export it again, or rename it after what it is"
     return None

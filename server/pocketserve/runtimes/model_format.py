@@ -30,7 +30,8 @@ class ModelFormat:
         runtime: the module with a ``RUNTIME`` object.
         suffixes: file name endings that announce it.
         marker: for formats that are folders, the file that tells them.
-        magic: offset and bytes at the start of a file that tell it.
+        magic: offset and bytes, among the first eight, that tell it; all its files have one of them, or are zipped.
+        zipped: a file may be a zip archive, whose members tell it.
         by_name: the name alone tells it, whatever the content.
         packages: Python packages of which one must be there.
         install: how to get one, on a desktop and in Termux.
@@ -53,6 +54,7 @@ class ModelFormat:
     suffixes: tuple[str, ...] = ()
     marker: str | None = None
     magic: tuple[tuple[int, bytes], ...] = ()
+    zipped: bool = False
     by_name: bool = False
     packages: tuple[str, ...] = ()
     install: str = ""

@@ -11,6 +11,7 @@ FORMATS = (
         "pocketserve.runtimes.tensorflow.keras",
         suffixes=(".keras", ".h5", ".hdf5"),
         magic=((0, b"\x89HDF\r\n\x1a\n"),),
+        zipped=True,
         packages=PACKAGES,
         install=INSTALL,
     ),

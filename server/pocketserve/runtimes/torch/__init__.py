@@ -12,6 +12,7 @@ FORMATS = (
         suffixes=(".torchscript", ".ts", ".jit", ".pt", ".pth"),
         packages=PACKAGES,
         install=INSTALL,
+        zipped=True,
         torch_archive=True,
         triton="pytorch",
     ),
@@ -21,6 +22,7 @@ FORMATS = (
         suffixes=(".ptl",),
         packages=PACKAGES,
         install=INSTALL,
+        zipped=True,
         torch_archive=True,
     ),
     ModelFormat(
@@ -41,6 +43,7 @@ FORMATS = (
         install=INSTALL,
         last_choice=True,
         code=Code.FILE,
+        zipped=True,
         torch_archive=True,
     ),
 )
