@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import json
@@ -22,6 +23,7 @@ from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.changes import made_from
 from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.model_format import Code
 from pocketserve.state import ownership
 from pocketserve.state.ownership import foreign_writer
 from pocketserve.trust.code import code_of
@@ -139,6 +141,17 @@ def test_a_manifest_is_no_consent(tmp_path: Path) -> None:
         (own / "model.toml").write_text(f'[versions.one]\nfile = "mine.tflite"\n{lines}\n')
         with pytest.raises(ModelLoadError, match="is code that is not trusted"):
             check(tmp_path / "models", tmp_path / "state")
+
+
+@pytest.mark.parametrize("code", [Code.MODULES, Code.FILE])
+def test_any_format_that_is_code_asks(models: Path, tmp_path: Path, code: Code) -> None:
+    """What a format says of itself decides, not its name."""
+    (models / "mine" / "task.py").unlink()
+    entry, version = scan(models)["mine"], version_of(models)
+    assert TrustStore(tmp_path / "state").check(entry, version) == frozenset()
+    format = dataclasses.replace(version.format, name="other", code=code)
+    with pytest.raises(ModelLoadError, match="is code that is not trusted"):
+        TrustStore(tmp_path / "state").check(entry, dataclasses.replace(version, format=format))
 
 
 def test_options_belong_to_what_is_trusted(tmp_path: Path) -> None:

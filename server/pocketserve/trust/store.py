@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.repository.files import Stamp, content_digest, key_of, stamp
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.model_format import Code
 from pocketserve.state.json_store import JsonStore
 from pocketserve.state.ownership import foreign_writer
 from pocketserve.trust.reading import not_trusted
@@ -127,7 +128,7 @@ def embedded_code() -> Mapping[str, str]:
 def may_hold_code(entry: ModelEntry, version: VersionEntry) -> bool:
     """Tell whether a version has code that :func:`pocketserve.trust.code.code_of` finds; no file is read."""
     return (
-        version.format.name in ("torch", "pt2")
+        version.format.code is not Code.NONE
         or version.options.get("trust") is True
         or isinstance(version.options.get("delegate"), str)
         or _task_file(entry, version) is not None
