@@ -101,7 +101,7 @@ class Crowd(HeldModel):
 
     def errands(self) -> int:
         """How many wait without a thread."""
-        return len(self.server.errands._waiting)
+        return len(self.server.queued_requests._waiting)
 
     def stay_full(self) -> None:
         """Have the line taken for full from now on, as if others came: one thread carries out all queued requests

@@ -161,7 +161,7 @@ class Connection(StreamReader):
         except BlockingIOError:
             if not waits:
                 return None
-            self._leave_to_watcher()
+            self._leave_to_event_loop()
             return False
         if not count:
             self._on_half_close()
@@ -250,17 +250,17 @@ class Connection(StreamReader):
 
     def _wait(self, frame: Frame, received: float, cancellation: Cancellation) -> bool:
         """Let a request wait for its model without a thread; False where that is not for it, or not now."""
-        sender = Sender(self._server.errands.begin, functools.partial(self._finish_errand, frame))
+        sender = Sender(self._server.queued_requests.begin, functools.partial(self._finish_queued, frame))
         waiting = requests.wait(self._service, frame, received, cancellation, sender)
         if waiting is None:
             return False
         if isinstance(waiting, ApiResponse):
             self._answer_later(frame, waiting)
         else:
-            self._server.errands.watch(waiting)
+            self._server.queued_requests.watch(waiting)
         return True
 
-    def _finish_errand(self, frame: Frame, queued: QueuedRequest) -> None:
+    def _finish_queued(self, frame: Frame, queued: QueuedRequest) -> None:
         try:
             self._answer_later(frame, requests.finish(queued))
         except Exception:
@@ -369,7 +369,7 @@ class Connection(StreamReader):
         self._event_loop.disarm(self.descriptor)
         return True
 
-    def _leave_to_watcher(self) -> None:
+    def _leave_to_event_loop(self) -> None:
         """Nothing came for a while: the event loop waits for this connection, and this thread is free."""
         self._decoder.rest()
         with self._lock:

@@ -60,7 +60,7 @@ class SocketServer:
         handshakes, lingering: connections before and after their time; the event loop's thread alone touches them.
         runners: places for requests that run or wait on all connections together.
         incoming: bytes for bodies that are on their way on all connections together.
-        queued requests: requests that wait for their model without a thread.
+        queued_requests: those that wait for their model without a thread.
         stopped: nobody is waited for any more.
 
     Raises:
@@ -88,7 +88,7 @@ class SocketServer:
         self.incoming = FrameBudget(INCOMING * _bytes_inflight(config))
         # A thread reads a connection, writes to it or runs a request: nothing that must be read waits for a thread.
         self.workers = Workers(2 * config.socket_connections + config.worker_threads)
-        self.errands = QueuedRequests(self.event_loop, self.workers)
+        self.queued_requests = QueuedRequests(self.event_loop, self.workers)
         self.handshakes: dict[HandshakeConnection, None] = {}
         self.lingering: dict[LingeringClose, None] = {}
         self._most = affordable(config.socket_connections, SHARE, "socket_connections")

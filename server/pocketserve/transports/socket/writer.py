@@ -119,8 +119,8 @@ class FrameWriter:
             return self._end(self._broken)
         frame, ends = self._frames, time.monotonic() + self._timeouts.frame
         while True:
-            timeouts = min(self._timeouts.stall, ends - time.monotonic())
-            if timeouts <= 0 or not poller.poll(1000 * timeouts):
+            timeout = min(self._timeouts.stall, ends - time.monotonic())
+            if timeout <= 0 or not poller.poll(1000 * timeout):
                 return self._end(self._too_slow)
             if self._advance():
                 return None
