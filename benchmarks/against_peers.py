@@ -27,7 +27,7 @@ from benchmarks.processes import (
 )
 from benchmarks.samples import Comparison, Curve, Missing, Result, growth
 from benchmarks.timing import QUICK, Effort, interleave, say
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 
 CONNECTIONS = (1, 8, 64)
 MORE_CONNECTIONS = (1, 2, 4, 8, 16, 32, 64)
@@ -325,7 +325,7 @@ def _at_connections(sides: Sides, model: str, size: str, effort: Effort) -> list
         rates: dict[str, list[float]] = {name: [] for name in sides}
         given_up: GivenUp = {}
         samples = in_blocks(sides, effort, _load(model, count, rates), given_up, CONNECTION_BLOCKS)
-        asked = f"{size}, {counted(count, 'connection')}"
+        asked = f"{size}, {plural(count, 'connection')}"
         results += [Missing("P1", f"{name}, {asked}", why) for name, why in given_up.items()]
         for name, kept in samples.items():
             points, by_count, at_rate = curves[name]
@@ -352,7 +352,7 @@ def _released(sides: Sides, effort: Effort) -> list[Result]:
     for count in RELEASED_CONNECTIONS:
         measure = _load(reference.PHOTO_MODEL, count, {name: [] for name in sides})
         samples = in_blocks(sides, effort, measure, {}, CONNECTION_BLOCKS)
-        what = f"HTTP, 150,528 B, {counted(count, 'connection')}, peer on all cores"
+        what = f"HTTP, 150,528 B, {plural(count, 'connection')}, peer on all cores"
         results += [
             Comparison("P1", what, "µs", samples[OURS[1]], kept, 1.0, "faster", name)
             for name, kept in samples.items()

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.processes import cores, pinning
 from benchmarks.samples import Comparison, Curve, Growth, Imports, Missing, Result, summary
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 
 SLOWEST = 10
 """Modules whose import is printed."""
@@ -29,7 +29,7 @@ VERSIONS = ("numpy", "flask", "waitress", "ai-edge-litert")
 def show(results: Sequence[Result]) -> None:
     """The machine, one line a comparison, what is missing, what grows with what, and how many goals are met."""
     here = machine()
-    print(f"\n{here['processor'] or here['platform']}, {counted(here['cores'], 'core')}; {here['pinning']}")
+    print(f"\n{here['processor'] or here['platform']}, {plural(here['cores'], 'core')}; {here['pinning']}")
     print(f"Python {platform.python_version()}, {here['platform']}; load before the first benchmark {here['load']:.2f}")
     heads = f"{'':4}{'what':48}{'ours':>9}{'p99':>9}{'':4}  {'against':34}{'median':>9}{'p99':>9}{'':4}"
     print(f"\n{heads}{'ratio':>7}{'goal':>8}")

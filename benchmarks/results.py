@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.report import P99_LEAST
 from benchmarks.samples import Comparison, Growth, summary
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 
 KEYS = ("name", "what", "unit", "ours", "floor", "goal", "rule", "against", "statistic")
 GROWTH_KEYS = ("name", "what", "unit", "per", "points", "values", "slope", "start", "r2")
@@ -35,7 +35,7 @@ def page(content: dict[str, Any]) -> Iterator[str]:
     """Its lines, from what :func:`benchmarks.report.write` wrote."""
     here, results = content["machine"], content["results"]
     system, python = here["platform"].partition("-")[0], here["python"].partition(" ")[0]
-    machine = f"{here['processor'] or 'unknown processor'}, {counted(here['cores'], 'core')}, {system}, Python {python}"
+    machine = f"{here['processor'] or 'unknown processor'}, {plural(here['cores'], 'core')}, {system}, Python {python}"
     yield HEAD.format(when=content["time"], machine=machine, least=P99_LEAST)
     yield from _table(
         "name, what, ours, p99, against, median, p99, ratio, goal, ",

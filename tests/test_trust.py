@@ -20,7 +20,7 @@ import pytest
 from conftest import ROOT, Server, StartServer
 from places import MODELS
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
-from pocketserve.repository.changes import made_from
+from pocketserve.repository.files import made_from
 from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pocketserve.messages import counted, did_you_mean, excerpt, listed, near
+from pocketserve.messages import did_you_mean, excerpt, listed, near, plural
 
 
 def test_one_is_not_told_as_several() -> None:
     """None, one and thousands."""
-    assert [counted(n, "process", "processes") for n in (0, 1, 2)] == ["0 processes", "1 process", "2 processes"]
-    assert counted(2000, "request") == "2,000 requests"
+    assert [plural(n, "process", "processes") for n in (0, 1, 2)] == ["0 processes", "1 process", "2 processes"]
+    assert plural(2000, "request") == "2,000 requests"
 
 
 def test_names_are_listed_up_to_a_number() -> None:

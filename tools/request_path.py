@@ -98,14 +98,14 @@ def measure(profiler: Profiler, urls: list[str], token_file: Path) -> dict[str, 
 def main(arguments: list[str]) -> int:
     """Serve the embedded models, ask them and print a table."""
     from pocketserve.config import Config
-    from pocketserve.serving import Addresses, serve
+    from pocketserve.serving import Endpoints, serve
 
     profiler, tables = Profiler(), {}
 
-    def on_ready(addresses: Addresses) -> None:
+    def on_ready(addresses: Endpoints) -> None:
         threading.Thread(target=run, args=(addresses,)).start()
 
-    def run(addresses: Addresses) -> None:
+    def run(addresses: Endpoints) -> None:
         sys.setprofile(None)
         try:
             urls = [f"http://{addresses.http}", f"socket://{addresses.socket}"]

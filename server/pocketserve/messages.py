@@ -8,7 +8,7 @@ MAX_WORD = 40
 """Letters; a longer one is cut."""
 
 
-def counted(number: int, one: str, many: str = "") -> str:
+def plural(number: int, one: str, many: str = "") -> str:
     """A number with its noun: ``1 process``, ``2,000 processes``; ``many`` is ``one`` with an s unless given."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 

@@ -35,7 +35,7 @@ from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.engine.statistics import Timing, Traffic, VersionStatistics
 from pocketserve.inference.queued import QueuedRequest, Sender
 from pocketserve.inference.run import Prediction, run_compiled, run_raw_input, run_tensors
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.file_faults import file_fault
 from pocketserve.repository.repository import READ_AGAIN, Repository
@@ -159,7 +159,7 @@ class Service:
             return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
         return ApiError(
             ErrorCode.QUEUE_FULL,
-            f"{counted(self._places.maximum, 'request is', 'requests are')} under way on all models; try again later",
+            f"{plural(self._places.maximum, 'request is', 'requests are')} under way on all models; try again later",
             retry_after_s=0.5,
         )
 

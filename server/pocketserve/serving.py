@@ -17,7 +17,7 @@ from types import FrameType
 from pocketserve.auth.app_tokens import AppTokens, path_of
 from pocketserve.auth.guard import Guard, ensure_token
 from pocketserve.config import Config
-from pocketserve.messages import counted, listed
+from pocketserve.messages import listed, plural
 from pocketserve.preload import Preload
 from pocketserve.repository.manifest import name_fault
 from pocketserve.repository.scan import Models
@@ -61,14 +61,14 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
+class Endpoints:
     """Where a server listens; ``socket`` is None where that transport is switched off."""
 
     http: Address
     socket: Address | None
 
 
-def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -> None:
+def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP, then finish what is under way and return. Runs on the main thread.
 
     A second signal ends the process at once.
@@ -90,7 +90,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
         sockets = SocketServer(service, token, apps=apps) if config.socket else None
     except PortTakenError as error:
         raise _by_another_server(error, config.state_dir) from None
-    addresses = Addresses(
+    addresses = Endpoints(
         Address(server.host, server.port), Address(sockets.host, sockets.port) if sockets is not None else None
     )
     _tell_of_killed(config.state_dir)
@@ -140,7 +140,7 @@ def serve(config: Config, on_ready: Callable[[Addresses], None] | None = None) -
 class _Announcement:
     """Says once that the server is ready. Its ready file stays until it ends; only one that was written is removed."""
 
-    def __init__(self, config: Config, addresses: Addresses, on_ready: Callable[[Addresses], None] | None) -> None:
+    def __init__(self, config: Config, addresses: Endpoints, on_ready: Callable[[Endpoints], None] | None) -> None:
         self._config = config
         self._addresses = addresses
         self._on_ready = on_ready
@@ -166,7 +166,7 @@ class _Announcement:
                 self._config.ready_file.unlink(missing_ok=True)
 
 
-def write_ready_file(path: Path, config: Config, addresses: Addresses) -> None:
+def write_ready_file(path: Path, config: Config, addresses: Endpoints) -> None:
     """Tell other programs where the server listens; the file appears whole or not at all."""
     content = {
         "pid": os.getpid(),
@@ -222,7 +222,7 @@ def _tell_of_models(folder: Path, models: Models) -> None:
     """Say what is served, and what somebody may have meant who named another folder or file."""
     names = models.present()
     if names:
-        log.info("found %s: %s", counted(len(names), "model"), listed(names, MAX_TOLD))
+        log.info("found %s: %s", plural(len(names), "model"), listed(names, MAX_TOLD))
     for name in models.misnamed[:MAX_TOLD]:
         log.warning("%s", name_fault(name))
     if models.is_one:

@@ -169,7 +169,7 @@ def dequantize(array: Array, spec: TensorSpec) -> Array:
     return real
 
 
-def describe(spec: TensorSpec) -> Mapping[str, Any]:
+def spec_metadata(spec: TensorSpec) -> Mapping[str, Any]:
     """A spec as the protocol's metadata prints it, with quantisation where there is one.
 
     ``open`` says that the file tells neither datatype nor shape: those shown are a guess that binds nobody.

@@ -15,7 +15,7 @@ from pocketserve.config import Config
 from pocketserve.doctor.checkup import examine
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, Level
-from pocketserve.doctor.surroundings import Settings, read_settings
+from pocketserve.doctor.settings import Settings, read_settings
 from ports import free_port
 
 SHELL = "/bin/sh"

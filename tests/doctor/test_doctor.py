@@ -18,7 +18,7 @@ from pocketserve.doctor.finding import Level, ok
 from pocketserve.doctor.imports import try_imports
 from pocketserve.doctor.packages import check_packages
 from pocketserve.doctor.server import check_server
-from pocketserve.doctor.surroundings import read_settings
+from pocketserve.doctor.settings import read_settings
 from pocketserve.state.run_lock import KILLED_FILE, RunLock
 
 HANG = "import threading\nthreading.Event().wait(60)"
@@ -442,7 +442,7 @@ def test_the_command_prints_json_and_fails_on_problems(tmp_path):
 def test_the_command_loads_no_package(tmp_path):
     """It must work where everything else is broken."""
     code = (
-        "import sys, pocketserve.cli.commands.doctor as d, pocketserve.doctor.surroundings, json;"
+        "import sys, pocketserve.cli.commands.doctor as d, pocketserve.doctor.settings, json;"
         "print(sorted({'numpy', 'flask', 'requests', 'waitress', 'platformdirs'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

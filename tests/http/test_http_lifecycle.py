@@ -27,7 +27,7 @@ import waiting_labels
 from conftest import MODELS
 from http_running import is_closed
 from pocketserve.config import PREFIX, Config
-from pocketserve.serving import Address, Addresses, write_ready_file
+from pocketserve.serving import Address, Endpoints, write_ready_file
 from ports import free_port
 
 TIMEOUT_S = 30.0
@@ -152,13 +152,13 @@ def test_the_ready_file_is_written_under_a_name_that_nobody_knows(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", lambda source, target: names.add(Path(source).name))
         for _ in range(2):
-            write_ready_file(tmp_path / "ready.json", config, Addresses(Address("127.0.0.1", 1), None))
+            write_ready_file(tmp_path / "ready.json", config, Endpoints(Address("127.0.0.1", 1), None))
     assert len(names) == 2 and others.read_text() == "kept"
     for name in names:
         (tmp_path / name).unlink()
     (tmp_path / "ready.json").mkdir()
     with pytest.raises(OSError, match="directory"):
-        write_ready_file(tmp_path / "ready.json", config, Addresses(Address("127.0.0.1", 1), None))
+        write_ready_file(tmp_path / "ready.json", config, Endpoints(Address("127.0.0.1", 1), None))
     assert sorted(path.name for path in tmp_path.iterdir()) == [f".ready.json.{os.getpid()}", "others", "ready.json"]
 
 

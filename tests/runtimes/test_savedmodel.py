@@ -14,7 +14,7 @@ import pytest
 
 from conftest import StartServer
 from pocketserve.formats.flatbuffers import DamagedFileError
-from pocketserve.repository.files import digest, files_below
+from pocketserve.repository.files import files_below, hash_files
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
 from pocketserve.runtimes.tensorflow import savedmodel
 from pocketserve.runtimes.tensorflow.savedmodel import RUNTIME, SavedModelSession
@@ -411,7 +411,7 @@ def test_reading_files_is_refused_unless_trusted(tf: Any, save: Save, tmp_path: 
     (tmp_path / "note").write_bytes(b"hello")
     path = np.array(bytes(tmp_path / "note"), dtype=object)
     assert "pocketserve trust" in refusal(folder, loader=loader, trust=True), "a manifest is no consent"
-    allowed = frozenset({digest(files_below(folder), folder)})
+    allowed = frozenset({hash_files(files_below(folder), folder)})
     session = RUNTIME.open(ModelSource(folder, options={"loader": loader}, trusted=allowed))
     assert session.run({"path": path})["content"].item() == b"hello"
     (folder / "more").write_bytes(b"changed since")

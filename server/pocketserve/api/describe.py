@@ -9,7 +9,7 @@ from pocketserve.api.cards import DEFAULT_PORT, card
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
-from pocketserve.tensors import describe
+from pocketserve.tensors import spec_metadata
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.loaded_model import LoadedModel
@@ -54,8 +54,8 @@ def describe_model(
         "name": entry.name,
         "versions": list(entry.versions),
         "platform": model.platform,
-        "inputs": [describe(spec) for spec in model.inputs.specs],
-        "outputs": [describe(spec) for spec in model.shown_outputs.specs],
+        "inputs": [spec_metadata(spec) for spec in model.inputs.specs],
+        "outputs": [spec_metadata(spec) for spec in model.shown_outputs.specs],
         "parameters": {key: value for key, value in facts.items() if value},
         "card": card(model, port, local),
     }

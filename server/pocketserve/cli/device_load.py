@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 
 BUSY_SHARE = 1.0
 """From this load for each core on, somebody else is likely measured too. Android counts waiting drivers as well."""
@@ -24,6 +24,6 @@ def busy(load: float | None) -> str:
     if load is None or load < BUSY_SHARE * cores:
         return ""
     return (
-        f"The load was {load:.1f} on {counted(cores, 'core')}: what is measured beside other work holds beside it "
+        f"The load was {load:.1f} on {plural(cores, 'core')}: what is measured beside other work holds beside it "
         "only. If something else runs, stop it and measure again.\n\n"
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
-from pocketserve.doctor.surroundings import Settings
+from pocketserve.doctor.settings import Settings
 from pocketserve.engine.device.battery import PROGRAM, Reading, read_status
 from pocketserve.engine.device.power import BATTERY, HEAT, reasons_for
 from pocketserve.state.run_lock import running

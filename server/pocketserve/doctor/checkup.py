@@ -10,7 +10,7 @@ from pocketserve.doctor import android, hardware, last_run, models, packages, po
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Check, Finding, warning
 from pocketserve.doctor.imports import LIMIT_S as IMPORT_LIMIT_S
-from pocketserve.doctor.surroundings import Settings
+from pocketserve.doctor.settings import Settings
 
 LIMIT_S = 15.0
 """For everything together. The checks that start processes bound themselves to 10 s."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
-from pocketserve.doctor.surroundings import Settings
+from pocketserve.doctor.settings import Settings
 from pocketserve.engine.device.cores import count_fast, readable_memory, top_speed_khz
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 
 CPUS = "sys/devices/system/cpu"
 LITTLE_MEMORY = 300 << 20
@@ -30,7 +30,7 @@ def check_cores(device: Device) -> Iterator[Finding]:
     known = ", ".join(f"{count} of {speed / 1e6:.1f} GHz" for speed, count in sorted(groups.items(), reverse=True))
     fast = count_fast(device.cores, lambda core: speeds.get(core))
     sentence = (
-        f"{counted(len(everyone), 'core')} ({known or 'speeds unknown'}); this process may use {len(device.cores)} now"
+        f"{plural(len(everyone), 'core')} ({known or 'speeds unknown'}); this process may use {len(device.cores)} now"
     )
     usable = [speed for core in device.cores if (speed := speeds.get(core)) is not None]
     if groups and usable and max(usable) < max(groups):

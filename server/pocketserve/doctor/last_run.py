@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pocketserve.doctor.android import on_android
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
-from pocketserve.doctor.surroundings import Settings
+from pocketserve.doctor.settings import Settings
 from pocketserve.state.run_lock import boot_id, killed
 from pocketserve_wire.files.run_file import Run
 

@@ -9,9 +9,9 @@ from typing import Any
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
 from pocketserve.doctor.scan_models import MARK
-from pocketserve.doctor.surroundings import Settings
+from pocketserve.doctor.settings import Settings
 from pocketserve.doctor.token import is_shared
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 
 LIMIT_S = 10.0
 MAX_LISTED = 20
@@ -50,7 +50,7 @@ def _models(device: Device, settings: Settings, models: list[Mapping[str, Any]])
         fix = f"cp -r {folder} ~/models && pocketserve serve ~/models"
         yield warning("models", f"other apps can change the models in {folder}, so model.py files are refused", fix)
     usable = sum(model["usable"] for model in models)
-    yield ok("models", f"{usable} of {counted(len(models), 'model')} in {folder} can be served")
+    yield ok("models", f"{usable} of {plural(len(models), 'model')} in {folder} can be served")
 
 
 def _faults(model: Mapping[str, Any]) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def _quarantine(answers: list[Mapping[str, Any]], settings: Settings, *, complet
         fix = "pocketserve models"
         yield warning(
             "quarantine",
-            f"{counted(held, 'file is', 'files are')} in quarantine; there was no time to find out which",
+            f"{plural(held, 'file is', 'files are')} in quarantine; there was no time to find out which",
             fix,
         )
     elif not named:

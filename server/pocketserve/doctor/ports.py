@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem
-from pocketserve.doctor.surroundings import Settings
+from pocketserve.doctor.settings import Settings
 from pocketserve.state.run_lock import running
 
 LISTENING = "0A"

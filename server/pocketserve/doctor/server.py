@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
-from pocketserve.doctor.surroundings import Settings
+from pocketserve.doctor.settings import Settings
 
 SUBJECT = "server"
 VARIABLE = "POCKETSERVE_URL"

@@ -9,7 +9,7 @@ from pathlib import Path
 from pocketserve.auth.guard import TokenFileError, read_token
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem
-from pocketserve.doctor.surroundings import Settings
+from pocketserve.doctor.settings import Settings
 
 SUBJECT = "token"
 SHARED_STORAGE = ("storage", "sdcard", "mnt/sdcard", "data/media")

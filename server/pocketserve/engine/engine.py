@@ -21,7 +21,7 @@ from pocketserve.engine.lifecycle.state import Event, State, VersionState, Versi
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.engine.statistics import VersionStatistics
-from pocketserve.repository.changes import made_from
+from pocketserve.repository.files import made_from
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pocketserve.engine.bindings import Bindings
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 from pocketserve.tensors import Array, TensorSpec, check_against, quantize, to_array
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import InferRequest, RequestedOutput, raw_input
@@ -114,7 +114,7 @@ def collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, first_
             if first.shape[0] != array.shape[0]:
                 raise ApiError(
                     ErrorCode.INVALID_TENSOR,
-                    f"input {tensor.name!r} has {counted(array.shape[0], 'row')}, input {first.name!r} has "
+                    f"input {tensor.name!r} has {plural(array.shape[0], 'row')}, input {first.name!r} has "
                     f"{first.shape[0]}; the model has one size for both, {spec.batch!r:.80}",
                 )
         splits = splits or split

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pocketserve.engine.device.cores import available_memory
 from pocketserve.quarantine.leftovers import sweep
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
-from pocketserve.repository.files import Stamp, check_digest, digest, stamp, version_files
+from pocketserve.repository.files import Stamp, check_digest, hash_files, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.side_files import side_files, side_hashes
+from pocketserve.repository.sidecar_files import sidecar_files, sidecar_hashes
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
@@ -141,7 +141,7 @@ class Quarantine:
 
     def sides(self, entry: ModelEntry, version: VersionEntry) -> Mapping[Path, str]:
         """The SHA-256 of each file beside a version that a task may read, or the code of one import."""
-        return self._known((entry.folder, version.path), side_files(entry, version), side_hashes)
+        return self._known((entry.folder, version.path), sidecar_files(entry, version), sidecar_hashes)
 
     def content(self, version: VersionEntry) -> str:
         """The SHA-256 of the content. A file that has not changed is not hashed again.
@@ -151,7 +151,7 @@ class Quarantine:
         """
         files = version_files(version)
         base = version.path if version.path.is_dir() else version.path.parent
-        return self._known(version.path, files, lambda files: digest(files, base))
+        return self._known(version.path, files, lambda files: hash_files(files, base))
 
     def _known(self, name: object, files: list[Path], of: Callable[[Sequence[Path]], Found]) -> Found:
         """Hashes of files, taken again only where their stamp has changed."""
@@ -230,7 +230,7 @@ def _seen(entry: ModelEntry, version: VersionEntry) -> str:
     """Return what changes with the files of a version, told without reading them: after a restart, listings go by
     it.
     """
-    files = stamp([*version_files(version), *side_files(entry, version)])
+    files = stamp([*version_files(version), *sidecar_files(entry, version)])
     told = f"{version.format.name}\n{files}\n{_options(version)}\n{_manifest(entry)}"
     return hashlib.sha256(told.encode(errors="surrogateescape")).hexdigest()
 

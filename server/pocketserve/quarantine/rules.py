@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.side_files import side_files
+from pocketserve.repository.sidecar_files import sidecar_files
 from pocketserve.runtimes.base import ModelSource, RuntimeMissingError
 from pocketserve.runtimes.tflite.delegates import find_library
 
@@ -42,7 +42,7 @@ def rules_for(entry: ModelEntry, version: VersionEntry, source: ModelSource, fol
     """
     node = version.format.starts_processes
     model = [source.path if source.path.is_dir() else source.path.parent, source.original, version.path]
-    model += [*side_files(entry, version), *_delegate(source)]
+    model += [*sidecar_files(entry, version), *_delegate(source)]
     model += [entry.folder] if entry.folder.name == entry.name else []  # for a bare file it holds other models too
     python, listed = _python(folder)
     programs = [*_SYSTEM, *python]

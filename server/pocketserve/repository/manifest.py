@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pocketserve.registry import TASK_NAMES, task_named
-from pocketserve.repository.section import Section
-from pocketserve.repository.toml_table import ManifestError, Table
+from pocketserve.repository.toml_table import ManifestError, Section, TomlTable
 from pocketserve.state.plain_files import read_plain
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
@@ -109,7 +108,7 @@ class Manifest:
         none.
 
         Args:
-            kind: the options' class, of a :class:`~pocketserve.repository.section.Section`.
+            kind: the options' class, of a :class:`~pocketserve.repository.toml_table.Section`.
         """
         options: Options = self.sections.get(kind) or kind()
         return options
@@ -148,7 +147,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
     Raises:
         ManifestError: for an unknown key, a wrong type or a value out of range.
     """
-    table = Table(document, file_name, "")
+    table = TomlTable(document, file_name, "")
     features = table.table("features")
     target = table.table("target")
     state = table.table("state")
@@ -201,7 +200,7 @@ def is_valid_name(name: str) -> bool:
     )
 
 
-def _translations(table: Table) -> dict[str, str]:
+def _translations(table: TomlTable) -> dict[str, str]:
     """``[translations]``: a file like ``labels`` by language."""
     inner = table.table("translations")
     found = {tag: inner.relative_path(tag) for tag in inner.left()}
@@ -210,7 +209,7 @@ def _translations(table: Table) -> dict[str, str]:
     return {tag: path for tag, path in found.items() if path is not None}
 
 
-def _sections(table: Table, task: str | None) -> list[tuple[Section, Any]]:
+def _sections(table: TomlTable, task: str | None) -> list[tuple[Section, Any]]:
     """Read the tables of tasks that are there, with their options.
 
     Those of the manifest's own task come first: no other task is imported where nothing else is left.
@@ -226,7 +225,7 @@ def _sections(table: Table, task: str | None) -> list[tuple[Section, Any]]:
     return pairs
 
 
-def _state(table: Table) -> StateOptions:
+def _state(table: TomlTable) -> StateOptions:
     feedback = table.table("feedback").rest()
     for taken, given in feedback.items():
         if not isinstance(given, str):
@@ -245,7 +244,7 @@ def _state(table: Table) -> StateOptions:
     return StateOptions(feedback, {taken: tuple(shape) for taken, shape in start.items()}, maximum, idle)
 
 
-def _versions(table: Table) -> dict[str, VersionOptions]:
+def _versions(table: TomlTable) -> dict[str, VersionOptions]:
     versions: dict[str, VersionOptions] = {}
     for name, inner in table.named_tables("versions").items():
         if not is_valid_name(name):
@@ -259,7 +258,7 @@ def _versions(table: Table) -> dict[str, VersionOptions]:
     return versions
 
 
-def _specs(table: Table, key: str) -> tuple[TensorSpec, ...]:
+def _specs(table: TomlTable, key: str) -> tuple[TensorSpec, ...]:
     specs = []
     for inner in table.tables(key):
         name = inner.text("name")

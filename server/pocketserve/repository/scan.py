@@ -16,8 +16,8 @@ from pocketserve.repository.manifest import (
     is_valid_name,
     read_manifest,
 )
-from pocketserve.repository.not_models import advice, advice_for_content, advice_for_folder
 from pocketserve.repository.toml_table import ManifestError
+from pocketserve.repository.unsupported_files import advice, advice_for_content, advice_for_folder
 from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.registry import (
     FORMATS,

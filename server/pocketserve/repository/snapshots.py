@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from pocketserve.repository.files import Stamp, base_of, digest_of, stamp, unreadable, version_files
+from pocketserve.repository.files import Stamp, base_of, combine_hashes, read_error, stamp, version_files
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.state.file_lock import locked
@@ -179,7 +179,7 @@ class _Place:
         names = [path.relative_to(base) for path in files]
         hashes = [(_copy(real, target / name), name) for real, name in zip(files.values(), names, strict=True)]
         path = target if version.path == base else target / version.path.name
-        return Snapshot(self, path, [target / name for name in names], digest_of(hashes), originals)
+        return Snapshot(self, path, [target / name for name in names], combine_hashes(hashes), originals)
 
 
 def _sweep(parent: Path) -> None:
@@ -225,7 +225,7 @@ def _copy(original: Path, target: Path) -> str:
     try:
         source = open_plain(original)
     except OSError as error:
-        raise unreadable(error) from None
+        raise read_error(error) from None
     with source:
         make_private_folder(target.parent)
         with open(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "r+b", 0) as copy:

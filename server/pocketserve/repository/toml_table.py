@@ -1,86 +1,87 @@
-"""One table of a TOML file, taken apart key by key with errors that name the file, the key and the fix."""
+"""Tables of a TOML file, checked key by key with errors that name the file, the key and the fix."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from pocketserve.messages import did_you_mean
 
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024
 """Of a file's name, as Linux has it, and of the whole path below the model's folder."""
 
+Options = TypeVar("Options")
+
 
 class ManifestError(Exception):
     """A manifest that cannot be used; the text names the file, the key and the fix."""
 
 
-class Table:
-    """One TOML table that is taken apart key by key; what is left over at the end is a spelling mistake.
+class TomlTable:
+    """A TOML table whose keys are removed as they are read; what is left over at the end is a spelling mistake.
 
-    What is asked for and is not there is None, unless the method says otherwise.
+    A missing key gives None, unless the method says otherwise.
 
     Args:
-        file_name, prefix: how errors name the file, and the way to this table with a dot at its end.
+        file_name, prefix: how errors name the file, and the path to this table with a dot at its end.
 
     Raises:
-        ManifestError: from all methods, when a value is not what is asked for.
+        ManifestError: from all methods, for a value of another type or out of range.
     """
 
     def __init__(self, values: Mapping[str, Any], file_name: str, prefix: str) -> None:
         self._left = dict(values)
-        self._known: dict[str, None] = {}
+        self._keys: dict[str, None] = {}
         self._file = file_name
         self._prefix = prefix
 
     def fault(self, key: str, detail: str) -> ManifestError:
-        """Return what is wrong with a key, told with the file and the table that it stands in."""
+        """Return an error that names the file, the table and the key."""
         return ManifestError(f"{self._file}: {self._prefix}{key} {detail}")
 
     def take(self, key: str, check: Callable[[Any], bool], expected: str, hint: str = "") -> Any:
-        """Take a value out; None where the key is missing.
+        """Remove and return a value.
 
         Args:
             check: whether a value will do.
             expected: what would, in words.
             hint: what else may help, for the error's end.
         """
-        self._known[key] = None
+        self._keys[key] = None
         value = self._left.pop(key, None)
         if value is not None and not check(value):
             raise self.fault(key, f"must be {expected}, not {_show(value)}{hint}")
         return value
 
     def text(self, key: str) -> str:
-        """A text; empty where there is none."""
+        """Return a text; empty if the key is missing."""
         return self.take(key, lambda value: isinstance(value, str), "text") or ""
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; empty where there is none."""
-        check = lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)  # noqa: E731
-        return tuple(self.take(key, check, "a list of texts") or ())
+        """Return a list of texts; empty if the key is missing."""
+        return tuple(self.take(key, lambda value: _is_list(value, str), "a list of texts") or ())
 
     def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
-        """One of several texts."""
-        asked = self._left.get(key)
-        hint = did_you_mean(asked, choices) if isinstance(asked, str) and asked not in choices else ""
+        """Return one of several texts."""
+        text = self._left.get(key)
+        hint = did_you_mean(text, choices) if isinstance(text, str) and text not in choices else ""
         value: str | None = self.take(key, lambda value: value in choices, f"one of {', '.join(choices)}", hint)
         return value
 
     def integer(self, key: str, low: int, high: int) -> int | None:
-        """A whole number, limits included."""
-        check = lambda value: type(value) is int and low <= value <= high  # noqa: E731
-        value: int | None = self.take(key, check, f"a whole number from {low} to {high}")
+        """Return a whole number, limits included."""
+        expected = f"a whole number from {low} to {high}"
+        value: int | None = self.take(key, lambda value: type(value) is int and low <= value <= high, expected)
         return value
 
     def number(self, key: str, low: float, high: float) -> float | None:
-        """A finite number, limits included."""
-        check = lambda value: _is_number(value) and low <= value <= high  # noqa: E731
-        value: float | None = self.take(key, check, f"a number from {low:g} to {high:g}")
+        """Return a finite number, limits included."""
+        expected = f"a number from {low:g} to {high:g}"
+        value: float | None = self.take(key, lambda value: _is_number(value) and low <= value <= high, expected)
         return value
 
     def numbers(self, key: str, *, nonzero: bool = False, each: str = "colour channel") -> tuple[float, ...] | None:
-        """One finite number or a list of them.
+        """Return one finite number or a list of them.
 
         Args:
             nonzero: refuse 0, by which something is divided.
@@ -94,50 +95,48 @@ class Table:
         value = self.take(key, check, f"numbers, one per {each}" + (" and none of them 0" if nonzero else ""))
         if value is None:
             return None
-        return tuple(float(item) for item in (value if isinstance(value, list) else [value]))
+        return tuple(map(float, value if isinstance(value, list) else [value]))
 
     def flag(self, key: str) -> bool | None:
-        """True or false."""
+        """Return true or false."""
         value: bool | None = self.take(key, lambda value: isinstance(value, bool), "true or false")
         return value
 
     def relative_path(self, key: str) -> str | None:
-        """A path below the model's folder, see :func:`is_contained_name`."""
+        """Return a path below the model's folder, see :func:`is_contained_name`."""
         value: str | None = self.take(key, is_contained_name, "a path inside the model's folder")
         return value
 
-    def table(self, key: str) -> Table:
-        """A table within; an empty one where there is none."""
+    def table(self, key: str) -> TomlTable:
+        """Return a table within; an empty one if the key is missing."""
+        return self.optional_table(key) or TomlTable({}, self._file, f"{self._prefix}{key}.")
+
+    def optional_table(self, key: str) -> TomlTable | None:
+        """Return a table within."""
         value = self.take(key, lambda value: isinstance(value, dict), "a table")
-        return Table(value or {}, self._file, f"{self._prefix}{key}.")
+        return None if value is None else TomlTable(value, self._file, f"{self._prefix}{key}.")
 
-    def optional_table(self, key: str) -> Table | None:
-        """A table within."""
-        value = self.take(key, lambda value: isinstance(value, dict), "a table")
-        return None if value is None else Table(value, self._file, f"{self._prefix}{key}.")
+    def tables(self, key: str) -> list[TomlTable]:
+        """Return a list of tables within; empty if the key is missing."""
+        values = self.take(key, lambda value: _is_list(value, dict), f"a list of tables ([[{key}]])") or []
+        return [TomlTable(value, self._file, f"{self._prefix}{key}[{index}].") for index, value in enumerate(values)]
 
-    def tables(self, key: str) -> list[Table]:
-        """A list of tables within; empty where there is none."""
-        check = lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value)  # noqa: E731
-        values = self.take(key, check, f"a list of tables ([[{key}]])") or []
-        return [Table(value, self._file, f"{self._prefix}{key}[{index}].") for index, value in enumerate(values)]
-
-    def named_tables(self, key: str) -> dict[str, Table]:
-        """A table of tables, by names that the owner chooses."""
+    def named_tables(self, key: str) -> dict[str, TomlTable]:
+        """Return a table of tables, by names that the owner chooses."""
         inner = self.table(key)
-        return {name: inner.table(name) for name in list(inner._left)}
+        return {name: inner.table(name) for name in inner.left()}
 
     def left(self) -> list[str]:
-        """The keys that nobody has taken yet."""
+        """Return the keys that were not read yet."""
         return list(self._left)
 
     def rest(self) -> dict[str, Any]:
-        """Take all that is left, unchecked."""
+        """Remove and return all that is left, unchecked."""
         rest, self._left = self._left, {}
         return rest
 
     def refuse_rest(self) -> None:
-        """Refuse keys that nobody has taken.
+        """Refuse keys that were not read.
 
         Raises:
             ManifestError: there are some; it names the closest known one.
@@ -145,15 +144,36 @@ class Table:
         for key in self._left:
             from difflib import get_close_matches  # late: only those who mistype need it
 
-            close = get_close_matches(key, self._known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(self._known)}"
+            close = get_close_matches(key, self._keys, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(self._keys)}"
             raise ManifestError(f"{self._file}: unknown key {self._prefix}{key}; {hint}")
+
+
+class Section(NamedTuple):
+    """A table of a manifest that belongs to tasks.
+
+    Attributes:
+        name: of the table.
+        options: the class of its options; ``options()`` holds the defaults.
+        parse: reads the options; keys that it leaves are refused by the caller as misspelt.
+        files: names the files beside the model that the options name.
+    """
+
+    name: str
+    options: type
+    parse: Callable[[TomlTable], Any]
+    files: Callable[[Any], Iterable[str | None]] = lambda options: ()
+
+
+def with_defaults(options: type[Options], **values: Any) -> Options:
+    """Return options; those that are None or empty keep their defaults."""
+    return options(**{key: value for key, value in values.items() if value not in (None, "")})
 
 
 def is_contained_name(value: object) -> bool:
     """Return whether a manifest's path is relative and stays below its folder as written (links are checked later).
 
-    Longer ones than systems have are none: whoever looks for such a file gets an error, not "it is not there".
+    Longer paths than systems have are refused here, where the error says so.
     """
     if not isinstance(value, str) or not value or "\0" in value or "\\" in value or value.startswith("/"):
         return False
@@ -163,6 +183,10 @@ def is_contained_name(value: object) -> bool:
 
 def _bytes(name: str) -> int:
     return len(name.encode(errors="surrogatepass"))
+
+
+def _is_list(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
 def _is_number(value: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from pocketserve.repository.section import Section
+from pocketserve.repository.toml_table import Section
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass

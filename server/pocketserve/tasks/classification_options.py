@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pocketserve.repository.section import Section
-from pocketserve.repository.toml_table import Table
+from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve_wire.records import dataclass
 
 ACTIVATIONS = ("none", "sigmoid", "softmax")
@@ -25,7 +24,7 @@ class ClassificationOptions:
     threshold: float | None = None
 
 
-def _classification(table: Table) -> ClassificationOptions:
+def _classification(table: TomlTable) -> ClassificationOptions:
     return ClassificationOptions(
         activation=table.choice("activation", ACTIVATIONS) or "none",
         label_offset=table.integer("label_offset", -1000, 1000) or 0,

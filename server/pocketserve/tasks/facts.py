@@ -14,7 +14,7 @@ from typing import Any
 from pocketserve.formats.flatbuffers import DamagedFileError
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.side_files import TASK_FILE, folders_of, names_for, side_files
+from pocketserve.repository.sidecar_files import TASK_FILE, folders_of, names_for, sidecar_files
 from pocketserve.runtimes.base import ModelLoadError, Session
 from pocketserve.runtimes.tflite.metadata import ModelMetadata
 from pocketserve.state.plain_files import read_plain
@@ -85,10 +85,10 @@ class ModelFacts:
 
     @functools.cached_property
     def _side_files(self) -> list[Path]:
-        return side_files(self.entry, self.version) if self.sides is None else list(self.sides)
+        return sidecar_files(self.entry, self.version) if self.sides is None else list(self.sides)
 
     def beside(self, name: str) -> Path | None:
-        """A file of :mod:`~pocketserve.repository.side_files`, next to the model in a folder of its own or where its
+        """A file of :mod:`~pocketserve.repository.sidecar_files`, next to the model in a folder of its own or where its
         manifest lies; None where there is none. No link leads out of the folder.
         """
         assert name in names_for(self.manifest), f"{name} is read, but counts for no verdict"

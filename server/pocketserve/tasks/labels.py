@@ -9,7 +9,7 @@ from dataclasses import field
 from pathlib import Path
 
 from pocketserve.formats.flatbuffers import DamagedFileError
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 from pocketserve.repository.manifest import MAX_LANGUAGES
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.tflite.archive import label_files, lines_of, read_associated_files, strangeness
@@ -148,7 +148,7 @@ def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
         return ""
     shifted = f" with label_offset = {offset}" if offset else ""
     return (
-        f"the model has {counted(names, 'label')} for {classes:,} classes{shifted}, so that names are missing or stand "
+        f"the model has {plural(names, 'label')} for {classes:,} classes{shifted}, so that names are missing or stand "
         "for other classes: complete the labels, or set [classification] label_offset in model.toml"
     )
 

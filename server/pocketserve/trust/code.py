@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pocketserve.repository.files import content_digest, key_of
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.side_files import code_files
+from pocketserve.repository.sidecar_files import code_files
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code
 from pocketserve.runtimes.tflite.delegates import find_library, library_digest

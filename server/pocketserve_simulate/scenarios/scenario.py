@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pocketserve.messages import did_you_mean
-from pocketserve.repository.toml_table import ManifestError, Table
+from pocketserve.repository.toml_table import ManifestError, TomlTable
 from pocketserve_simulate.phone.device import DEVICES
 from pocketserve_simulate.phone.events import KINDS, Event, EventError, open_event
 from pocketserve_wire.errors import code_named
@@ -150,12 +150,12 @@ def parse_scenario(content: bytes, file_name: str) -> Scenario:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise ScenarioError(f"{file_name}: not a TOML file ({error})") from None
     try:
-        return _scenario(Table(values, file_name, ""), file_name)
+        return _scenario(TomlTable(values, file_name, ""), file_name)
     except ManifestError as error:
         raise ScenarioError(str(error)) from None
 
 
-def _scenario(table: Table, file_name: str) -> Scenario:
+def _scenario(table: TomlTable, file_name: str) -> Scenario:
     description = table.text("description")
     device = table.choice("device", tuple(DEVICES)) or "mid"
     seconds = _needed(table, "seconds", table.number("seconds", 1, MAX_SECONDS))
@@ -181,7 +181,7 @@ def _scenario(table: Table, file_name: str) -> Scenario:
     )
 
 
-def _stream(table: Table) -> Stream:
+def _stream(table: TomlTable) -> Stream:
     name = _needed(table, "name", table.text("name") or None)
     allow = table.texts("allow")
     for code in allow:
@@ -210,7 +210,7 @@ def _stream(table: Table) -> Stream:
     return stream
 
 
-def _event(table: Table, latest_end: float) -> Event:
+def _event(table: TomlTable, latest_end: float) -> Event:
     kind = _needed(table, "kind", table.choice("kind", (*KINDS, *DISTURBANCES)))
     at = _needed(table, "at", table.number("at", 0, MAX_SECONDS))
     seconds = _needed(table, "seconds", table.number("seconds", 0, MAX_SECONDS))
@@ -228,20 +228,20 @@ def _event(table: Table, latest_end: float) -> Event:
     return event
 
 
-def _needed(table: Table, key: str, value: T | None) -> T:
+def _needed(table: TomlTable, key: str, value: T | None) -> T:
     if value is None:
         raise table.fault(key, "is missing")
     return value
 
 
-def _several(table: Table, key: str, fewest: int, maximum: int) -> list[Table]:
+def _several(table: TomlTable, key: str, fewest: int, maximum: int) -> list[TomlTable]:
     found = table.tables(key)
     if not fewest <= len(found) <= maximum:
         raise table.fault(key, f"must be {fewest} to {maximum} tables ([[{key}]]), not {len(found)}")
     return found
 
 
-def _refuse_impossible(table: Table, streams: Collection[Stream], events: Collection[Event]) -> None:
+def _refuse_impossible(table: TomlTable, streams: Collection[Stream], events: Collection[Event]) -> None:
     """What no single event or stream shows to be wrong."""
     strange = next((event.kind for event in events if event.kind in DISTURBANCES), None)
     if strange is not None and not any(stream.ask == TENSORS for stream in streams):
@@ -253,7 +253,7 @@ def _refuse_impossible(table: Table, streams: Collection[Stream], events: Collec
         free_at = event.at + event.seconds
 
 
-def _refuse_twins(table: Table, names: Collection[str]) -> None:
+def _refuse_twins(table: TomlTable, names: Collection[str]) -> None:
     twin = next((name for name in names if list(names).count(name) > 1), None)
     if twin is not None:
         raise table.fault("streams", f"holds two called {twin!r}")

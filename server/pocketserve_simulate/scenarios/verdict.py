@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 from pocketserve_simulate.scenarios.record import Exit, Happened, Record
 from pocketserve_simulate.scenarios.scenario import LOADS
 from pocketserve_simulate.scenarios.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Sample
@@ -55,8 +55,8 @@ def headline(record: Record) -> str:
     """One line that says what was run."""
     return (
         f"{record.scenario} on a {record.device} phone: {record.seconds:g} s, "
-        f"{counted(len(record.streams), 'app')}, {counted(len(record.samples), 'request')}, "
-        f"{counted(len(record.events), 'event')}"
+        f"{plural(len(record.streams), 'app')}, {plural(len(record.samples), 'request')}, "
+        f"{plural(len(record.events), 'event')}"
     )
 
 
@@ -145,7 +145,7 @@ def _recovered(record: Record) -> Promise:
 
 def _no_crash(record: Record) -> Promise:
     crashes = [item for item in record.exits if not _is_asked_for(item, record.events)]
-    detail = f"{counted(len(record.lives), 'process', 'processes')}, each ended as the scenario says"
+    detail = f"{plural(len(record.lives), 'process', 'processes')}, each ended as the scenario says"
     if crashes:
         detail = "; ".join(f"exit code {item.code} at {item.at:.1f} s" for item in crashes[:MANY])
     return Promise("no process of the server ended by itself", not crashes, detail)

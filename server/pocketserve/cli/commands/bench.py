@@ -15,7 +15,7 @@ from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_json, print_table, printable
 from pocketserve.cli.own_server import OwnServer, own_server
 from pocketserve.cli.progress import Progress
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 
 if TYPE_CHECKING:
     from pocketserve.tensors import Array
@@ -188,7 +188,7 @@ def _started_by(pid: int) -> list[int]:
 
 def _print_result(result: Mapping[str, Any]) -> None:
     shapes = ", ".join(f"{printable(item['name'])} {item['shape']}" for item in result["inputs"])
-    threads = counted(result["threads"], "thread")
+    threads = plural(result["threads"], "thread")
     asked = printable(f"{result['model']}, version {result['version']}, {result['runtime']}")
     print(f"{asked}, {threads}; random input: {shapes}\n")
     print(busy(result["load"]), end="")

@@ -11,7 +11,7 @@ from pocketserve.cli.output import print_json, printable
 from pocketserve.doctor.checkup import examine
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, Level
-from pocketserve.doctor.surroundings import read_settings
+from pocketserve.doctor.settings import read_settings
 
 WIDTH = 100
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.cli import EXIT_DONE, CommandError
 from pocketserve.cli.connection import add_connection_options, connect, reading_answers
 from pocketserve.cli.output import printable
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 
 if TYPE_CHECKING:
     from pocketserve_client import Client
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
             if not 0 < remaining_s <= MAX_OPEN_S:
                 raise ValueError("remaining_s is no time that pairing is open for")
             print(f"Type this code in the app:  {code[:3]} {code[3:6]} {code[6:]}", flush=True)
-            print(f"It is good for {counted(round(remaining_s), 'second')} and one app. Ctrl-C closes it.", flush=True)
+            print(f"It is good for {plural(round(remaining_s), 'second')} and one app. Ctrl-C closes it.", flush=True)
             state = _wait(client, remaining_s)
         except BaseException:
             with contextlib.suppress(PocketserveError):

@@ -13,7 +13,7 @@ from pocketserve.cli.output import LogFormatter
 from pocketserve.config import SETTINGS, STATE_VARIABLE, Config, load_config, unknown_variables
 
 if TYPE_CHECKING:
-    from pocketserve.serving import Addresses
+    from pocketserve.serving import Endpoints
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -66,13 +66,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _ready(config: Config, addresses: Addresses) -> None:
+def _ready(config: Config, addresses: Endpoints) -> None:
     gc.freeze()  # what lives as long as the process need not be looked through again and again
     gc.enable()
     _announce(config, addresses)
 
 
-def _announce(config: Config, addresses: Addresses) -> None:
+def _announce(config: Config, addresses: Endpoints) -> None:
     logging.info("serving %s at http://%s", config.models_dir, addresses.http)
     if addresses.socket is not None:
         logging.info("the socket protocol is spoken at %s", addresses.socket)

@@ -22,7 +22,7 @@ from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.engine.device.cores import available_memory, count_fast, usable_cores
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.engine.scheduling.batching import agrees, free_rows
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
 from pocketserve.service import Service
@@ -169,7 +169,7 @@ def _differs(session: Session, inputs: Mapping[str, Array], stacked: Mapping[str
     try:
         together = session.run(stacked)
     except Exception as error:
-        return f"the model fails on {counted(rows, 'row')} at a time ({type(error).__name__})"
+        return f"the model fails on {plural(rows, 'row')} at a time ({type(error).__name__})"
     fits = all(array.ndim and array.shape[0] == rows for array in together.values())
     if fits and agrees({name: array[:1] for name, array in together.items()}, alone):
         return ""

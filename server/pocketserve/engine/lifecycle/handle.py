@@ -38,7 +38,7 @@ class ModelHandle:
     Attributes:
         prepared: what :mod:`pocketserve.inference.compile` keeps of requests that come again and again; it goes with
             the model.
-        made_from: see :func:`pocketserve.repository.changes.made_from`.
+        made_from: see :func:`pocketserve.repository.files.made_from`.
         outdated: whether a rescan found that changed, so that the next request has it loaded anew.
     """
 

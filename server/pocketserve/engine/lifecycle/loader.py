@@ -14,8 +14,7 @@ from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, open
 from pocketserve.engine.lifecycle.state import Event, Key, State, VersionState, VersionTable, close_all, detach
 from pocketserve.engine.scheduling.entries import QueueEntry
 from pocketserve.engine.scheduling.queue import Scheduler
-from pocketserve.repository.changes import made_from
-from pocketserve.repository.files import file_bytes
+from pocketserve.repository.files import file_bytes, made_from
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
 

@@ -74,7 +74,7 @@ class VersionState:
         state: changed by :meth:`apply` alone.
         before: the state in which the load under way began.
         error: why the last load failed, whether or not an earlier one serves on; to be raised as ``again()`` has it.
-        failed_from: what it was to be made from then, see :func:`pocketserve.repository.changes.made_from`.
+        failed_from: what it was to be made from then, see :func:`pocketserve.repository.files.made_from`.
         reserved: bytes that a load under way is thought to need, or the second copy of one that is opened again.
     """
 

@@ -22,7 +22,7 @@ from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.entries import ALONE, BlockingEntry, CallbackEntry, Described, QueueEntry, RunResult
 from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, RequestOptions
 from pocketserve.engine.scheduling.policy import BatchingAdvisor, Entry, EntryQueue, FairScheduler, Flow
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 from pocketserve.runtimes.base import Session
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -418,6 +418,6 @@ def _refusal(code: ErrorCode, limit: int, wait_s: float) -> ApiError:
         return expired()
     return ApiError(
         code,
-        f"the queue of this model is full ({counted(limit, 'request waits', 'requests wait')}); try again later",
+        f"the queue of this model is full ({plural(limit, 'request waits', 'requests wait')}); try again later",
         retry_after_s=max(0.1, round(wait_s, 1)),
     )

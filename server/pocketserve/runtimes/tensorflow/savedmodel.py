@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.formats.flatbuffers import DamagedFileError
-from pocketserve.repository.files import digest, files_below
+from pocketserve.repository.files import files_below, hash_files
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from pocketserve.runtimes.privacy import PRIVATE, import_framework
 from pocketserve.runtimes.tensorflow import INSTALL
@@ -217,7 +217,7 @@ def _checked(folder: Path, source: ModelSource) -> list[MetaGraph]:
     try:
         check_graphs(graphs)
     except ForbiddenError as error:
-        if not source.trusted or digest(files_below(folder), folder) not in source.trusted:
+        if not source.trusted or hash_files(files_below(folder), folder) not in source.trusted:
             raise ModelLoadError(not_trusted(source.original, f"{title} is not loaded: {error}")) from error
     return graphs
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.messages import counted, excerpt
+from pocketserve.messages import excerpt, plural
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
 from pocketserve.runtimes.privacy import import_framework
 from pocketserve.runtimes.torch import INSTALL
@@ -286,7 +286,7 @@ def match(names: Sequence[str], declared: Sequence[TensorSpec], what: str) -> di
     known = ", ".join(repr(name) for name in names) or "none"
     asked = ", ".join(spec.name for spec in declared)
     raise ModelLoadError(
-        f"model.toml declares {counted(len(declared), what)} ({asked}), the model has {len(names)}: {known}"
+        f"model.toml declares {plural(len(declared), what)} ({asked}), the model has {len(names)}: {known}"
     )
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from pocketserve.messages import counted, excerpt
+from pocketserve.messages import excerpt, plural
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.torch.common import (
     flatten,
@@ -197,7 +197,7 @@ def _output_names(result: Any, own: list[str], declared: list[str]) -> list[str]
     if not declared or isinstance(result, Mapping):
         return own
     if len(declared) != len(own):
-        raise ModelLoadError(f"the module returns {counted(len(own), 'output')}, model.toml declares {len(declared)}")
+        raise ModelLoadError(f"the module returns {plural(len(own), 'output')}, model.toml declares {len(declared)}")
     return declared
 
 

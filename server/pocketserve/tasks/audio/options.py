@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from pocketserve.repository.section import Section
-from pocketserve.repository.toml_table import Table
+from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve_wire.records import dataclass
 
 MAX_SAMPLES = 1 << 25
@@ -60,7 +59,7 @@ class AudioOptions:
         return dataclasses.replace(self, **self.versions.get(name, {}))
 
 
-def _audio(table: Table) -> AudioOptions:
+def _audio(table: TomlTable) -> AudioOptions:
     versions = {}
     for name, inner in table.named_tables("versions").items():
         versions[name] = _audio_keys(inner)
@@ -68,7 +67,7 @@ def _audio(table: Table) -> AudioOptions:
     return AudioOptions(**_audio_keys(table), versions=versions)
 
 
-def _audio_keys(table: Table) -> dict[str, Any]:
+def _audio_keys(table: TomlTable) -> dict[str, Any]:
     """The keys that are there."""
     keys: dict[str, Any] = {
         "sample_rate": table.integer("sample_rate", 1000, 768_000),

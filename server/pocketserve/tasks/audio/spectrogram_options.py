@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pocketserve.repository.section import Section
-from pocketserve.repository.toml_table import Table
+from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve_wire.records import dataclass
 
 MAX_FFT = 1 << 16
@@ -75,7 +74,7 @@ class SpectrogramOptions:
         return {"mel": self.n_mels, "mfcc": self.n_mfcc}.get(self.kind, self.n_fft // 2 + 1)
 
 
-def _spectrogram(table: Table) -> SpectrogramOptions:
+def _spectrogram(table: TomlTable) -> SpectrogramOptions:
     kind = table.choice("kind", ("mel", "mfcc", "linear")) or "mel"
     given = {
         "window": table.choice("window", ("hann", "hamming", "ones")),
@@ -111,7 +110,7 @@ def _spectrogram(table: Table) -> SpectrogramOptions:
     return options
 
 
-def _lengths(table: Table) -> tuple[int, int, int]:
+def _lengths(table: TomlTable) -> tuple[int, int, int]:
     """FFT, window and hop; the FFT is the next power of two, or the window all of the FFT."""
     n_fft = table.integer("n_fft", 8, MAX_FFT)
     win_length = table.integer("win_length", 2, MAX_FFT)
@@ -124,7 +123,7 @@ def _lengths(table: Table) -> tuple[int, int, int]:
     return n_fft or max(8, 1 << (length - 1).bit_length()), length, hop_length
 
 
-def _check(table: Table, options: SpectrogramOptions) -> None:
+def _check(table: TomlTable, options: SpectrogramOptions) -> None:
     """Keys that do not go together."""
     if options.win_length > options.n_fft:
         raise table.fault("n_fft", f"is {options.n_fft}, less than win_length, {options.win_length}")

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.repository.section import Section, with_defaults
-from pocketserve.repository.toml_table import Table
+from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import (
     NO_HINTS,
@@ -56,7 +55,7 @@ class ItemsOptions:
     exclude_seen: bool = True
 
 
-def _items(table: Table) -> ItemsOptions:
+def _items(table: TomlTable) -> ItemsOptions:
     names = ("input", "user_input", "output", "ids_output")
     return with_defaults(
         ItemsOptions,

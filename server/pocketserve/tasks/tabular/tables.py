@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Any
 
-from pocketserve.messages import counted
+from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import invalid_input
@@ -131,7 +131,7 @@ class Rows:
 
     def _named(self, head: list[str], line: list[str], index: int) -> list[Any]:
         if len(line) != len(head):
-            raise invalid_input(f"row {index} has {counted(len(line), 'value')}; the line of names has {len(head)}")
+            raise invalid_input(f"row {index} has {plural(len(line), 'value')}; the line of names has {len(head)}")
         places = {name: place for place, name in enumerate(self._features)}
         found = {name: self._cell(places.get(name, -1), cell) for name, cell in zip(head, line, strict=True)}
         unread = next((name for name, value in found.items() if value is None), None)
@@ -153,11 +153,11 @@ class Rows:
         width = self.spec.shape[1]
         takes = f"the model takes {width}{': ' if self._features else ''}{', '.join(self._features)}"
         if width > 0 and len(rows) % width and not any(isinstance(row, list) for row in rows):
-            raise invalid_input(f"{counted(len(rows), 'value is', 'values are')} no whole row; {takes}")
+            raise invalid_input(f"{plural(len(rows), 'value is', 'values are')} no whole row; {takes}")
         for index, row in enumerate(rows):
             if isinstance(row, list) and len(row) != width >= 0:
                 hint = POINT if len(row) == 2 * width else ""  # as if each number were two
-                raise invalid_input(f"row {index} has {counted(len(row), 'value')}; {takes}{hint}")
+                raise invalid_input(f"row {index} has {plural(len(row), 'value')}; {takes}{hint}")
 
     def _row(self, row: Any, index: int) -> list[Any]:
         if not isinstance(row, dict):

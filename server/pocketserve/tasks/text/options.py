@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pocketserve.repository.section import Section, with_defaults
-from pocketserve.repository.toml_table import Table
+from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
 from pocketserve_wire.records import dataclass
 
 
@@ -49,7 +48,7 @@ class TextOptions:
     max_chars: int = 200_000
 
 
-def _text(table: Table) -> TextOptions:
+def _text(table: TomlTable) -> TextOptions:
     names = ("delimiter", "ids", "mask", "types", "output", "start_output", "end_output")
     return with_defaults(
         TextOptions,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pocketserve.repository.section import Section
-from pocketserve.repository.toml_table import Table
+from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.tasks.classification_options import ACTIVATIONS
 from pocketserve_wire.records import dataclass
 
@@ -34,7 +33,7 @@ class ImageOptions:
     size: tuple[int, int] | None = None
 
 
-def _image(table: Table) -> ImageOptions:
+def _image(table: TomlTable) -> ImageOptions:
     width, height = table.integer("width", 1, 1 << 14), table.integer("height", 1, 1 << 14)
     if (width is None) != (height is None):
         raise table.fault("width" if width is None else "height", "is missing; give both")
@@ -107,7 +106,7 @@ class DetectionOptions:
     exponential: bool = True
 
 
-def _detection(table: Table) -> DetectionOptions:
+def _detection(table: TomlTable) -> DetectionOptions:
     anchors = table.optional_table("anchors")
     order = table.take("box_order", _is_order, _ORDER)
     scale = table.numbers("box_scale", nonzero=True)
@@ -139,7 +138,7 @@ def _is_order(value: object) -> bool:
 _ORDER = "the positions 0, 1, 2 and 3 in some order"
 
 
-def _anchors(table: Table) -> AnchorOptions:
+def _anchors(table: TomlTable) -> AnchorOptions:
     default = AnchorOptions()
     strides = table.take("strides", _are_strides, "a list of whole numbers, one per layer")
     if strides is None:
@@ -180,7 +179,7 @@ class SegmentationOptions:
     label_offset: int = 0
 
 
-def _segmentation(table: Table) -> SegmentationOptions:
+def _segmentation(table: TomlTable) -> SegmentationOptions:
     threshold = table.number("threshold", -1e30, 1e30)
     return SegmentationOptions(
         output=table.text("output") or None,
@@ -213,7 +212,7 @@ class PoseOptions:
     threshold: float | None = None
 
 
-def _pose(table: Table) -> PoseOptions:
+def _pose(table: TomlTable) -> PoseOptions:
     pairs = table.take("skeleton", _are_pairs, "a list of pairs of keypoint numbers") or []
     return PoseOptions(
         format=table.choice("format", POSE_FORMATS),

@@ -1,4 +1,4 @@
-"""The files beside a model that tell how it is asked: labels, vocabularies, configurations, ``task.py``.
+"""Sidecar files of a model, which tell how it is asked: labels, vocabularies, configurations, ``task.py``.
 
 The list is closed: a verdict of a trial holds for just these bytes, so a task that reads one more must name it here.
 """
@@ -31,33 +31,27 @@ MAX_BYTES: Final = 64 << 20
 
 
 def names_for(manifest: Manifest) -> tuple[str, ...]:
-    """Names of the files that a task may read, relative to one of :func:`folders_of`."""
-    named = (manifest.labels, *manifest.translations.values(), *manifest.files)
-    return tuple(dict.fromkeys((*NAMES, *(name for name in named if name is not None))))
-
-
-def own_folder(entry: ModelEntry, version: VersionEntry) -> Path | None:
-    """The folder that is this model's alone; None for a bare file, whose neighbours are other models."""
-    if version.path.is_dir():
-        return version.path
-    return entry.folder if entry.folder.name == entry.name else None
+    """Return names of the files that a task may read, relative to one of :func:`folders_of`."""
+    names = (*NAMES, manifest.labels, *manifest.translations.values(), *manifest.files)
+    return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
 def folders_of(entry: ModelEntry, version: VersionEntry) -> Sequence[Path]:
-    """Return where a version's side files may lie, the nearest first."""
-    own = own_folder(entry, version)
-    return () if own is None else tuple(dict.fromkeys((version.path.parent, own, entry.folder)))
+    """Return where sidecar files may lie, the nearest first; nowhere for a bare file, whose neighbours are models."""
+    if version.path.is_dir():
+        return tuple(dict.fromkeys((version.path.parent, version.path, entry.folder)))
+    return tuple(dict.fromkeys((version.path.parent, entry.folder))) if entry.folder.name == entry.name else ()
 
 
-def side_files(entry: ModelEntry, version: VersionEntry) -> list[Path]:
-    """The side files that are there, in a fixed order; no link leads out of the model's folder."""
+def sidecar_files(entry: ModelEntry, version: VersionEntry) -> list[Path]:
+    """Return the sidecar files that are there, in a fixed order; no link leads out of the model's folder."""
     names, root = names_for(entry.manifest), os.path.realpath(entry.folder)
     paths = (folder / name for folder in folders_of(entry, version) for name in names)
     # Unlike Path's, this isfile is false, not an error, where a folder may not be entered: a listing asks, too.
-    found = [path for path in paths if os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(root)]
-    code = [path.parent for path in found if path.name == TASK_FILE]
+    files = [path for path in paths if os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(root)]
+    code = [path.parent for path in files if path.name == TASK_FILE]
     code += [version.path.parent] if version.format.code is Code.MODULES else []
-    return list(dict.fromkeys((*found, *(module for folder in code for module in code_files(folder)))))
+    return list(dict.fromkeys((*files, *(module for folder in code for module in code_files(folder)))))
 
 
 def code_files(folder: Path) -> list[Path]:
@@ -65,7 +59,7 @@ def code_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if _CODE.search(path.name) and os.path.isfile(path))
 
 
-def side_hashes(files: Sequence[Path]) -> Mapping[Path, str]:
+def sidecar_hashes(files: Sequence[Path]) -> Mapping[Path, str]:
     """Return the SHA-256 of what each file holds, or a word on why it has none."""
     return {path: _content(path) for path in files}
 
@@ -77,4 +71,4 @@ def _content(path: Path) -> str:
                 return "too large"
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        return f"unreadable ({error.errno})"  # whoever needs it says so
+        return f"unreadable ({error.errno})"  # what needs it says so
