@@ -13,7 +13,7 @@ import numpy as np
 from pocketserve.repository.manifest import parse_manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.registry import FORMATS
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import TensorSpec
 
 PICTURE = TensorSpec("image", "FP32", (1, 100, 200, 3))

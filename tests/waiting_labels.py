@@ -36,6 +36,6 @@ def make_pipe(path: Path) -> Path:
 
 def install(monkeypatch: Any) -> None:
     """Have labels read so in this process and in those that it starts."""
-    monkeypatch.setattr("pocketserve.tasks.facts.read_plain", read)
+    monkeypatch.setattr("pocketserve.tasks.model_facts.read_plain", read)
     paths = (Path(__file__).with_name("children"), os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, map(str, paths))))

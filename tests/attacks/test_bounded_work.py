@@ -20,7 +20,7 @@ from pocketserve.repository import repository as repositories
 from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import Models, scan
 from pocketserve.tasks.audio.resampling import BLOCK, resample
-from pocketserve.tasks.checkpoint import cancellation_scope
+from pocketserve.tasks.cancellation import cancellation_scope
 from pocketserve.tasks.tabular.tables import MAX_ROWS
 from pocketserve.tasks.vision import pictures
 from pocketserve.tasks.vision.options import ImageOptions

@@ -5,6 +5,7 @@ Cost is counted, or bounded by the kernel in a process of its own: no time is as
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -31,10 +32,11 @@ from conftest import MODELS, StartServer
 from pocketserve.repository.manifest import MAX_MANIFEST_BYTES, ManifestError, read_manifest
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.tflite.metadata import AssociatedFile, FileType, TensorMetadata
+from pocketserve.runtimes.metadata import AssociatedFile, FileType, TensorMetadata
+from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks import labels
-from pocketserve.tasks.checkpoint import EVERY, cancellation_scope
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.cancellation import CHECK_INTERVAL, cancellation_scope
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.regex_words import MAX_PATTERN_CHARS, RegexWords, compile_delimiter
 from pocketserve.tasks.text.sentencepiece import SentencePiece
@@ -162,11 +164,15 @@ def test_delimiters_that_are_none(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "text", "words"),
     [
-        (" +", "a" + " " * 3 * EVERY + "b", ["a", "b"]),  # a match that is longer than a block
-        (" +", " " * (EVERY - 1) + "a" + " " * (2 * EVERY), ["a"]),
-        ("ab|b", "x" * (EVERY - 1) + "ab", ["x" * (EVERY - 1)]),  # one that begins just before a block's end
-        ("a" * 399, "x" * (EVERY - 1) + "a" * 399 + "y", ["x" * (EVERY - 1), "y"]),
-        ("-", "x" * (3 * EVERY), ["x" * (3 * EVERY)]),
+        (" +", "a" + " " * 3 * CHECK_INTERVAL + "b", ["a", "b"]),  # a match that is longer than a block
+        (" +", " " * (CHECK_INTERVAL - 1) + "a" + " " * (2 * CHECK_INTERVAL), ["a"]),
+        (
+            "ab|b",
+            "x" * (CHECK_INTERVAL - 1) + "ab",
+            ["x" * (CHECK_INTERVAL - 1)],
+        ),  # begins just before a block ends
+        ("a" * 399, "x" * (CHECK_INTERVAL - 1) + "a" * 399 + "y", ["x" * (CHECK_INTERVAL - 1), "y"]),
+        ("-", "x" * (3 * CHECK_INTERVAL), ["x" * (3 * CHECK_INTERVAL)]),
     ],
 )
 def test_blocks_change_no_word(pattern: str, text: str, words: list[str]) -> None:
@@ -220,7 +226,8 @@ def described(folder: Path, locales: int, content: bytes) -> ModelFacts:
     path = folder / "m" / "m.tflite"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("labels.txt", content)
-    facts = ModelFacts(facts.entry, facts.version, facts.inputs, facts.outputs, opened=path)
+    version = dataclasses.replace(facts.version, format=next(kind for kind in FORMATS if kind.name == "tflite"))
+    facts = ModelFacts(facts.entry, version, facts.inputs, facts.outputs, opened=path)
     kind = FileType.TENSOR_AXIS_LABELS
     files = tuple(AssociatedFile("labels.txt", type=kind, locale=f"l{number}") for number in range(locales))
     facts.__dict__["metadata"] = type("Metadata", (), {"outputs": (TensorMetadata("y", associated_files=files),)})()
@@ -321,7 +328,7 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_tokenizers_notice_that_nobody_waits(name: str, unit: str) -> None:
     """Whatever the text, a tokenizer asks at least at every some thousandth character whether to go on."""
-    asked, text = 0, unit * (3 * EVERY // len(unit))
+    asked, text = 0, unit * (3 * CHECK_INTERVAL // len(unit))
 
     class GoneError(Exception):
         pass

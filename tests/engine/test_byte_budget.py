@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketserve.engine.lifecycle.byte_budget import ByteBudget
-from pocketserve.tasks.checkpoint import cancellation_scope, hold, holding_of
+from pocketserve.tasks.cancellation import byte_reservation, cancellation_scope, hold_bytes
 from pocketserve_wire import ApiError, ErrorCode
 
 LIMIT_S = 30.0
@@ -94,21 +94,21 @@ def test_who_gives_up_leaves_the_line() -> None:
 def test_a_preparation_holds_once_and_until_its_end() -> None:
     budget = ByteBudget(10)
     with cancellation_scope(pytest.fail, budget):
-        hold(8)
-        hold(8)
-        with holding_of(budget, 8, pytest.fail):
+        hold_bytes(8)
+        hold_bytes(8)
+        with byte_reservation(budget, 8, pytest.fail):
             assert budget.held == 8
         assert budget.held == 8
     assert budget.held == 0
-    hold(8)  # outside of a request there are no bounds
+    hold_bytes(8)  # outside of a request there are no bounds
     assert budget.held == 0
 
 
 def test_what_a_request_holds_already_is_enough_for_its_preparation() -> None:
     budget = ByteBudget(10)
-    with holding_of(budget, 8, pytest.fail):
+    with byte_reservation(budget, 8, pytest.fail):
         with cancellation_scope(pytest.fail, budget):
-            hold(8)
+            hold_bytes(8)
         assert budget.held == 8
     assert budget.held == 0
 
@@ -118,12 +118,12 @@ def test_a_failure_gives_back_too() -> None:
 
     def fail() -> None:
         with cancellation_scope(pytest.fail, budget):
-            hold(8)
+            hold_bytes(8)
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
     with cancellation_scope(pytest.fail, budget):
-        hold(10)
+        hold_bytes(10)
         assert budget.held == 10
     assert budget.held == 0

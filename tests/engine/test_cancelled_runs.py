@@ -15,7 +15,7 @@ from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.inference.run import run_raw_input, run_tensors
 from pocketserve.tasks.base import AnswerOptions, Arrays, Prepared
-from pocketserve.tasks.checkpoint import EVERY, checkpoint, in_blocks, wanted
+from pocketserve.tasks.cancellation import CHECK_INTERVAL, cancellable, checkpoint, enumerate_cancellable
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode, Tensor, oip
 
@@ -95,7 +95,7 @@ class Preparing(Windows):
         self._switch = switch
 
     def prepare(self, body: memoryview, hints: Any) -> Prepared:
-        for _ in wanted(range(10)):
+        for _ in cancellable(range(10)):
             self.prepared += 1
             if self.prepared == 3 and self._switch is not None:
                 self._switch.cancel()
@@ -121,4 +121,4 @@ def test_a_request_that_is_given_up_while_it_is_prepared(code: ErrorCode) -> Non
 
 def test_small_things_are_asked_about_in_blocks() -> None:
     """Numbered as by enumerate."""
-    assert list(in_blocks("x" * (EVERY + 1)))[-1] == (EVERY, "x")
+    assert list(enumerate_cancellable("x" * (CHECK_INTERVAL + 1)))[-1] == (CHECK_INTERVAL, "x")

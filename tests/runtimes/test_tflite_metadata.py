@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import shutil
 import struct
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.runtimes import metadata as md
 from pocketserve.runtimes.tflite import archive as tflite_archive
 from pocketserve.runtimes.tflite import description as tflite_description
-from pocketserve.runtimes.tflite import metadata as md
 from pocketserve.runtimes.tflite.check import TensorFlowOperatorError, check_model
+from pocketserve.tasks.labels import labels_of_tensor
 
 DATA = Path(__file__).parent / "data"
 MODEL = DATA / "metadata.tflite"
@@ -93,6 +96,12 @@ def test_a_model_without_metadata():
 # --- Associated files
 
 
+def labels_of(path: Path, tensor: md.TensorMetadata, language: str | None = None) -> Sequence[str]:
+    """The labels of an output, as tasks read them."""
+    read = functools.partial(tflite_archive.read_associated_files, path)
+    return labels_of_tensor(tensor, read).in_language(language)
+
+
 @pytest.mark.parametrize(
     ("language", "labels"),
     [
@@ -106,13 +115,13 @@ def test_a_model_without_metadata():
     ],
 )
 def test_labels_by_language(language: str | None, labels: list[str]):
-    assert tflite_archive.labels_of(MODEL, described().outputs[0], language) == labels
+    assert labels_of(MODEL, described().outputs[0], language) == labels
 
 
 def test_value_labels_and_none():
     found = described()
-    assert tflite_archive.labels_of(MODEL, found.outputs[1]) == ["zero", "one"]
-    assert tflite_archive.labels_of(MODEL, found.inputs[0]) is None
+    assert labels_of(MODEL, found.outputs[1]) == ["zero", "one"]
+    assert not labels_of(MODEL, found.inputs[0])
 
 
 def test_axis_labels_come_before_value_labels():
@@ -123,7 +132,7 @@ def test_axis_labels_come_before_value_labels():
             md.AssociatedFile("labels_de.txt", type=md.FileType.TENSOR_AXIS_LABELS, locale="de"),
         ),
     )
-    assert tflite_archive.labels_of(MODEL, both) == ["Kätzchen", "Hündchen"]
+    assert labels_of(MODEL, both) == ["Kätzchen", "Hündchen"]
 
 
 def test_files_are_limited_by_their_unpacked_size():
@@ -408,7 +417,7 @@ def _read_everything(path: Path) -> None:
         return
     for tensor in (*found.inputs, *found.outputs) if found else ():
         with contextlib.suppress(DamagedFileError):
-            tflite_archive.labels_of(path, tensor, "en")
+            labels_of(path, tensor, "en")
 
 
 @_fuzz
@@ -489,8 +498,8 @@ def _check_tensor_against(path: Path, tensor: md.TensorMetadata, entry: dict[str
             assert isinstance(unit, md.RegexTokenizer)
             assert unit.delimiter == expected["delimRegexPattern"]
             assert [file.name for file in unit.vocab_files] == expected["vocabFile"]
-    labels = tflite_archive.labels_of(path, tensor)
-    assert labels is None or (len(labels) > 1 and all(labels))
+    labels = labels_of(path, tensor)
+    assert not labels or (len(labels) > 1 and all(labels))
 
 
 def test_a_model_is_not_changed_by_reading(tmp_path: Path):

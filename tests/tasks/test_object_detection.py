@@ -15,7 +15,7 @@ from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks.base import AnswerOptions
-from pocketserve.tasks.facts import properties_of
+from pocketserve.tasks.model_facts import properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.vision import object_detection
 from pocketserve.tasks.vision.boxes import decode_anchors, generate_anchors, overlap, suppress, to_corners

@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 
 from conftest import ROOT, StartServer
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.registry import FORMATS
-from pocketserve.runtimes.tflite.metadata import (
+from pocketserve.runtimes.metadata import (
     AssociatedFile,
     FileType,
     ModelMetadata,
     SentencePieceTokenizer,
     TensorMetadata,
 )
+from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks.base import AnswerOptions
-from pocketserve.tasks.checkpoint import EVERY, cancellation_scope
+from pocketserve.tasks.cancellation import CHECK_INTERVAL, cancellation_scope
 from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.text import charsmap, sentencepiece_model
 from pocketserve.tasks.text.options import TextOptions
@@ -231,7 +231,7 @@ def test_nobody_waits_any_more(name: str) -> None:
     whole = Counting(1 << 30)
     with cancellation_scope(whole):
         found = list(ours.tokens(text))
-    assert whole.asked > len(text) // EVERY
+    assert whole.asked > len(text) // CHECK_INTERVAL
     assert list(ours.tokens(text)) == found
     for last in (0, 1, whole.asked // 2, whole.asked - 1):
         with cancellation_scope(Counting(last)), pytest.raises(ApiError, match="given up"):

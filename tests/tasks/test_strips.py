@@ -12,7 +12,7 @@ from odd_pictures import rotated, saved
 from pocketserve.tasks.audio.resampling import resample
 from pocketserve.tasks.audio.wav import BLOCK_FRAMES, PCM, SampleFormat, decode
 from pocketserve.tasks.base import Hints
-from pocketserve.tasks.checkpoint import cancellation_scope
+from pocketserve.tasks.cancellation import cancellation_scope
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import read_frame
 from pocketserve.tasks.vision.options import ImageOptions

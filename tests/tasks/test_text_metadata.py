@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.runtimes.registry import FORMATS
-from pocketserve.runtimes.tflite.metadata import (
+from pocketserve.runtimes.metadata import (
     AssociatedFile,
     AudioProperties,
     BertTokenizer,
@@ -23,6 +22,7 @@ from pocketserve.runtimes.tflite.metadata import (
     RegexTokenizer,
     TensorMetadata,
 )
+from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.selection import select_task
 from pocketserve.tensors import TensorSpec

@@ -13,7 +13,7 @@ from pocketserve.tensors import spec_metadata
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.loaded_model import LoadedModel
-    from pocketserve.runtimes.tflite.metadata import Normalization, TensorMetadata
+    from pocketserve.runtimes.metadata import Normalization, TensorMetadata
 
 
 def describe_model(

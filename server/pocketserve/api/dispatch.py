@@ -16,7 +16,7 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_respo
 from pocketserve.api.routes import ROUTES
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.service import Service
-from pocketserve.tasks.checkpoint import holding_of
+from pocketserve.tasks.cancellation import byte_reservation
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 from pocketserve_wire.records import dataclass
 
@@ -228,7 +228,7 @@ def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextMana
     if not _is_text(text[:SNIFFED]):
         return nullcontext()
     terms = service.terms({}, request.deadline, request.cancellation, request.received)
-    return holding_of(service.decode_budget, strict_json.parsed_bytes(text), terms.check)
+    return byte_reservation(service.decode_budget, strict_json.parsed_bytes(text), terms.check)
 
 
 def _is_text(start: bytes) -> bool:

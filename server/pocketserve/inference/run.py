@@ -22,7 +22,7 @@ from pocketserve.inference.compile import CompiledRequest, remember
 from pocketserve.inference.execute import PlainWork, run_in_turn, take_runs
 from pocketserve.inference.validate import Inputs, collect, raw_tensor, signature_of, wanted_outputs
 from pocketserve.tasks.base import NO_HINTS, Annotator, Answer, AnswerOptions, Arrays, Detailed, Hints, OwnTensors, Task
-from pocketserve.tasks.checkpoint import Budget, cancellation_scope
+from pocketserve.tasks.cancellation import BytePool, cancellation_scope
 from pocketserve.tasks.labels import label_of
 from pocketserve.tensors import Array, TensorSpec, dequantize, to_tensor
 from pocketserve_wire import ApiError, ErrorCode, Tensor
@@ -127,7 +127,7 @@ def run_raw_input(
     options: AnswerOptions,
     terms: RequestOptions,
     hints: Hints = NO_HINTS,
-    budget: Budget | None = None,
+    budget: BytePool | None = None,
 ) -> Prediction:
     """Answer raw input through the model's task.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
-    from pocketserve.runtimes.tflite.metadata import ModelMetadata
+    from pocketserve.runtimes.metadata import ModelMetadata
 
 
 class Code(Enum):
@@ -44,6 +44,8 @@ class ModelFormat:
         whole_folder: all files beside it belong to it.
         other_files: names of files beside it that it names. May raise ``ModelLoadError``.
         metadata: reads what its author wrote for tasks, such as labels. May raise ``DamagedFileError``.
+        associated_files: reads the files that the metadata names, of a limited size together. May raise
+            ``DamagedFileError``.
         properties: reads what its author wrote, as texts by name; empty where sessions tell it.
         torch_archive: PyTorch's archive, whose content tells which of several formats it is.
         triton: Triton's names of its backend.
@@ -67,6 +69,7 @@ class ModelFormat:
     whole_folder: bool = False
     other_files: Callable[[Path], Iterable[str]] | None = None
     metadata: Callable[[Path], ModelMetadata | None] | None = None
+    associated_files: Callable[[Path, Sequence[str], int], list[bytes]] | None = None
     properties: Callable[[Path], Mapping[str, str]] | None = None
     torch_archive: bool = False
     triton: str = ""

@@ -12,7 +12,7 @@ from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
-    from pocketserve.tasks.facts import ModelFacts
+    from pocketserve.tasks.model_facts import ModelFacts
 
 Answer = list[dict[str, Any]]
 Arrays = Mapping[str, Array]

@@ -26,7 +26,7 @@ from pocketserve.tasks.base import (
     TaskDefinition,
     invalid_input,
 )
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.tensors import Tensors
 from pocketserve.tensors import Array, datatype_of
 from pocketserve.trust.modules import modules_beside, run_file

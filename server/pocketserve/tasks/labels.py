@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -12,9 +12,8 @@ from pocketserve.formats.flatbuffers import DamagedFileError
 from pocketserve.messages import plural
 from pocketserve.repository.manifest import MAX_LANGUAGES
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.tflite.archive import label_files, lines_of, read_associated_files, strangeness
-from pocketserve.runtimes.tflite.metadata import TensorMetadata
-from pocketserve.tasks.facts import CONFIG, ModelFacts, literal
+from pocketserve.runtimes.metadata import TensorMetadata
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
 from pocketserve_wire.records import dataclass
 
 MAX_LABELS_BYTES = 8 * 2**20
@@ -47,8 +46,8 @@ class Labels:
         """The names in a language, its nearest relative, or else the first ones."""
         if language is None or not self.translations:
             return self.names
-        best = min(self.translations, key=lambda tag: strangeness(tag, language))
-        return self.translations[best] if strangeness(best, language) <= 1 else self.names
+        best = min(self.translations, key=lambda tag: _distance(tag, language))
+        return self.translations[best] if _distance(best, language) <= 1 else self.names
 
 
 def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
@@ -158,26 +157,50 @@ def _of_tflite(facts: ModelFacts, output: int | None) -> Labels:
     tensors = metadata.outputs if metadata is not None else ()
     chosen = [*tensors] if output is None else [*tensors[output : output + 1]]
     try:
-        found = (_of_tensor(facts.file, tensor) for tensor in chosen)
+        found = (labels_of_tensor(tensor, facts.associated_files) for tensor in chosen)
         return next((labels for labels in found if labels.names), Labels())
     except DamagedFileError:
         return Labels()  # the model runs without them; `inspect` says what is wrong with the file
 
 
-def _of_tensor(path: Path, tensor: TensorMetadata) -> Labels:
-    files = label_files(tensor)
+def labels_of_tensor(tensor: TensorMetadata, read: Callable[[Sequence[str], int], list[bytes]]) -> Labels:
+    """Return the labels that a tensor's metadata names.
+
+    Args:
+        read: returns the content of associated files, within a size.
+
+    Raises:
+        DamagedFileError: a file cannot be read, or there are too many.
+    """
+    files = tensor.label_files
     if not files:
         return Labels()
     by_language = {file.locale: file.name for file in reversed(files) if file.locale}
     if len(by_language) > MAX_LANGUAGES:
         raise DamagedFileError(f"it has labels in more than {MAX_LANGUAGES} languages")
     by_language = dict(sorted(by_language.items())) if len(by_language) > 1 else {}
-    first = min(files, key=lambda file: strangeness(file.locale, None)).name
+    first = min(files, key=lambda file: _distance(file.locale, None)).name
     names = list(dict.fromkeys((first, *by_language.values())))
-    contents = read_associated_files(path, names, MAX_LABELS_BYTES)
+    contents = read(names, MAX_LABELS_BYTES)
     _check_lines(contents)
-    lines = dict(zip(names, map(lines_of, contents), strict=True))
+    lines = dict(zip(names, map(_lines_of, contents), strict=True))
     return Labels(lines[first], {tag: lines[name] for tag, name in by_language.items()})
+
+
+def _lines_of(content: bytes) -> list[str]:
+    """The lines; an empty one is the label of its index, and only the end of the last line is no line more."""
+    text = content.decode("utf-8-sig", errors="replace")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def _distance(locale: str, language: str | None) -> int:
+    """Return 0 for a file in a language, more for worse ones."""
+    have, want = (tag.replace("_", "-").casefold() for tag in (locale, language or ""))
+    if have == want:
+        return 0
+    if want and have.split("-")[0] == want.split("-")[0]:
+        return 1
+    return 3 if have else 2
 
 
 def _of_onnx(facts: ModelFacts) -> list[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pocketserve.formats.flatbuffers import DamagedFileError
-from pocketserve.runtimes.tflite.archive import read_associated_file
-from pocketserve.runtimes.tflite.metadata import FileType, ScoreCalibration, ScoreThresholding, TensorMetadata
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.runtimes.metadata import FileType, ScoreCalibration, ScoreThresholding, TensorMetadata
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, dequantize
 from pocketserve_wire.records import dataclass
 
@@ -97,7 +96,7 @@ def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:
     kind = FileType.TENSOR_AXIS_SCORE_CALIBRATION
     name = next((file.name for file in tensor.associated_files if file.type is kind), None)
     try:
-        text = "" if name is None else read_associated_file(facts.file, name, MAX_BYTES).decode("utf-8")
+        text = "" if name is None else facts.associated_files([name], MAX_BYTES)[0].decode("utf-8")
         return Calibration(_parse(text), unit.transformation, unit.default_score) if text else None
     except (DamagedFileError, ValueError):
         return None  # uncalibrated scores are better than none; `inspect` names the files

@@ -7,7 +7,7 @@ import logging
 from pocketserve.registry import TASK_NAMES, task_named
 from pocketserve.tasks import tensors
 from pocketserve.tasks.base import Task
-from pocketserve.tasks.facts import MetadataError, ModelFacts
+from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from pocketserve.tasks.base import (
     invalid_input,
     single_run,
 )
-from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.labels import find_labels
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, to_tensor
 from pocketserve_wire import strict_json
 from pocketserve_wire.tensor import to_json_values

@@ -13,7 +13,7 @@ from pocketserve.repository.sidecar_files import code_files
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code
 from pocketserve.runtimes.tflite.delegates import find_library, library_digest
-from pocketserve.tasks.facts import task_file
+from pocketserve.tasks.model_facts import task_file
 from pocketserve.trust.reading import read_regular
 from pocketserve_wire.records import dataclass
 

@@ -136,7 +136,7 @@ def may_hold_code(entry: ModelEntry, version: VersionEntry) -> bool:
 
 
 def _task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
-    from pocketserve.tasks.facts import task_file  # late: a server that has loaded no model does not hold it
+    from pocketserve.tasks.model_facts import task_file  # late: a server that has loaded no model does not hold it
 
     return task_file(entry, version)
 

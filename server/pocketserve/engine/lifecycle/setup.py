@@ -10,7 +10,7 @@ from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Session
 from pocketserve.tasks.base import Task
-from pocketserve.tasks.facts import ModelFacts, properties_of
+from pocketserve.tasks.model_facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve.tensors import Array, zeros
 from pocketserve_wire.records import dataclass

@@ -82,7 +82,7 @@ _NUMBERS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
+class GraphFacts:
     """What the walk found.
 
     Attributes:
@@ -101,7 +101,7 @@ class ModelFacts:
     functions: frozenset[Name] = frozenset()
 
 
-def check_model(path: Path, *, may_change: bool = False) -> ModelFacts:
+def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
     """Refuse a model file that is not whole, or whose weights are not whole files beside it.
 
     Args:
@@ -131,7 +131,7 @@ def check_model(path: Path, *, may_change: bool = False) -> ModelFacts:
         raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
-def _facts(reader: _Reader, size: int, files: _Files) -> ModelFacts:
+def _facts(reader: _Reader, size: int, files: _Files) -> GraphFacts:
     unranked: set[str] = set()
     graphs = [(start, end) for number, start, end in reader.parts(0, size) if number == 7]
     if not graphs:
@@ -143,7 +143,7 @@ def _facts(reader: _Reader, size: int, files: _Files) -> ModelFacts:
             files.check(entries, _tensor_bytes(reader, start, end), reader)
     for start, end in graphs:
         unranked.update(_unranked(reader, start, end))
-    return ModelFacts(size, files.total_bytes(), frozenset(unranked), files.locations(), *calls.names())
+    return GraphFacts(size, files.total_bytes(), frozenset(unranked), files.locations(), *calls.names())
 
 
 class _Reader:

@@ -28,7 +28,7 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES
 
-from .check import ModelFacts, check_model
+from .check import GraphFacts, check_model
 from .errors import cleaned, explained, foreign_words, is_about_sizes
 from .open import import_package, open_native, read_options
 from .operators import first_foreign
@@ -114,7 +114,7 @@ class OnnxSession:
 
     signatures: Mapping[str, Signature] = {}
 
-    def __init__(self, ort: Any, native: Any, facts: ModelFacts, runtime: str, device: str) -> None:
+    def __init__(self, ort: Any, native: Any, facts: GraphFacts, runtime: str, device: str) -> None:
         self._ort = ort
         self._native: Any = native
         self._inputs = {arg.name: input_spec(arg, facts) for arg in native.get_inputs()}

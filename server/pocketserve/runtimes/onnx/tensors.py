@@ -23,7 +23,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES
 
-from .check import ModelFacts
+from .check import GraphFacts
 
 _DATATYPES = {
     "bool": "BOOL",
@@ -144,7 +144,7 @@ _SEQUENCE = re.compile(r"seq\(tensor\((\w+)\)\)")
 _MAPS = re.compile(r"(seq\()?map\((int64|string),tensor\((float|double)\)\)\)?")
 
 
-def input_spec(arg: Any, facts: ModelFacts) -> TensorSpec:
+def input_spec(arg: Any, facts: GraphFacts) -> TensorSpec:
     """An input's spec; free dimensions are -1, and a shape that the file does not tell is ``open``.
 
     Args:
@@ -164,7 +164,7 @@ def input_spec(arg: Any, facts: ModelFacts) -> TensorSpec:
     return TensorSpec(arg.name, _datatype(arg, kind[1]), (-1,) if unranked else _shape(arg), open=unranked, batch=batch)
 
 
-def output_of(arg: Any, facts: ModelFacts) -> Output:
+def output_of(arg: Any, facts: GraphFacts) -> Output:
     """Return how an output becomes tensors; ``unsure`` where the file does not tell its shapes.
 
     Args:

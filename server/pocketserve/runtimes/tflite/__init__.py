@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketserve.runtimes.model_format import ModelFormat
 
 if TYPE_CHECKING:
-    from pocketserve.runtimes.tflite.metadata import ModelMetadata
+    from pocketserve.runtimes.metadata import ModelMetadata
 
 INSTALL = "pip install 'pocketserve[tflite]'; in Termux: pkg install python-tflite-runtime"
 
@@ -18,6 +18,12 @@ def _metadata(path: Path) -> ModelMetadata | None:
     from pocketserve.runtimes.tflite.description import read_metadata  # late: not for other formats
 
     return read_metadata(path)
+
+
+def _associated_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:
+    from pocketserve.runtimes.tflite.archive import read_associated_files  # late: few models carry files
+
+    return read_associated_files(path, names, limit)
 
 
 def _properties(path: Path) -> Mapping[str, str]:
@@ -37,6 +43,7 @@ FORMATS = (
         own_threads=True,
         code_options=("delegate", "delegate_options"),
         metadata=_metadata,
+        associated_files=_associated_files,
         properties=_properties,
     ),
 )

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pocketserve.formats.flatbuffers import DamagedFileError
-from pocketserve.runtimes.tflite.metadata import AssociatedFile, FileType, TensorMetadata
 
 MAX_FILE_BYTES = 8 << 20
 """Default limit of an associated file. A vocabulary of 250,000 words is about 3 MB."""
@@ -69,46 +68,6 @@ def _has_archive(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, io.SEEK_END) - _ARCHIVE_END_BYTES))
         return b"PK\5\6" in file.read(_ARCHIVE_END_BYTES)
-
-
-def labels_of(path: Path, tensor: TensorMetadata, language: str | None = None) -> list[str] | None:
-    """The labels of a tensor's last axis or of its values, one per index; None where it has no label file.
-
-    Args:
-        language: the wanted locale, such as ``de`` or ``en-US``. A file of the same language is second best,
-            then one without a locale, then the first.
-
-    Raises:
-        DamagedFileError: the label file cannot be read.
-    """
-    files = label_files(tensor)
-    if not files:
-        return None
-    best = min(files, key=lambda file: strangeness(file.locale, language))
-    return lines_of(read_associated_file(path, best.name))
-
-
-def label_files(tensor: TensorMetadata) -> list[AssociatedFile]:
-    """The label files of a tensor's last axis; where there are none, those of its values."""
-    wanted = (FileType.TENSOR_AXIS_LABELS, FileType.TENSOR_VALUE_LABELS)
-    by_kind = ([file for file in tensor.associated_files if file.type is kind] for kind in wanted)
-    return next(filter(None, by_kind), [])
-
-
-def lines_of(content: bytes) -> list[str]:
-    """A label file's lines. An empty one is the label of its index; only the end of the last line is no line more."""
-    text = content.decode("utf-8-sig", errors="replace")
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-
-
-def strangeness(locale: str, language: str | None) -> int:
-    """0 for a file in the wanted language, more for worse ones."""
-    have, want = (tag.replace("_", "-").casefold() for tag in (locale, language or ""))
-    if have == want:
-        return 0
-    if want and have.split("-")[0] == want.split("-")[0]:
-        return 1
-    return 3 if have else 2
 
 
 class _Capped(io.RawIOBase):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pocketserve.formats.flatbuffers import Buffer, DamagedFileError, Table, mapped
-from pocketserve.runtimes.tflite.metadata import (
+from pocketserve.runtimes.metadata import (
     AssociatedFile,
     AudioProperties,
     BertTokenizer,

@@ -11,9 +11,9 @@ from pocketserve.tasks.audio.options import AUDIO, AudioOptions
 from pocketserve.tasks.audio.sounds import SoundInput, hears_sound, rate_input, sound_input
 from pocketserve.tasks.audio.spectrogram_options import SPECTROGRAM
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
-from pocketserve.tasks.checkpoint import wanted
+from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.classification_options import CLASSIFICATION
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
 from pocketserve.tensors import Array, TensorSpec
 
@@ -63,7 +63,7 @@ class AudioClassification:
         """See :class:`~pocketserve.tasks.base.Task`. One run a window."""
         windows = self._entrance.windows(self._entrance.read(body, hints))
         fixed = {} if self._rate is None else {self._rate.name: rate_array(self._rate, self._entrance.rate)}
-        runs = [{self._entrance.spec.name: self._entrance.tensor(window), **fixed} for window in wanted(windows)]
+        runs = [{self._entrance.spec.name: self._entrance.tensor(window), **fixed} for window in cancellable(windows)]
         return Prepared(runs, [(window.start, window.seconds) for window in windows])
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:

@@ -6,7 +6,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio.feature_layout import FeatureLayout, feature_layout
 from pocketserve.tasks.audio.spectrogram import Spectrogram, mel_bands_are_apart
 from pocketserve.tasks.audio.spectrogram_options import SpectrogramOptions
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec
 
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from pocketserve.tasks.checkpoint import checkpoint
+from pocketserve.tasks.cancellation import checkpoint
 from pocketserve.tensors import Array
 
 ZERO_CROSSINGS = 32

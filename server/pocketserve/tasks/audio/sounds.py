@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.tflite.metadata import AudioProperties
+from pocketserve.runtimes.metadata import AudioProperties
 from pocketserve.tasks import arrays
 from pocketserve.tasks.audio.features import Features, features_of
 from pocketserve.tasks.audio.options import AudioOptions
@@ -23,7 +23,7 @@ from pocketserve.tasks.audio.wav import (
     read_wav,
 )
 from pocketserve.tasks.base import Hints, invalid_input, invalid_parameter
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
 from pocketserve_wire.records import dataclass

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from pocketserve.tasks.audio.spectrogram_options import SpectrogramOptions
-from pocketserve.tasks.checkpoint import wanted
+from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tensors import Array
 
 BLOCK = 1 << 20
@@ -80,7 +80,7 @@ class Spectrogram:
         columns = options.n_fft // 2 + 1 if self._filters is None else options.n_mels
         result = np.empty((count, columns))
         step = max(1, BLOCK // options.n_fft)
-        for start in wanted(range(0, count, step)):
+        for start in cancellable(range(0, count, step)):
             spectrum = np.abs(np.fft.rfft(frames[start : start + step] * self._window, options.n_fft))
             powers = spectrum if options.power == 1 else spectrum**options.power
             result[start : start + step] = powers if self._filters is None else powers @ self._filters

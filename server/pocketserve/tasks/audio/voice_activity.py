@@ -13,9 +13,9 @@ from pocketserve.tasks.audio.options import AUDIO, AudioOptions
 from pocketserve.tasks.audio.sounds import SoundInput, rate_input, sound_input
 from pocketserve.tasks.audio.spectrogram_options import SPECTROGRAM
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
-from pocketserve.tasks.checkpoint import wanted
+from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire.records import dataclass
@@ -89,7 +89,7 @@ class VoiceActivity:
         sound = self._entrance.read(body, hints)
         windows = self._entrance.windows(sound)
         fixed = {} if self._rate is None else {self._rate.name: rate_array(self._rate, self._entrance.rate)}
-        runs = [{self._entrance.spec.name: self._entrance.tensor(window), **fixed} for window in wanted(windows)]
+        runs = [{self._entrance.spec.name: self._entrance.tensor(window), **fixed} for window in cancellable(windows)]
         step = windows[1].start - windows[0].start if len(windows) > 1 else sound.seconds
         return Prepared(runs, Timeline([window.start for window in windows], sound.seconds, step), chained=True)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pocketserve.tasks.base import invalid_input
-from pocketserve.tasks.checkpoint import wanted
+from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tensors import Array
 from pocketserve_wire.records import dataclass
 
@@ -112,7 +112,9 @@ def decode(data: memoryview, form: SampleFormat, max_seconds: float, *, mono: bo
         )
     channels = 1 if mono else form.channels
     samples = np.empty((frames, channels), np.float32)
-    for first in wanted(range(0, frames, BLOCK_FRAMES)):  # mixing down block by block keeps many channels out of memory
+    for first in cancellable(
+        range(0, frames, BLOCK_FRAMES)
+    ):  # mixing down block by block keeps many channels out of memory
         last = min(first + BLOCK_FRAMES, frames)
         block = _numbers(data[first * frame : last * frame], form).reshape(-1, form.channels)
         samples[first:last] = block.mean(axis=1, keepdims=True) if mono else block

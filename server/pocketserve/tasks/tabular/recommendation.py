@@ -21,8 +21,8 @@ from pocketserve.tasks.base import (
     single_run,
 )
 from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
-from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json

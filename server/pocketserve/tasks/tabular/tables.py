@@ -13,8 +13,8 @@ from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import invalid_input
-from pocketserve.tasks.checkpoint import in_blocks
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.cancellation import enumerate_cancellable
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.tabular.columns import is_column, split_array, split_rows, table_of
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import strict_json
@@ -106,7 +106,7 @@ class Rows:
         if isinstance(values, dict):
             return [self._row(values, 0)]
         if any(isinstance(row, dict) for row in values):
-            return [self._row(row, index) for index, row in in_blocks(values)]
+            return [self._row(row, index) for index, row in enumerate_cancellable(values)]
         self._check_widths(values)
         return list(values)
 
@@ -125,8 +125,8 @@ class Rows:
             raise invalid_input(f"the CSV has more than {MAX_ROWS} lines; send it in parts")
         head = [cell.strip() for cell in lines[0]]
         if self._features and any(cell in self._features for cell in head):
-            return [self._named(head, line, index) for index, line in in_blocks(lines[1:])]
-        rows = [[self._cell(i, cell) for i, cell in enumerate(line)] for _, line in in_blocks(lines)]
+            return [self._named(head, line, index) for index, line in enumerate_cancellable(lines[1:])]
+        rows = [[self._cell(i, cell) for i, cell in enumerate(line)] for _, line in enumerate_cancellable(lines)]
         return None if any(value is None for row in rows for value in row) else rows
 
     def _named(self, head: list[str], line: list[str], index: int) -> list[Any]:

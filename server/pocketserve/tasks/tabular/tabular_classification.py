@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
 from pocketserve.tasks.classification_options import CLASSIFICATION
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
 from pocketserve.tasks.tabular.tables import Rows, rows_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.tabular.tables import Rows, rows_of
 
 NAME = "tabular-regression"

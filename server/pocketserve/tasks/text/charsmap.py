@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from pocketserve.tasks.base import invalid_input
-from pocketserve.tasks.checkpoint import EVERY, checkpoint
+from pocketserve.tasks.cancellation import CHECK_INTERVAL, checkpoint
 from pocketserve.tasks.text.sentencepiece_model import PieceType, SentencePieceError, SentencePieceModel
 from pocketserve_wire.records import dataclass
 
@@ -151,7 +151,7 @@ class Normalizer:
         while at < len(text):
             if at >= asked:
                 checkpoint()
-                asked = at + EVERY
+                asked = at + CHECK_INTERVAL
             given, length = self._unit(text, at)
             if after_space:
                 given = given.lstrip(" ")
@@ -186,7 +186,7 @@ class Normalizer:
         while at < len(text):
             if at >= asked:
                 checkpoint()
-                asked = at + EVERY
+                asked = at + CHECK_INTERVAL
             given, length = self._unit(text, at)
             if given != " ":
                 break

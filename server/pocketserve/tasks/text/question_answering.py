@@ -18,8 +18,8 @@ from pocketserve.tasks.base import (
     TaskDefinition,
     invalid_input,
 )
-from pocketserve.tasks.checkpoint import wanted
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.cancellation import cancellable
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.texts import TokenInputs, read_object, token_inputs
 from pocketserve.tasks.text.tokenizers import has_tokenizer, tokenizer_of
@@ -115,7 +115,7 @@ class QuestionAnswering:
         if len(starts) > MAX_WINDOWS:
             raise invalid_input(f"the context has {len(tokens)} tokens, too many for this model; send it in parts")
         front = len(special.first) + len(question) + len(special.middle)
-        parts = ([token.number for token in tokens[at : at + room]] for at in wanted(starts))
+        parts = ([token.number for token in tokens[at : at + room]] for at in cancellable(starts))
         runs = [self._inputs.arrays(question, part) for part in parts]
         windows = [(at, min(room, len(tokens) - at), front) for at in starts]
         return Prepared(runs, Asked(asked["context"], tokens, windows))

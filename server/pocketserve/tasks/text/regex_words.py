@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from pocketserve.tasks.checkpoint import EVERY, checkpoint
+from pocketserve.tasks.cancellation import CHECK_INTERVAL, checkpoint
 from pocketserve.tasks.text.tokens import Special, Token
 
 MAX_PATTERN_CHARS = 400
@@ -49,7 +49,7 @@ class RegexWords:
         at = 0
         while at < len(text):
             checkpoint()
-            sure = at + EVERY  # what begins before it is found as in the whole text: but for its repetition,
+            sure = at + CHECK_INTERVAL  # what begins before it is found as in the whole text: but for its repetition,
             end = min(len(text), sure + MAX_PATTERN_CHARS)  # a match is no longer than its pattern
             match = self._delimiter.search(text, at, end)
             if match is None or match.start() >= sure:

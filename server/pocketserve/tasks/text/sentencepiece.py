@@ -15,7 +15,7 @@ import itertools
 import struct
 from collections.abc import Iterable, Iterator
 
-from pocketserve.tasks.checkpoint import EVERY, checkpoint, in_blocks
+from pocketserve.tasks.cancellation import CHECK_INTERVAL, checkpoint, enumerate_cancellable
 from pocketserve.tasks.text.charsmap import SPACE, Normalizer, Segment, lengths_by_first
 from pocketserve.tasks.text.sentencepiece_model import ModelKind, PieceType, SentencePieceError, SentencePieceModel
 from pocketserve.tasks.text.tokens import Special, Token
@@ -23,7 +23,7 @@ from pocketserve.tasks.text.tokens import Special, Token
 UNKNOWN_PENALTY = 10.0
 """An unknown character scores this much less than the rarest piece."""
 
-EVERY_PLACE = 256
+POSITION_INTERVAL = 256
 """Places of a text between two questions: at each one up to 128 pieces are looked up."""
 
 _FLOAT = struct.Struct("<f")
@@ -73,7 +73,7 @@ class SentencePiece:
             ApiError: INVALID_INPUT, the text becomes too long by its normalisation.
         """
         if self._lower:
-            text = "".join(char.lower() if len(char.lower()) == 1 else char for _, char in in_blocks(text))
+            text = "".join(char.lower() if len(char.lower()) == 1 else char for _, char in enumerate_cancellable(text))
         waiting: Token | None = None  # an unknown piece: unknown ones behind each other are one
         score = 0.0
         for segment in self._normalizer.segments(text):
@@ -104,12 +104,15 @@ class SentencePiece:
 
     def _looked_up(self, text: str, places: Iterable[tuple[int, int]]) -> list[Piece]:
         unknown = self._model.unknown
-        return [(self._numbers.get(text[start:end], unknown), start, end) for _, (start, end) in in_blocks(places)]
+        return [
+            (self._numbers.get(text[start:end], unknown), start, end)
+            for _, (start, end) in enumerate_cancellable(places)
+        ]
 
     def _chars(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where characters, and what the owner defined, begin and end."""
         behind = 0
-        for at, _ in in_blocks(text):
+        for at, _ in enumerate_cancellable(text):
             if at == behind:
                 behind = at + (self._normalizer.kept.longest(text, at) or 1)
                 yield at, behind
@@ -133,7 +136,7 @@ class SentencePiece:
         origins, numbers = [0] * (size + 1), [self._model.unknown] * (size + 1)
         scores, kept, known = self._model.scores, self._kept_scores, self._numbers
 
-        for start, first in in_blocks(text, EVERY_PLACE):
+        for start, first in enumerate_cancellable(text, POSITION_INTERVAL):
             here = sums[start]
             assert here is not None  # every character is a piece or unknown, so that every place is reached
             alone = False
@@ -182,7 +185,7 @@ class _Merge:
         self._agenda: list[tuple[float, int, int, int]] = []
         at = 0
         while at < len(text):
-            if len(self._starts) % EVERY == 0:
+            if len(self._starts) % CHECK_INTERVAL == 0:
                 checkpoint()
             kept = normalizer.kept.longest(text, at)
             self._starts.append(at)
@@ -194,12 +197,12 @@ class _Merge:
 
     def pieces(self) -> list[Piece]:
         """The pieces that are left."""
-        for index, _ in in_blocks(self._starts[1:]):
+        for index, _ in enumerate_cancellable(self._starts[1:]):
             self._propose(index, index + 1)
         for step in itertools.count():
             if not self._agenda:
                 break
-            if step % EVERY == 0:
+            if step % CHECK_INTERVAL == 0:
                 checkpoint()
             _, left, right, size = heapq.heappop(self._agenda)
             gone = self._ends[left] == self._starts[left] or self._ends[right] == self._starts[right]
@@ -215,7 +218,7 @@ class _Merge:
         found: list[Piece] = []
         index = 0
         while index >= 0:
-            if index % EVERY == 0:
+            if index % CHECK_INTERVAL == 0:
                 checkpoint()
             self._give(self._starts[index], self._ends[index], found)
             index = self._behind[index]

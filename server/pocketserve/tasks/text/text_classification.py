@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
-from pocketserve.tasks.checkpoint import wanted
+from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.classification_options import CLASSIFICATION
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.texts import TokenInputs, is_text_input, read_texts, token_inputs
@@ -90,7 +90,7 @@ class TextClassification:
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`. One run a text."""
         texts, many = read_texts(body, hints, self._max_chars)
-        return Prepared([self._encoder.arrays(text) for text in wanted(texts)], many)
+        return Prepared([self._encoder.arrays(text) for text in cancellable(texts)], many)
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """``{"label", "index", "score"}``, best first; for a list of texts each with ``input``, the text's number."""

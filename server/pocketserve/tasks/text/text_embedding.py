@@ -9,8 +9,8 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
-from pocketserve.tasks.checkpoint import wanted
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.cancellation import cancellable
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import real_values
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.text_classification import TextEncoder, text_encoder
@@ -73,7 +73,7 @@ class TextEmbedding:
         texts, _ = read_texts(rest, Hints("application/json") if query is not None else hints, self._max_chars)
         if query is not None:
             texts.insert(0, checked_text(query, self._max_chars))
-        runs = [self._encoder.arrays(text) for text in wanted(texts)]
+        runs = [self._encoder.arrays(text) for text in cancellable(texts)]
         inputs = self._encoder.inputs
         lengths = [inputs.mask(run) if inputs is not None else 0 for run in runs]
         return Prepared(runs, Batch(lengths, query is not None))

@@ -11,7 +11,7 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Hints, invalid_input
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.text.charsmap import LONE_SURROGATES
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.tokens import Special, Tokenizer

@@ -13,10 +13,9 @@ from typing import Any
 
 from pocketserve.formats.flatbuffers import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.tflite.archive import MAX_FILE_BYTES, read_associated_file
-from pocketserve.runtimes.tflite.metadata import BertTokenizer, RegexTokenizer, SentencePieceTokenizer
+from pocketserve.runtimes.metadata import BertTokenizer, RegexTokenizer, SentencePieceTokenizer
 from pocketserve.tasks.base import invalid_input
-from pocketserve.tasks.facts import MAX_JSON_BYTES, MetadataError, ModelFacts
+from pocketserve.tasks.model_facts import MAX_JSON_BYTES, MetadataError, ModelFacts
 from pocketserve.tasks.text.library_patterns import check_pattern, patterns_in
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.regex_words import RegexWords
@@ -27,6 +26,7 @@ from pocketserve.tasks.text.wordpiece import MAX_WORD_CHARS, MOST_WORD_CHARS, Wo
 
 TokenizerUnit = BertTokenizer | RegexTokenizer | SentencePieceTokenizer
 MAX_VOCABULARY_BYTES = 16 * 2**20
+MAX_ASSOCIATED_BYTES = 8 << 20
 MAX_TOKENIZER_BYTES = 64 * 2**20
 MAX_PIECES = 1 << 20
 MAX_GROWTH = 256
@@ -160,8 +160,8 @@ def _of_unit(facts: ModelFacts, unit: TokenizerUnit, options: TextOptions) -> To
             "model.toml"
         )
     try:
-        limit = MAX_MODEL_BYTES if pieces else MAX_FILE_BYTES
-        content = read_associated_file(facts.file, files[0].name, limit)
+        limit = MAX_MODEL_BYTES if pieces else MAX_ASSOCIATED_BYTES
+        content = facts.associated_files([files[0].name], limit)[0]
     except DamagedFileError as error:
         raise ModelLoadError(f"the model's vocabulary cannot be read: {error}") from None
     if isinstance(unit, SentencePieceTokenizer):

@@ -11,7 +11,7 @@ import functools
 import unicodedata
 from collections.abc import Iterator, Mapping
 
-from pocketserve.tasks.checkpoint import checkpoint, in_blocks
+from pocketserve.tasks.cancellation import checkpoint, enumerate_cancellable
 from pocketserve.tasks.text.tokens import Special, Token
 
 MAX_WORD_CHARS = 100
@@ -68,7 +68,7 @@ class WordPiece:
         word: list[str] = []
         places: list[int] = []
         rules = self._rules
-        for place, char in in_blocks(text):
+        for place, char in enumerate_cancellable(text):
             for part in _normalised(char, *rules):
                 if part == " " or _is_punctuation(part):
                     if word:

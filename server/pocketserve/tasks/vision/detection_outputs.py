@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.tflite.metadata import BoundingBoxProperties, ModelMetadata
+from pocketserve.runtimes.metadata import BoundingBoxProperties, ModelMetadata
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.boxes import MAX_CANDIDATES, decode_anchors, to_corners
 from pocketserve.tasks.vision.options import DetectionOptions

@@ -10,8 +10,8 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
 from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
-from pocketserve.tasks.facts import CONFIG, ModelFacts
 from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts
 from pocketserve.tasks.scores import Calibration, activate, calibration_of, real_values, threshold_of
 from pocketserve.tasks.vision.options import IMAGE
 from pocketserve.tasks.vision.picture_input import PictureInput, picture_input, takes_picture

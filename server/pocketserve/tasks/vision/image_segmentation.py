@@ -20,8 +20,8 @@ from pocketserve.tasks.base import (
     TaskDefinition,
     single_run,
 )
-from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.geometry import Area, Placement
 from pocketserve.tasks.vision.options import IMAGE, SEGMENTATION, SegmentationOptions

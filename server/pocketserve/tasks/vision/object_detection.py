@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.tflite.metadata import BoundingBoxProperties
+from pocketserve.runtimes.metadata import BoundingBoxProperties
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
-from pocketserve.tasks.facts import CONFIG, ModelFacts
 from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts
 from pocketserve.tasks.scores import threshold_of
 from pocketserve.tasks.vision.boxes import generate_anchors, suppress
 from pocketserve.tasks.vision.detection_outputs import Layout, find_layout, is_postprocessed, read_candidates

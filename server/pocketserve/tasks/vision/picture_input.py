@@ -9,7 +9,7 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input
-from pocketserve.tasks.facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.vision.frames import is_frame
 from pocketserve.tasks.vision.geometry import Placement, whole
 from pocketserve.tasks.vision.options import ImageOptions

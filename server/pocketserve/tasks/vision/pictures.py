@@ -13,7 +13,7 @@ import numpy as np
 
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
-from pocketserve.tasks.checkpoint import checkpoint, hold
+from pocketserve.tasks.cancellation import checkpoint, hold_bytes
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import frame_size, is_frame, read_frame
 from pocketserve.tasks.vision.geometry import Area, Placement, place
@@ -165,7 +165,7 @@ def _make_room(size: tuple[int, int], max_pixels: int) -> None:
         ApiError: INVALID_INPUT, there are too many.
     """
     _check_size(size, max_pixels)
-    hold(size[0] * size[1] * BYTES_PER_PIXEL)
+    hold_bytes(size[0] * size[1] * BYTES_PER_PIXEL)
 
 
 class CheckedFile(io.BytesIO):

@@ -10,8 +10,8 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, single_run
-from pocketserve.tasks.facts import ModelFacts
 from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import real_values, sigmoid
 from pocketserve.tasks.vision.geometry import Placement, box_entry
 from pocketserve.tasks.vision.options import IMAGE, POSE, ImageOptions, PoseOptions

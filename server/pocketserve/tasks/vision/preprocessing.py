@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.tflite.metadata import ImageProperties
-from pocketserve.tasks.facts import CONFIG, ModelFacts, literal
+from pocketserve.runtimes.metadata import ImageProperties
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
 from pocketserve.tasks.vision.options import ImageOptions
 
 PREPROCESSOR = "preprocessor_config.json"

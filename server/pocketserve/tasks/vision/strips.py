@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pocketserve.tasks.checkpoint import wanted
+from pocketserve.tasks.cancellation import cancellable
 
 if TYPE_CHECKING:
     from PIL.Image import Image, Resampling
@@ -110,7 +110,7 @@ def _heightened(image: Image, height: int, how: Resampling, above: float, below:
 def spans(length: int, across: int) -> Iterator[tuple[int, int]]:
     """Yield where strips begin and end, asking before each whether the answer is still wanted."""
     step = max(1, STRIP_PIXELS // max(1, across))
-    for start in wanted(range(0, length, step)):
+    for start in cancellable(range(0, length, step)):
         yield start, min(start + step, length)
 
 

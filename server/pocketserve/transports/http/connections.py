@@ -81,7 +81,7 @@ class Timeouts:
 DEFAULT_PATIENCE: Final = Timeouts()
 
 
-class Task(WSGITask):  # type: ignore[misc]  # waitress has no types
+class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
     """Sends the header with the body, since two sends wake the client twice, and large bodies without a copy."""
 
     wrote_header: bool
@@ -111,7 +111,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 
     server: Server
     requests: list[Parser]
-    task_class = Task
+    task_class = HttpTask
     proven = lingering = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -1,6 +1,6 @@
-"""What authors put into ``.tflite`` files for people and programs: names, normalisation, label files.
+"""Metadata that a model file carries, of whatever format: names, labels, normalisation, tokenizers.
 
-``tflite_description`` reads it, and ``tflite_archive`` the files that it names.
+A format's reader of it is :attr:`~pocketserve.runtimes.model_format.ModelFormat.metadata`.
 """
 
 from __future__ import annotations
@@ -192,6 +192,13 @@ class TensorMetadata:
     def normalization(self) -> Normalization | None:
         """The first normalisation among the process units."""
         return next((unit for unit in self.process_units if isinstance(unit, Normalization)), None)
+
+    @property
+    def label_files(self) -> list[AssociatedFile]:
+        """The label files of the last axis; where there are none, those of the values."""
+        kinds = (FileType.TENSOR_AXIS_LABELS, FileType.TENSOR_VALUE_LABELS)
+        by_kind = ([file for file in self.associated_files if file.type is kind] for kind in kinds)
+        return next(filter(None, by_kind), [])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import ast
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import TASK_FILE, folders_of, names_for, sidecar_files
 from pocketserve.runtimes.base import ModelLoadError, Session
-from pocketserve.runtimes.tflite.metadata import ModelMetadata
+from pocketserve.runtimes.metadata import ModelMetadata
 from pocketserve.state.plain_files import read_plain
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire.records import dataclass
@@ -82,6 +82,19 @@ class ModelFacts:
             return None if read is None else read(self.file)
         except DamagedFileError:
             return None  # the model runs without it; `inspect` says what is wrong with it
+
+    def associated_files(self, names: Sequence[str], limit: int) -> list[bytes]:
+        """Read files that the metadata names.
+
+        Args:
+            limit: bytes that they may have together.
+
+        Raises:
+            DamagedFileError: one cannot be read, or they are larger.
+        """
+        read = self.version.format.associated_files
+        assert read is not None  # a format whose metadata names files reads them
+        return read(self.file, names, limit)
 
     @functools.cached_property
     def _side_files(self) -> list[Path]:

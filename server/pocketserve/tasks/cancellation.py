@@ -1,0 +1,108 @@
+"""Cancellation of preparations: plain Python that nothing stops from outside checks at intervals by itself.
+
+A preparation knows no request; the thread that it runs on does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Final, Protocol, TypeVar
+
+T = TypeVar("T")
+
+CHECK_INTERVAL: Final = 4096
+"""Small items, such as characters, between two checkpoints: some milliseconds of a phone's time."""
+
+
+class BytePool(Protocol):
+    """Bytes that all requests share; see :class:`~pocketserve.engine.lifecycle.byte_budget.ByteBudget`."""
+
+    def hold(self, count: int, check: Callable[[], None]) -> AbstractContextManager[None]: ...
+
+
+class _Scope(threading.local):
+    check: Callable[[], None] | None = None
+    budget: BytePool | None = None
+    reservation: ExitStack | None = None
+    reserved: bool = False
+
+
+_scope = _Scope()
+
+
+@contextmanager
+def cancellation_scope(check: Callable[[], None], budget: BytePool | None = None) -> Iterator[None]:
+    """Make ``check`` what :func:`checkpoint` calls on this thread.
+
+    Args:
+        check: raises the error that the request ends with once it is cancelled.
+        budget: of :func:`hold_bytes`, which lasts until the scope ends; None is without bounds.
+    """
+    before = _scope.check, _scope.budget, _scope.reservation
+    _scope.check, _scope.budget, _scope.reservation = check, budget, None
+    try:
+        yield
+    finally:
+        reservation = _scope.reservation
+        _scope.check, _scope.budget, _scope.reservation = before
+        if reservation is not None:
+            reservation.close()
+
+
+def hold_bytes(count: int) -> None:
+    """Hold bytes of the scope's budget until the scope ends; wait until there is room.
+
+    Raises:
+        ApiError: CANCELLED, DEADLINE_EXCEEDED.
+    """
+    if _scope.budget is not None and not _scope.reserved:
+        _scope.reservation = ExitStack()
+        _scope.reservation.enter_context(byte_reservation(_scope.budget, count, checkpoint))
+
+
+def byte_reservation(budget: BytePool, count: int, check: Callable[[], None]) -> AbstractContextManager[None]:
+    """Return a context that holds bytes of a budget, unless this thread holds some already.
+
+    Two requests that each wait for what the other holds would never end: so a nested block holds nothing more.
+
+    Raises:
+        ApiError: whatever ``check`` raises while there is no room.
+    """
+    return nullcontext() if _scope.reserved else _reserve(budget, count, check)
+
+
+@contextmanager
+def _reserve(budget: BytePool, count: int, check: Callable[[], None]) -> Iterator[None]:
+    with budget.hold(count, check):
+        _scope.reserved = True
+        try:
+            yield
+        finally:
+            _scope.reserved = False
+
+
+def checkpoint() -> None:
+    """Return if the request is still to be answered; outside of requests always.
+
+    Raises:
+        ApiError: CANCELLED, DEADLINE_EXCEEDED.
+    """
+    if _scope.check is not None:
+        _scope.check()
+
+
+def cancellable(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items, with a checkpoint before each."""
+    for item in items:
+        checkpoint()
+        yield item
+
+
+def enumerate_cancellable(items: Iterable[T], interval: int = CHECK_INTERVAL) -> Iterator[tuple[int, T]]:
+    """Yield number and item, with a checkpoint before every ``interval``-th."""
+    for number, item in enumerate(items):
+        if number % interval == 0:
+            checkpoint()
+        yield number, item
