@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from conftest import MODELS, ROOT
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 from pocketserve.formats.zip_archives import BadZipError, members, read_member
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.toml_table import ManifestError

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
+from pocketserve.formats.protobuf import ProtobufReader
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.tensorflow import savedmodel_ops
 from pocketserve.runtimes.tensorflow.savedmodel import RUNTIME
@@ -313,7 +314,7 @@ def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(table: Pat
 
     graph = graphs.MetaGraph()
     document = b"\x0a" + varint(len(new)) + new
-    graphs._object_graph(graphs._Reader(document), (0, len(document)), graph)
+    graphs._object_graph(ProtobufReader(document, 1000), (0, len(document)), graph)
     assert graph.kinds == [False]
 
 

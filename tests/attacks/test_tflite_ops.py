@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from places import ROOT
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.tflite.check import check_model
 from pocketserve.runtimes.tflite.open import PACKAGES

@@ -19,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import find_assets
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
+from pocketserve.formats.protobuf import ProtobufReader
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.onnx import check as onnx_check
-from pocketserve.runtimes.onnx.check import ModelFacts, check_model
+from pocketserve.runtimes.onnx.check import GraphFacts, check_model
 from pocketserve.runtimes.onnx.errors import is_about_sizes
 from pocketserve.runtimes.onnx.session import RUNTIME, OnnxRuntime, OnnxSession
 from pocketserve.tensors import TensorSpec
@@ -929,7 +930,7 @@ def message(number: int, content: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
-def refused_or_passed(path: Path, content: bytes) -> ModelFacts | None:
+def refused_or_passed(path: Path, content: bytes) -> GraphFacts | None:
     """What the check says; anything but its own error is a failure of the test."""
     path.write_bytes(content)
     try:
@@ -948,15 +949,15 @@ def test_nesting_is_bounded(tmp_path: Path):
 
 
 def test_work_is_bounded():
-    reader = onnx_check._Reader(message(1, b"") * 100, budget=50)
+    reader = ProtobufReader(message(1, b"") * 100, budget=50)
     with pytest.raises(DamagedFileError, match="too large"):
-        list(reader.parts(0, 200))
+        list(reader.parts((0, 200)))
 
 
 def test_runs_of_numbers_cost_next_to_nothing():
     numbers = (b"\x3d1234" + b"\x40\xff\xff\x01" + b"\x3912345678") * 10_000 + message(5, b"")
-    reader = onnx_check._Reader(numbers, budget=1000)
-    assert [number for number, _, _ in reader.parts(0, len(numbers))] == [5]
+    reader = ProtobufReader(numbers, budget=1000)
+    assert [number for number, _ in reader.parts((0, len(numbers)))] == [5]
 
 
 def test_an_impossible_shape(tmp_path: Path):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import StartServer
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 from pocketserve.repository.files import files_below, hash_files
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
 from pocketserve.runtimes.tensorflow import savedmodel

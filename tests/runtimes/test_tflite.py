@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from conftest import StartServer
-from pocketserve.formats.flatbuffers import Buffer
+from pocketserve.formats.flatbuffers import FlatBuffer
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession, RuntimeMissingError
 from pocketserve.runtimes.tflite.errors import explained
 from pocketserve.runtimes.tflite.open import PACKAGES, Package
@@ -69,7 +69,7 @@ def test_models_without_state_are_not_reset():
 
 def test_state_is_seen_where_only_the_newer_field_tells_the_operator(tmp_path: Path):
     content = bytearray((DATA / "counter.tflite").read_bytes())
-    codes = Buffer(bytes(content), b"TFL3").root().tables(1, lambda code: code._field(0))
+    codes = FlatBuffer(bytes(content), b"TFL3").root().tables(1, lambda code: code._field(0))
     assert any(content[at] == 127 for at in codes if at is not None)
     for at in codes:
         if at is not None and content[at] == 127:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes import metadata as md
 from pocketserve.runtimes.tflite import archive as tflite_archive
 from pocketserve.runtimes.tflite import description as tflite_description

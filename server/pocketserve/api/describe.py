@@ -75,7 +75,7 @@ def _file_metadata(model: LoadedModel) -> dict[str, Any]:
     read = model.version.format.metadata
     if read is None:
         return {}
-    from pocketserve.formats.flatbuffers import DamagedFileError
+    from pocketserve.formats import DamagedFileError
 
     try:
         found = read(model.source.path)

@@ -1,1 +1,45 @@
-"""Bounded readers of file formats that several runtimes share."""
+"""Bounded readers of file formats that several parts of the server share, and what the readers have in common."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class DamagedFileError(ValueError):
+    """A file that cannot be read: damaged, hostile, or beyond a limit."""
+
+
+class BoundedReader:
+    """Bytes of a file, and a budget that bounds the work that a small file can ask for."""
+
+    def __init__(self, data: bytes | mmap.mmap, budget: int) -> None:
+        self.data = data
+        self._budget = budget
+
+    def pay(self, units: int) -> None:
+        """Take from the budget.
+
+        Raises:
+            DamagedFileError: it is spent.
+        """
+        self._budget -= units
+        if self._budget < 0:
+            raise DamagedFileError("the description is too large")
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[mmap.mmap]:
+    """Map a file to which nobody writes meanwhile, such as a private copy.
+
+    Raises:
+        DamagedFileError: it is empty.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        if not file.read(1):
+            raise DamagedFileError(f"{path.name} is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data

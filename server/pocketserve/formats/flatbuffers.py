@@ -11,9 +11,9 @@ import math
 import mmap
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar
+
+from pocketserve.formats import BoundedReader, DamagedFileError
 
 MAX_VECTOR = 1 << 20
 """Elements of one vector: no description in the wild comes near it."""
@@ -27,11 +27,7 @@ BUDGET = 200_000
 _T = TypeVar("_T")
 
 
-class DamagedFileError(ValueError):
-    """A file that cannot be read: damaged, hostile, or beyond a limit."""
-
-
-class Buffer:
+class FlatBuffer(BoundedReader):
     """A FlatBuffer. Every read is checked against its end, and paid from a budget.
 
     Raises:
@@ -39,14 +35,13 @@ class Buffer:
     """
 
     def __init__(self, data: bytes | mmap.mmap, identifier: bytes, budget: int = BUDGET) -> None:
-        self.data = data
-        self._budget = budget
+        super().__init__(data, budget)
         if bytes(self.slice(4, 4)) != identifier:
             raise DamagedFileError(f"file identifier {identifier.decode()} is missing")
 
-    def root(self) -> Table:
+    def root(self) -> FlatTable:
         """The table that all others hang on."""
-        return Table(self, self.follow(0))
+        return FlatTable(self, self.follow(0))
 
     def number(self, code: str, at: int) -> int:
         """The integer at a position; ``code`` is one of struct's."""
@@ -74,21 +69,15 @@ class Buffer:
             raise DamagedFileError(f"a vector claims {count} elements")
         return at + 4, count
 
-    def pay(self, units: int) -> None:
-        """Take from the budget, which bounds the work that a small file can ask for."""
-        self._budget -= units
-        if self._budget < 0:
-            raise DamagedFileError("the description is too large")
 
-
-class Table:
+class FlatTable:
     """A table in a buffer. Fields are asked for by number; missing ones have their default.
 
     Raises:
-        DamagedFileError: from all methods, as from :class:`Buffer`.
+        DamagedFileError: from all methods, as from :class:`FlatBuffer`.
     """
 
-    def __init__(self, buffer: Buffer, at: int) -> None:
+    def __init__(self, buffer: FlatBuffer, at: int) -> None:
         self._buffer = buffer
         self._at = at
         self._fields = at - buffer.number("i", at)
@@ -111,10 +100,10 @@ class Table:
         value = self.integer(number, "b")
         return names[value] if 0 <= value < len(names) else "unknown"
 
-    def table(self, number: int) -> Table | None:
+    def table(self, number: int) -> FlatTable | None:
         """A table; None where there is none."""
         at = self._field(number)
-        return None if at is None else Table(self._buffer, self._buffer.follow(at))
+        return None if at is None else FlatTable(self._buffer, self._buffer.follow(at))
 
     def text(self, number: int) -> str:
         """A text; empty where there is none."""
@@ -144,14 +133,14 @@ class Table:
         """A vector of texts."""
         return tuple(_text(self._buffer, at) for at in self._followed(number))
 
-    def tables(self, number: int, read: Callable[[Table], _T]) -> tuple[_T, ...]:
+    def tables(self, number: int, read: Callable[[FlatTable], _T]) -> tuple[_T, ...]:
         """Return what ``read`` makes of each table in a vector of tables."""
-        return tuple(read(Table(self._buffer, at)) for at in self._followed(number))
+        return tuple(read(FlatTable(self._buffer, at)) for at in self._followed(number))
 
-    def element(self, number: int, position: int) -> Table | None:
+    def element(self, number: int, position: int) -> FlatTable | None:
         """One table out of a vector of tables; None where the vector is shorter."""
         start, count = self._vector(number, 4, len(self._buffer.data))
-        return Table(self._buffer, self._buffer.follow(start + 4 * position)) if position < count else None
+        return FlatTable(self._buffer, self._buffer.follow(start + 4 * position)) if position < count else None
 
     def _followed(self, number: int) -> Iterator[int]:
         start, count = self._vector(number, 4, MAX_VECTOR)
@@ -167,7 +156,7 @@ class Table:
         return self._at + offset if offset else None
 
 
-def _text(buffer: Buffer, at: int) -> str:
+def _text(buffer: FlatBuffer, at: int) -> str:
     start, size = buffer.vector(at, 1, MAX_STRING_BYTES)
     return buffer.slice(start, size).decode("utf-8", errors="replace")
 
@@ -177,32 +166,3 @@ def _floats(raw: bytes) -> tuple[float, ...]:
     if not all(map(math.isfinite, values)):
         raise DamagedFileError("a number is infinite or not a number")
     return values
-
-
-@contextmanager
-def mapped(path: Path) -> Iterator[mmap.mmap]:
-    """A file's bytes without reading them all. Nobody may write to the file meanwhile, as to a private copy.
-
-    Raises:
-        DamagedFileError: it is empty.
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as file:
-        if not file.read(1):
-            raise DamagedFileError(f"{path.name} is empty")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            yield data
-
-
-@contextmanager
-def read(path: Path) -> Iterator[bytes]:
-    """A file's bytes, for a file that somebody may write to; otherwise as :func:`mapped`.
-
-    Raises:
-        DamagedFileError: it is empty.
-        OSError: it cannot be read.
-    """
-    data = path.read_bytes()
-    if not data:
-        raise DamagedFileError(f"{path.name} is empty")
-    yield data

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 from pocketserve.messages import plural
 from pocketserve.repository.manifest import MAX_LANGUAGES
 from pocketserve.runtimes.base import ModelLoadError

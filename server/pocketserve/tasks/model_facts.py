@@ -11,7 +11,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import TASK_FILE, folders_of, names_for, sidecar_files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.metadata import FileType, ScoreCalibration, ScoreThresholding, TensorMetadata
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, dequantize

@@ -25,7 +25,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pocketserve.formats.flatbuffers import BUDGET, Buffer, DamagedFileError, Table, mapped
+from pocketserve.formats import DamagedFileError, mapped
+from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from pocketserve.runtimes.executorch import INSTALL
 from pocketserve.runtimes.torch.common import file_size, import_torch, leaf_array, load_error, one_line, to_torch
@@ -226,7 +227,7 @@ def read_plans(path: Path) -> tuple[Plan, ...]:
                     f"{path.name} is no ExecuTorch program (bytes 4 to 7 are not ETnn); export it again"
                 )
             base, size = _extent(data)
-            program = Buffer(data, identifier, BUDGET + size).root()
+            program = FlatBuffer(data, identifier, BUDGET + size).root()
             _check_segments(program, base, len(data))
             _check_texts(program)
             return program.tables(1, _plan)
@@ -245,14 +246,14 @@ def _extent(data: mmap.mmap) -> tuple[int, int]:
     return base, size
 
 
-def _check_segments(program: Table, base: int, size: int) -> None:
+def _check_segments(program: FlatTable, base: int, size: int) -> None:
     """Program: 4 segments. DataSegment: 0 offset, 1 size."""
     for offset, length in program.tables(4, lambda segment: (segment.integer(0, "Q"), segment.integer(1, "Q"))):
         if base + offset + length > size:
             raise DamagedFileError("its weights lie outside the file")
 
 
-def _check_texts(program: Table) -> None:
+def _check_texts(program: FlatTable) -> None:
     """Program: 1 plans, 7 named data. Plan: 0 name, 2 values, 6 operators, 7 delegates. All that may be logged."""
     texts = list(program.tables(7, lambda named: named.text(0)))
     for plan in program.tables(1, lambda plan: plan):
@@ -264,24 +265,24 @@ def _check_texts(program: Table) -> None:
         raise DamagedFileError("a name in it is not UTF-8")
 
 
-def _keys(delegate: Table) -> tuple[str, ...]:
+def _keys(delegate: FlatTable) -> tuple[str, ...]:
     """BackendDelegate: 2 compile specs. CompileSpec: 0 key."""
     return delegate.tables(2, lambda spec: spec.text(0))
 
 
-def _plan(plan: Table) -> Plan:
+def _plan(plan: FlatTable) -> Plan:
     """ExecutionPlan: 0 name, 2 values, 3 inputs, 4 outputs."""
     return Plan(plan.text(0), _ends(plan, 3), _ends(plan, 4))
 
 
-def _ends(plan: Table, number: int) -> tuple[End, ...]:
+def _ends(plan: FlatTable, number: int) -> tuple[End, ...]:
     values = [plan.element(2, index) if index >= 0 else None for index in plan.integers(number, "i")]
     if any(value is None for value in values):
         raise DamagedFileError("an input or output is not there")
     return tuple(_end(value) for value in values if value is not None)
 
 
-def _end(value: Table) -> End:
+def _end(value: FlatTable) -> End:
     """EValue: 0 kind, 1 value. Tensor: 8 shape dynamism. Int, Bool, Double: 0 value."""
     kind, content = value.integer(0, "B"), value.table(1)
     code = {_INT: "q", _BOOL: "?", _DOUBLE: "d"}.get(kind)

@@ -3,23 +3,23 @@
 An ONNX file may name other files that hold its weights ("external data"). Whoever gives away a model chooses those
 names, and older versions of ONNX Runtime follow ``../`` and links out of the model's folder. So every tensor of the
 file is looked at first: in graphs, subgraphs, functions and attributes; and so is every node's operator, some of which
-reach out as well (``onnx_ops``). The walk knows just enough of Protocol Buffers
-and of ``onnx.proto`` for that, keeps no tree, and is bounded by a budget and by a depth, whatever the file says.
-Sources: "Encoding", protobuf.dev; "External Data", ONNX IR specification.
+reach out as well (:mod:`.operators`). The walk keeps no tree, and is bounded by a budget and by a depth, whatever the
+file says. Source: "External Data", ONNX IR specification.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from pocketserve.formats.flatbuffers import DamagedFileError, mapped, read
+from pocketserve.formats import DamagedFileError, mapped
+from pocketserve.formats.protobuf import ProtobufReader, Span
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.placeholders import placeholder
 
@@ -71,15 +71,6 @@ _BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12
 _BITS |= {17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
 """Bits of one element by ``TensorProto.DataType``. Of types that are not here the file must tell the length."""
 
-# Trees of a forest are attributes with millions of plain numbers: such runs are skipped in one go. These are the
-# tags of fields 1 to 15 with wire types 0 (varint), 5 (four bytes) and 1 (eight bytes). Possessive, so that no
-# state is kept for each number.
-_VARINT_TAGS, _FIXED32_TAGS, _FIXED64_TAGS = (re.escape(bytes(range(8 + kind, 128, 8))) for kind in (0, 5, 1))
-_NUMBERS = re.compile(
-    b"(?:[%b][\x80-\xff]{0,9}[\x00-\x7f]|[%b].{4}|[%b].{8})++" % (_VARINT_TAGS, _FIXED32_TAGS, _FIXED64_TAGS),
-    re.DOTALL,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
@@ -116,13 +107,13 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
         size = _regular_size(path)
         if size > MAX_FILE_BYTES:
             raise ModelLoadError(f"{path.name} is larger than 2 GB; save the model with its weights as external data")
-        with read(path) if may_change else mapped(path) as data:
+        with nullcontext(path.read_bytes()) if may_change else mapped(path) as data:
             if data[4:8] == _ORT_FORMAT:
                 raise ModelLoadError(
                     f"{path.name} is in ONNX Runtime's own format, which depends on its version and on the machine; "
                     "use the .onnx file that it was made from"
                 )
-            return _facts(_Reader(data), size, _Files(path))
+            return _facts(ProtobufReader(data, BUDGET), size, _Files(path))
     except DamagedFileError as error:
         raise ModelLoadError(
             f"{path.name} is no ONNX model, or damaged or cut short ({error}); copy or export the file again"
@@ -131,110 +122,19 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
         raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
-def _facts(reader: _Reader, size: int, files: _Files) -> GraphFacts:
+def _facts(reader: ProtobufReader, size: int, files: _Files) -> GraphFacts:
     unranked: set[str] = set()
-    graphs = [(start, end) for number, start, end in reader.parts(0, size) if number == 7]
+    graphs = list(reader.messages((0, size), 7))
     if not graphs:
         raise DamagedFileError("there is no graph in it")
     calls = _Calls()
-    for start, end in _tensors(reader, size, calls):
-        entries = _external_entries(reader, start, end)
+    for tensor in _tensors(reader, size, calls):
+        entries = _external_entries(reader, tensor)
         if entries:
-            files.check(entries, _tensor_bytes(reader, start, end), reader)
-    for start, end in graphs:
-        unranked.update(_unranked(reader, start, end))
+            files.check(entries, _tensor_bytes(reader, tensor), reader)
+    for graph in graphs:
+        unranked.update(_unranked(reader, graph))
     return GraphFacts(size, files.total_bytes(), frozenset(unranked), files.locations(), *calls.names())
-
-
-class _Reader:
-    """Fields of Protocol Buffers messages, each checked against the end of its message.
-
-    Raises:
-        DamagedFileError: from all methods, for what cannot be a message, or when the budget is spent.
-    """
-
-    def __init__(self, data: bytes | mmap.mmap, budget: int = BUDGET) -> None:
-        self._data = data
-        self._budget = budget
-
-    def pay(self, units: int) -> None:
-        self._budget -= units
-        if self._budget < 0:
-            raise DamagedFileError("the description is too large")
-
-    def parts(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Number, start and end of every field with a length: submessages, texts, packed numbers."""
-        data, at = self._data, start
-        while at < end:
-            self.pay(1)
-            if data[at] & 7 != 2 and (run := _NUMBERS.match(data, at, end)):
-                self.pay((run.end() - at) // 256)
-                at = run.end()
-                continue
-            number, kind, at, after = self._field(at, end)
-            if kind == 2:
-                yield number, at, after
-            at = after
-
-    def integers(self, start: int, end: int, wanted: int) -> list[int]:
-        """A repeated field of integers without sign, packed or not."""
-        found: list[int] = []
-        at = start
-        while at < end:
-            self.pay(1)
-            number, kind, at, after = self._field(at, end)
-            if number == wanted and kind == 0:
-                found.append(self._varint(at, after)[0])
-            elif number == wanted and kind == 2:
-                found += self._packed(at, after)
-            at = after
-        return found
-
-    def text(self, start: int, end: int) -> str:
-        """A short text, as names of files are decoded."""
-        if end - start > _MAX_ENTRY_BYTES:
-            raise DamagedFileError("a name is too long")
-        return os.fsdecode(bytes(self._data[start:end]))
-
-    def beginning(self, start: int, end: int) -> str:
-        """Return what a text begins with, more than any operator's name has."""
-        return bytes(self._data[start : min(end, start + _MAX_NAME_BYTES)]).decode(errors="replace")
-
-    def _packed(self, at: int, end: int) -> Iterator[int]:
-        while at < end:
-            self.pay(1)
-            value, at = self._varint(at, end)
-            yield value
-
-    def _field(self, at: int, end: int) -> tuple[int, int, int, int]:
-        """Number, wire type, start of the value and its end."""
-        tag, at = self._varint(at, end)
-        number, kind = tag >> 3, tag & 7
-        # Wire types 3 and 4 are groups, which ONNX never had: whatever contains them is something else.
-        if not 0 < tag <= 0xFFFFFFFF or number == 0 or kind in (3, 4, 6, 7):
-            raise DamagedFileError("a field has an impossible kind")
-        if kind == 0:
-            after = self._varint(at, end)[1]
-        elif kind == 2:
-            length, at = self._varint(at, end)
-            after = at + length
-        else:
-            after = at + (4 if kind == 5 else 8)
-        if after > end:
-            raise DamagedFileError("a field leads out of its message")
-        return number, kind, at, after
-
-    def _varint(self, at: int, end: int) -> tuple[int, int]:
-        value = 0
-        for shift in range(0, 70, 7):
-            if at >= end:
-                raise DamagedFileError("it ends inside a number")
-            byte = self._data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value, at
-        raise DamagedFileError("a number is too long")
 
 
 class _Calls:
@@ -250,12 +150,14 @@ class _Calls:
     def begin(self, message: str) -> None:
         self._open.append((message, (set(), set())))
 
-    def note(self, reader: _Reader, number: int, start: int, end: int) -> None:
+    def note(self, reader: ProtobufReader, number: int, span: Span) -> None:
         """Take a field of the innermost message."""
         message, parts = self._open[-1]
         part = self._FIELDS.get(message, {}).get(number)
         if part is not None:
-            parts[part].add(reader.beginning(start, end))
+            parts[part].add(
+                bytes(reader.data[span[0] : min(span[1], span[0] + _MAX_NAME_BYTES)]).decode(errors="replace")
+            )
 
     def end(self) -> None:
         message, (domains, kinds) = self._open.pop()
@@ -266,12 +168,12 @@ class _Calls:
         return frozenset(self._found["NodeProto"]), frozenset(self._found["FunctionProto"])
 
 
-def _tensors(reader: _Reader, size: int, calls: _Calls) -> Iterator[tuple[int, int]]:
-    """Start and end of every TensorProto, wherever it is; nodes and functions are collected on the way.
+def _tensors(reader: ProtobufReader, size: int, calls: _Calls) -> Iterator[Span]:
+    """Yield the span of every TensorProto, wherever it is, and collect nodes and functions.
 
     Protobuf merges a message that occurs twice, so a repeated ``graph`` is walked like one.
     """
-    stack = [("ModelProto", reader.parts(0, size))]
+    stack = [("ModelProto", reader.parts((0, size)))]
     calls.begin("ModelProto")
     while stack:
         message, parts = stack[-1]
@@ -280,28 +182,26 @@ def _tensors(reader: _Reader, size: int, calls: _Calls) -> Iterator[tuple[int, i
             stack.pop()
             calls.end()
             continue
-        number, start, end = part
-        calls.note(reader, number, start, end)
+        number, span = part
+        calls.note(reader, number, span)
         child = _CHILDREN[message].get(number)
         if child == "TensorProto":
-            yield start, end
+            yield span
         elif child is not None:
             if len(stack) >= MAX_DEPTH:
                 raise DamagedFileError("it is nested too deeply")
-            stack.append((child, reader.parts(start, end)))
+            stack.append((child, reader.parts(span)))
             calls.begin(child)
 
 
-def _external_entries(reader: _Reader, start: int, end: int) -> dict[str, str]:
+def _external_entries(reader: ProtobufReader, tensor: Span) -> dict[str, str]:
     """TensorProto 13, external_data: StringStringEntryProto with 1 key, 2 value.
 
     Whether field 14 says that they count is not asked: with a message that occurs in two parts, the parts differ.
     """
     entries: dict[str, str] = {}
-    for number, begin, after in reader.parts(start, end):
-        if number != 13:
-            continue
-        fields = {field: reader.text(a, b) for field, a, b in reader.parts(begin, after) if field in (1, 2)}
+    for entry in reader.messages(tensor, 13):
+        fields = {number: _short_text(reader, span) for number, span in reader.parts(entry) if number in (1, 2)}
         key = fields.get(1, "")
         if key in entries:
             raise DamagedFileError(f"a tensor has two places of its weights ({key})")
@@ -309,24 +209,28 @@ def _external_entries(reader: _Reader, start: int, end: int) -> dict[str, str]:
     return entries
 
 
-def _tensor_bytes(reader: _Reader, start: int, end: int) -> int:
+def _short_text(reader: ProtobufReader, span: Span) -> str:
+    if span[1] - span[0] > _MAX_ENTRY_BYTES:
+        raise DamagedFileError("a name is too long")
+    return reader.text(span)
+
+
+def _tensor_bytes(reader: ProtobufReader, tensor: Span) -> int:
     """Size of a tensor's elements by TensorProto 1 dims, 2 data_type; 0 for a type that is not known."""
-    dims, types = reader.integers(start, end, 1), reader.integers(start, end, 2)
+    dims, types = reader.integers(tensor, 1), reader.integers(tensor, 2)
     elements = math.prod(dims) if len(dims) <= _MAX_RANK else MAX_ELEMENTS + 1
     if elements > MAX_ELEMENTS:
         raise DamagedFileError("a tensor has an impossible shape")
     return -(-elements * _BITS.get(types[-1] if types else 0, 0) // 8)
 
 
-def _unranked(reader: _Reader, start: int, end: int) -> Iterator[str]:
+def _unranked(reader: ProtobufReader, graph: Span) -> Iterator[str]:
     """Names in GraphProto 11 input, 12 output whose type is a tensor (TypeProto 1) without shape (Tensor 2)."""
-    for number, begin, after in reader.parts(start, end):
-        if number not in (11, 12):
-            continue
-        value = {field: (a, b) for field, a, b in reader.parts(begin, after)}
-        kind = {field: (a, b) for field, a, b in reader.parts(*value.get(2, (0, 0)))}
-        if 1 in kind and 1 in value and all(field != 2 for field, _, _ in reader.parts(*kind[1])):
-            yield reader.text(*value[1])
+    for span in reader.messages(graph, 11, 12):
+        value = dict(reader.parts(span))
+        kind = dict(reader.parts(value.get(2, (0, 0))))
+        if 1 in kind and 1 in value and not any(reader.messages(kind[1], 2)):
+            yield _short_text(reader, value[1])
 
 
 class _Files:
@@ -341,7 +245,7 @@ class _Files:
         self._sizes: dict[str, int] = {}
         self._found: dict[Path, int] = {}
 
-    def check(self, entries: Mapping[str, str], tensor_bytes: int, reader: _Reader) -> None:
+    def check(self, entries: Mapping[str, str], tensor_bytes: int, reader: ProtobufReader) -> None:
         """See that the file of one tensor is allowed, there, and long enough.
 
         Raises:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 from pocketserve.repository.files import files_below, hash_files
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from pocketserve.runtimes.privacy import PRIVATE, import_framework

@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 
 from .savedmodel_graph import Function, MetaGraph, Node, node_name
 from .savedmodel_ops import ALLOWED, FROM_FILE, RESTORES

@@ -1,17 +1,17 @@
 """Reads what matters of a SavedModel's protobuf: its graphs, functions, nodes, signatures and files.
 
-The protobuf wire format is documented at protobuf.dev, "Encoding"; field numbers are those of TensorFlow's ``.proto``
-files, named in the functions. Where the format allows a field to come twice, all of them count.
+Field numbers are those of TensorFlow's ``.proto`` files, named in the functions. Where the format allows a field to
+come twice, all of them count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from mmap import mmap
 from pathlib import Path
 
-from pocketserve.formats.flatbuffers import DamagedFileError, mapped
+from pocketserve.formats import DamagedFileError, mapped
+from pocketserve.formats.protobuf import ProtobufReader, Span
 
 BUDGET = 20_000_000
 """Fields of one file that are read: twenty times what a graph of 50,000 nodes has, and at most half a minute."""
@@ -19,12 +19,9 @@ BUDGET = 20_000_000
 MAX_DEPTH = 30
 """How deeply attributes may nest; functions that are handed functions need two or three levels."""
 
-_MAX_TAG = 0xFFFFFFFF
 _INIT_SIGNATURE = "__saved_model_init_op"
 _ASSET = 5
 _OBJECT_KINDS = frozenset({4, _ASSET, 6, 7, 8, 9, 10, 12})
-Span = tuple[int, int]
-"""Where a message lies in the file: start and end."""
 
 
 @dataclass(slots=True)
@@ -100,7 +97,7 @@ def read_meta_graphs(folder: Path) -> list[MetaGraph]:
     path = folder / "saved_model.pb"
     try:
         with mapped(path) as data:
-            reader = _Reader(data)
+            reader = ProtobufReader(data, BUDGET)
             # SavedModel: 2 meta_graphs
             graphs = [_meta_graph(reader, span) for span in reader.messages((0, len(data)), 2)]
     except OSError as error:
@@ -110,90 +107,12 @@ def read_meta_graphs(folder: Path) -> list[MetaGraph]:
     return graphs
 
 
-class _Reader:
-    """A protobuf file. Every read is checked against the message's end, and paid from a budget."""
-
-    def __init__(self, data: mmap, budget: int = BUDGET) -> None:
-        self._data = data
-        self._budget = budget
-
-    def fields(self, span: Span) -> Iterator[tuple[int, int | Span]]:
-        """Field numbers with their values: integers, or spans of texts and messages."""
-        at, end = span
-        while at < end:
-            self._pay()
-            tag, at = self._varint(at, end)
-            number, kind = tag >> 3, tag & 7
-            if tag > _MAX_TAG or number == 0:  # readers differ in what they make of it
-                raise DamagedFileError("a field has an impossible number")
-            if kind == 0:
-                value, at = self._varint(at, end)
-                yield number, value
-                continue
-            if kind == 2:
-                size, at = self._varint(at, end)
-            elif kind in (1, 5):
-                size = 8 if kind == 1 else 4
-            else:  # groups are not used by TensorFlow
-                raise DamagedFileError(f"unknown wire type {kind}")
-            if at + size > end:
-                raise DamagedFileError("a field leads out of its message")
-            yield number, (at, at + size)
-            at += size
-
-    def messages(self, span: Span, *numbers: int) -> Iterator[Span]:
-        """The spans of the fields with one of these numbers."""
-        for number, value in self.fields(span):
-            if number in numbers and isinstance(value, tuple):
-                yield value
-
-    def text(self, span: Span) -> str:
-        return self._data[span[0] : span[1]].decode("utf-8", errors="surrogateescape")
-
-    def texts(self, span: Span, number: int) -> list[str]:
-        return [self.text(value) for value in self.messages(span, number)]
-
-    def integers(self, span: Span, number: int) -> list[int]:
-        """A repeated integer, packed or not."""
-        found: list[int] = []
-        for key, value in self.fields(span):
-            if key != number:
-                continue
-            if isinstance(value, int):
-                found.append(value)
-                continue
-            at, end = value
-            while at < end:
-                self._pay()
-                item, at = self._varint(at, end)
-                found.append(item)
-        return found
-
-    def _varint(self, at: int, end: int) -> tuple[int, int]:
-        value = shift = 0
-        while at < end and shift < 70:
-            byte = self._data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value, at
-            shift += 7
-        raise DamagedFileError("a number does not end")
-
-    def _pay(self) -> None:
-        self._budget -= 1
-        if self._budget < 0:
-            raise DamagedFileError("the graph is too large to check")
-
-
-def _meta_graph(reader: _Reader, span: Span) -> MetaGraph:
+def _meta_graph(reader: ProtobufReader, span: Span) -> MetaGraph:
     """MetaGraphDef: 1 meta_info_def (4 tags), 2 graph_def, 3 saver_def (1 filename_tensor_name, 2 save_tensor_name,
     3 restore_op_name), 4 collection_def, 5 signature_def, 6 asset_file_def (1 tensor_info (1 name), 2 filename),
     7 object_graph_def. Of a text that comes twice the last one counts: of what is fed, it is the only one that is."""
     graph = MetaGraph()
-    for number, value in reader.fields(span):
-        if isinstance(value, int):
-            continue
+    for number, value in reader.parts(span):
         if number == 1:
             graph.tags += reader.texts(value, 4)
         elif number == 2:
@@ -215,7 +134,7 @@ def _meta_graph(reader: _Reader, span: Span) -> MetaGraph:
     return graph
 
 
-def _graph_def(reader: _Reader, span: Span, graph: MetaGraph) -> None:
+def _graph_def(reader: ProtobufReader, span: Span, graph: MetaGraph) -> None:
     """GraphDef: 1 node, 2 library. FunctionDefLibrary: 1 function."""
     _add_nodes(graph.nodes, (_node(reader, node) for node in reader.messages(span, 1)))
     for library in reader.messages(span, 2):
@@ -226,12 +145,10 @@ def _graph_def(reader: _Reader, span: Span, graph: MetaGraph) -> None:
             graph.functions[function.name] = function
 
 
-def _function(reader: _Reader, span: Span) -> Function:
+def _function(reader: ProtobufReader, span: Span) -> Function:
     """FunctionDef: 1 signature (OpDef: 1 name, 2 input_arg (1 name)), 3 node_def, 5 attr (1 key, 2 value: 2 s)."""
     function = Function()
-    for number, value in reader.fields(span):
-        if isinstance(value, int):
-            continue
+    for number, value in reader.parts(span):
         if number == 1:
             function.name = "".join(reader.texts(value, 1)[-1:]) or function.name
             for argument in reader.messages(value, 2):
@@ -243,12 +160,10 @@ def _function(reader: _Reader, span: Span) -> Function:
     return function
 
 
-def _node(reader: _Reader, span: Span) -> Node:
+def _node(reader: ProtobufReader, span: Span) -> Node:
     """NodeDef: 1 name, 2 op, 3 input, 5 attr (1 key, 2 value: AttrValue (2 s))."""
     node = Node()
-    for number, value in reader.fields(span):
-        if isinstance(value, int):
-            continue
+    for number, value in reader.parts(span):
         if number == 1:
             node.name = reader.text(value)
         elif number == 2:
@@ -264,7 +179,7 @@ def _node(reader: _Reader, span: Span) -> Node:
     return node
 
 
-def _named_functions(reader: _Reader, span: Span, depth: int = 0) -> list[str]:
+def _named_functions(reader: ProtobufReader, span: Span, depth: int = 0) -> list[str]:
     """AttrValue: 1 list (9 func), 10 func. NameAttrList: 1 name, 2 attr (2 value). Those handed over may get others."""
     if depth > MAX_DEPTH:
         raise DamagedFileError("its attributes nest too deeply")
@@ -286,13 +201,13 @@ def _add_nodes(known: dict[str, Node], nodes: Iterable[Node]) -> None:
         known[node.name] = node
 
 
-def _collection(reader: _Reader, span: Span) -> list[str]:
+def _collection(reader: ProtobufReader, span: Span) -> list[str]:
     """An entry of collection_def: 2 value (CollectionDef: 1 node_list (1 value))."""
     lists = (nodes for value in reader.messages(span, 2) for nodes in reader.messages(value, 1))
     return [name for nodes in lists for name in reader.texts(nodes, 1)]
 
 
-def _add_signature(reader: _Reader, span: Span, graph: MetaGraph) -> None:
+def _add_signature(reader: ProtobufReader, span: Span, graph: MetaGraph) -> None:
     """An entry of signature_def: 1 key, 2 value (SignatureDef)."""
     signatures = [_signature(reader, value) for value in reader.messages(span, 2)]
     if reader.texts(span, 1) == [_INIT_SIGNATURE]:  # not for callers: the loader runs it, and feeds the assets
@@ -301,7 +216,7 @@ def _add_signature(reader: _Reader, span: Span, graph: MetaGraph) -> None:
         graph.signatures += signatures
 
 
-def _signature(reader: _Reader, span: Span) -> tuple[set[str], set[str]]:
+def _signature(reader: ProtobufReader, span: Span) -> tuple[set[str], set[str]]:
     """SignatureDef: 1 inputs, 2 outputs (both maps: 2 value)."""
     fed, fetched = (
         {name for entry in reader.messages(span, number) for info in reader.messages(entry, 2)
@@ -311,7 +226,7 @@ def _signature(reader: _Reader, span: Span) -> tuple[set[str], set[str]]:
     return fed, fetched
 
 
-def _tensor_names(reader: _Reader, span: Span) -> list[str]:
+def _tensor_names(reader: ProtobufReader, span: Span) -> list[str]:
     """TensorInfo: 1 name, 4 coo_sparse (1, 2, 3 names), 5 composite_tensor (2 components)."""
     names = reader.texts(span, 1)
     for sparse in reader.messages(span, 4):
@@ -322,14 +237,14 @@ def _tensor_names(reader: _Reader, span: Span) -> list[str]:
     return names
 
 
-def _object_graph(reader: _Reader, span: Span, graph: MetaGraph) -> None:
+def _object_graph(reader: ProtobufReader, span: Span, graph: MetaGraph) -> None:
     """SavedObjectGraph: 1 nodes (SavedObject), 2 concrete_functions (1 key, 2 value: 2 bound_inputs).
 
     SavedObject: 5 asset, 6 function (1 concrete_functions), 8 bare_concrete_function (1 concrete_function_name); of 4
     to 10 and 12 it is one, the last.
     """
     for node in reader.messages(span, 1):
-        kinds = {number for number, _ in reader.fields(node) if number in _OBJECT_KINDS}
+        kinds = {number for number, _ in reader.parts(node) if number in _OBJECT_KINDS}
         graph.kinds.append(kinds == {_ASSET})
         for function in reader.messages(node, 6, 8):
             graph.called.update(reader.texts(function, 1))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 
 MAX_FILE_BYTES = 8 << 20
 """Default limit of an associated file. A vocabulary of 250,000 words is about 3 MB."""

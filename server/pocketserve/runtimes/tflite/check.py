@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pocketserve.formats.flatbuffers import BUDGET, Buffer, DamagedFileError, Table, mapped
+from pocketserve.formats import DamagedFileError, mapped
+from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
 
 _CUSTOM = 32
 """The kind of operators that go by a name."""
@@ -36,12 +37,12 @@ def check_model(path: Path) -> bool:
     """
     try:
         with mapped(path) as data:
-            return _check_parts(Buffer(data, b"TFL3", BUDGET + len(data)).root(), len(data))
+            return _check_parts(FlatBuffer(data, b"TFL3", BUDGET + len(data)).root(), len(data))
     except OSError as error:
         raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
-def _check_parts(model: Table, size: int) -> bool:
+def _check_parts(model: FlatTable, size: int) -> bool:
     """Model: 1 operator codes, 2 subgraphs, 4 buffers."""
     codes = model.tables(1, _operator_kind)
     buffers = len(model.tables(4, lambda buffer: _check_buffer(buffer, size)))
@@ -51,7 +52,7 @@ def _check_parts(model: Table, size: int) -> bool:
     return any(graphs) or not _STATE_OPERATORS.isdisjoint(codes)
 
 
-def _check_buffer(buffer: Table, size: int) -> None:
+def _check_buffer(buffer: FlatTable, size: int) -> None:
     """Buffer: 0 data; or, behind the description, 1 offset and 2 size in the file."""
     buffer.extent(0)
     _check_extent(buffer.integer(1, "Q"), buffer.integer(2, "Q"), size)
@@ -62,7 +63,7 @@ def _check_extent(offset: int, length: int, size: int) -> None:
         raise DamagedFileError("weights lie beyond its end")
 
 
-def _operator_kind(code: Table) -> int:
+def _operator_kind(code: FlatTable) -> int:
     """OperatorCode: 0 the older, smaller field for the kind, 1 custom name, 3 kind. TFLite takes the larger one."""
     name, kind = code.text(1), max(code.integer(0, "b"), code.integer(3, "i"))
     if kind == _CUSTOM and name.startswith("Flex"):
@@ -70,7 +71,7 @@ def _operator_kind(code: Table) -> int:
     return kind
 
 
-def _check_graph(graph: Table, codes: int, buffers: int, size: int) -> bool:
+def _check_graph(graph: FlatTable, codes: int, buffers: int, size: int) -> bool:
     """SubGraph: 0 tensors, 1 inputs, 2 outputs, 3 operators. Tells whether a tensor keeps its values."""
     kept = graph.tables(0, lambda tensor: _check_tensor(tensor, buffers))
     _check_indices(graph.integers(1, "i") + graph.integers(2, "i"), len(kept))
@@ -78,7 +79,7 @@ def _check_graph(graph: Table, codes: int, buffers: int, size: int) -> bool:
     return any(kept)
 
 
-def _check_tensor(tensor: Table, buffers: int) -> bool:
+def _check_tensor(tensor: FlatTable, buffers: int) -> bool:
     """Tensor: 0 shape, 2 buffer, 3 name, 5 is variable, 7 signature."""
     tensor.text(3)
     tensor.integers(0, "i")
@@ -88,7 +89,7 @@ def _check_tensor(tensor: Table, buffers: int) -> bool:
     return bool(tensor.integer(5, "B"))
 
 
-def _check_operator(operator: Table, codes: int, tensors: int, size: int) -> None:
+def _check_operator(operator: FlatTable, codes: int, tensors: int, size: int) -> None:
     """Operator: 0 code, 1 inputs, 2 outputs, 4 options, 9 offset and 10 size of large custom options in the file."""
     if operator.integer(0, "I") >= codes:
         raise DamagedFileError("an operator's kind is not there")

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pocketserve.formats.flatbuffers import Buffer, DamagedFileError, Table, mapped
+from pocketserve.formats import DamagedFileError, mapped
+from pocketserve.formats.flatbuffers import FlatBuffer, FlatTable
 from pocketserve.runtimes.metadata import (
     AssociatedFile,
     AudioProperties,
@@ -46,13 +47,13 @@ def read_metadata(path: Path) -> ModelMetadata | None:
     """
     try:
         with mapped(path) as data:
-            found = _find_metadata(Buffer(data, b"TFL3"))
-            return None if found is None else _model_metadata(Buffer(found, b"M001").root())
+            found = _find_metadata(FlatBuffer(data, b"TFL3"))
+            return None if found is None else _model_metadata(FlatBuffer(found, b"M001").root())
     except OSError as error:
         raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
-def _find_metadata(model: Buffer) -> bytes | None:
+def _find_metadata(model: FlatBuffer) -> bytes | None:
     """The bytes of the entry TFLITE_METADATA. Model: 4 buffers, 6 metadata; Metadata: 0 name, 1 buffer."""
     root = model.root()
     entries = root.tables(6, lambda entry: (entry.text(0), entry.integer(1, "I")))
@@ -65,7 +66,7 @@ def _find_metadata(model: Buffer) -> bytes | None:
     return _contents(model, buffer)
 
 
-def _contents(model: Buffer, buffer: Table) -> bytes:
+def _contents(model: FlatBuffer, buffer: FlatTable) -> bytes:
     """A model buffer's bytes. Buffer: 0 data; or, in models too large for a FlatBuffer, 1 offset, 2 size."""
     offset, size = buffer.integer(1, "Q"), buffer.integer(2, "Q")
     if offset <= 1:
@@ -75,7 +76,7 @@ def _contents(model: Buffer, buffer: Table) -> bytes:
     return model.slice(offset, size)
 
 
-def _model_metadata(root: Table) -> ModelMetadata:
+def _model_metadata(root: FlatTable) -> ModelMetadata:
     """ModelMetadata: 0 name, 1 description, 2 version, 3 graphs, 4 author, 5 license, 6 files, 7 parser."""
     model = ModelMetadata(
         name=root.text(0),
@@ -90,7 +91,7 @@ def _model_metadata(root: Table) -> ModelMetadata:
     return model if graph is None else _with_graph(model, graph)
 
 
-def _with_graph(model: ModelMetadata, graph: Table) -> ModelMetadata:
+def _with_graph(model: ModelMetadata, graph: FlatTable) -> ModelMetadata:
     """SubGraphMetadata: 2 inputs, 3 outputs, 4 files, 5 and 6 process units, 7 and 8 tensor groups."""
     return replace(
         model,
@@ -104,7 +105,7 @@ def _with_graph(model: ModelMetadata, graph: Table) -> ModelMetadata:
     )
 
 
-def _tensor(table: Table) -> TensorMetadata:
+def _tensor(table: FlatTable) -> TensorMetadata:
     """TensorMetadata: its fields in this order."""
     content, stats = table.table(3), table.table(5)
     return TensorMetadata(
@@ -118,18 +119,18 @@ def _tensor(table: Table) -> TensorMetadata:
     )
 
 
-def _group(table: Table) -> TensorGroup:
+def _group(table: FlatTable) -> TensorGroup:
     return TensorGroup(table.text(0), table.texts(1))
 
 
-def _file(table: Table) -> AssociatedFile:
+def _file(table: FlatTable) -> AssociatedFile:
     """AssociatedFile: 0 name, 1 description, 2 type, 3 locale, 4 version."""
     number = table.integer(2, "b")
     kind = FileType(number) if number in FileType.__members__.values() else FileType.UNKNOWN
     return AssociatedFile(table.text(0), table.text(1), kind, table.text(3), table.text(4))
 
 
-def _content(table: Table) -> Content:
+def _content(table: FlatTable) -> Content:
     """Content: 0 kind and 1 table of the properties, 2 range of dimensions."""
     kind, read = _PROPERTIES.get(table.integer(0, "B"), ("unknown", None))
     properties, span = table.table(1), table.table(2)
@@ -140,7 +141,7 @@ def _content(table: Table) -> Content:
     )
 
 
-def _image(table: Table) -> ImageProperties:
+def _image(table: FlatTable) -> ImageProperties:
     size = table.table(1)
     return ImageProperties(
         color_space=table.choice(0, ("unknown", "rgb", "grayscale")),
@@ -148,7 +149,7 @@ def _image(table: Table) -> ImageProperties:
     )
 
 
-def _boxes(table: Table) -> BoundingBoxProperties:
+def _boxes(table: FlatTable) -> BoundingBoxProperties:
     return BoundingBoxProperties(
         index=table.integers(0),
         type=table.choice(1, ("unknown", "boundaries", "upper_left", "center")),
@@ -156,7 +157,7 @@ def _boxes(table: Table) -> BoundingBoxProperties:
     )
 
 
-_PROPERTIES: dict[int, tuple[str, Callable[[Table], Properties]]] = {
+_PROPERTIES: dict[int, tuple[str, Callable[[FlatTable], Properties]]] = {
     1: ("feature", lambda table: FeatureProperties()),
     2: ("image", _image),
     3: ("bounding_box", _boxes),
@@ -165,25 +166,25 @@ _PROPERTIES: dict[int, tuple[str, Callable[[Table], Properties]]] = {
 """The union ContentProperties."""
 
 
-def _unit(table: Table) -> ProcessUnit:
+def _unit(table: FlatTable) -> ProcessUnit:
     """ProcessUnit: 0 kind and 1 table of the options."""
     number, options = table.integer(0, "B"), table.table(1)
     read = _OPTIONS.get(number)
     return UnknownUnit(number) if read is None or options is None else read(options)
 
 
-def _normalization(table: Table) -> ProcessUnit:
+def _normalization(table: FlatTable) -> ProcessUnit:
     mean, std = table.reals(0), table.reals(1)
     if not mean or not std or 0.0 in std:
         raise DamagedFileError("a normalisation lacks its mean, or its standard deviation is 0")
     return Normalization(mean, std)
 
 
-def _calibration(table: Table) -> ProcessUnit:
+def _calibration(table: FlatTable) -> ProcessUnit:
     return ScoreCalibration(table.choice(0, ("identity", "log", "inverse_logistic")), table.real(1))
 
 
-_OPTIONS: dict[int, Callable[[Table], ProcessUnit]] = {
+_OPTIONS: dict[int, Callable[[FlatTable], ProcessUnit]] = {
     1: _normalization,
     2: _calibration,
     3: lambda table: ScoreThresholding(table.real(0)),

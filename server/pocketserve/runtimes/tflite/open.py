@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.privacy import import_framework
 from pocketserve.runtimes.tflite import INSTALL

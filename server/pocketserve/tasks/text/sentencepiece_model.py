@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 import struct
 from array import array
-from collections.abc import Iterator
 
+from pocketserve.formats import DamagedFileError
+from pocketserve.formats.protobuf import ProtobufReader, Span
 from pocketserve_wire.records import dataclass
 
 MAX_MODEL_BYTES = 16 << 20
@@ -93,20 +94,21 @@ def read_model(content: bytes) -> SentencePieceModel:
     scores, types = array("f"), bytearray()
     trainer: dict[int, Value] = {}
     normalizer: dict[int, Value] = {}
+    reader = ProtobufReader(content, len(content))
     try:
-        for number, value in _fields(content):
+        for number, span in reader.parts((0, len(content))):
             if number == 1:
-                piece, score, of_type = _piece(_bytes(value))
+                piece, score, of_type = _piece(_values(reader, span))
                 pieces.append(piece)
                 scores.append(score)
                 types.append(of_type)
             elif number == 2:
-                trainer = dict(_fields(_bytes(value)))
+                trainer = _values(reader, span)
             elif number == 3:
-                normalizer = dict(_fields(_bytes(value)))
+                normalizer = _values(reader, span)
             if len(pieces) > MAX_PIECES:
                 raise SentencePieceError(f"it has more than {MAX_PIECES} pieces")
-    except (IndexError, struct.error, UnicodeDecodeError, OverflowError) as error:
+    except (DamagedFileError, struct.error, UnicodeDecodeError, OverflowError) as error:
         raise SentencePieceError(f"it is damaged, or no SentencePiece model: {error}") from None
     kind = trainer.get(3, 1)
     if kind not in ModelKind.__members__.values():
@@ -140,8 +142,7 @@ def _checked(pieces: list[str], types: bytearray) -> int:
     return types.index(PieceType.UNKNOWN)
 
 
-def _piece(content: bytes) -> tuple[str, float, int]:
-    fields = dict(_fields(content))
+def _piece(fields: dict[int, Value]) -> tuple[str, float, int]:
     text = _bytes(fields.get(1, b"")).decode("utf-8")
     kind, score = fields.get(3, 1), fields.get(2, 0.0)
     if not text or len(text) > MAX_PIECE_CHARS:
@@ -161,38 +162,9 @@ def _bytes(value: Value) -> bytes:
     return value
 
 
-def _fields(content: bytes) -> Iterator[tuple[int, Value]]:
-    """Numbers and values of a message's fields: bytes for all but whole numbers; fixed sizes are bytes too."""
-    at, end = 0, len(content)
-    while at < end:
-        tag, at = _varint(content, at)
-        wire = tag & 7
-        if wire == 0:
-            value, at = _varint(content, at)
-            yield tag >> 3, value
-            continue
-        if wire == 2:
-            size, at = _varint(content, at)
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-        else:
-            raise SentencePieceError(f"it is damaged, or no SentencePiece model: wire type {wire}")
-        if size > end - at:
-            raise IndexError("a field ends behind the file")
-        yield tag >> 3, content[at : at + size]
-        at += size
-
-
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    byte = content[at]
-    if byte < 0x80:
-        return byte, at + 1
-    value, shift = byte & 0x7F, 7
-    while shift < 70:
-        at += 1
-        byte = content[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at + 1
-        shift += 7
-    raise IndexError("a number has more than ten bytes")
+def _values(reader: ProtobufReader, span: Span) -> dict[int, Value]:
+    """Return a message's fields by number: whole numbers as such, all others as bytes."""
+    return {
+        number: value if wire_type == 0 else bytes(reader.data[value:end])
+        for number, wire_type, value, end in reader.fields(span)
+    }

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pocketserve.formats.flatbuffers import DamagedFileError
+from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import BertTokenizer, RegexTokenizer, SentencePieceTokenizer
 from pocketserve.tasks.base import invalid_input

@@ -1,0 +1,108 @@
+"""A bounded reader of Protocol Buffers. Nesting is bounded by its callers, which follow a schema.
+
+Of a field that occurs twice both are returned. Source: "Encoding", protobuf.dev.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pocketserve.formats import BoundedReader, DamagedFileError
+
+Span = tuple[int, int]
+"""Start and end of a message or a text in the data."""
+
+# Messages may hold millions of plain numbers, such as a forest's nodes: such runs are skipped in one go. These are the
+# tags of fields 1 to 15 with wire types 0 (varint), 5 (four bytes) and 1 (eight bytes). Possessive, so that no state is
+# kept for each number.
+_VARINT_TAGS, _FIXED32_TAGS, _FIXED64_TAGS = (re.escape(bytes(range(8 + kind, 128, 8))) for kind in (0, 5, 1))
+_NUMBERS = re.compile(
+    b"(?:[%b][\x80-\xff]{0,9}[\x00-\x7f]|[%b].{4}|[%b].{8})++" % (_VARINT_TAGS, _FIXED32_TAGS, _FIXED64_TAGS),
+    re.DOTALL,
+)
+
+
+class ProtobufReader(BoundedReader):
+    """Fields of messages, each checked against the end of its message and paid from the budget.
+
+    Raises:
+        DamagedFileError: from all methods, for what cannot be a message, or when the budget is spent.
+    """
+
+    def fields(self, span: Span) -> Iterator[tuple[int, int, int, int]]:
+        """Yield number, wire type, value and end of every field; the value of wire types other than 0 is its start."""
+        at, end = span
+        while at < end:
+            field = self._field(at, end)
+            yield field
+            at = field[3]
+
+    def parts(self, span: Span) -> Iterator[tuple[int, Span]]:
+        """Yield number and span of every field with a length: messages, texts, packed numbers."""
+        at, end = span
+        while at < end:
+            if self.data[at] & 7 != 2 and (run := _NUMBERS.match(self.data, at, end)):
+                self.pay(1 + (run.end() - at) // 256)
+                at = run.end()
+                continue
+            number, wire_type, start, at = self._field(at, end)
+            if wire_type == 2:
+                yield number, (start, at)
+
+    def messages(self, span: Span, *numbers: int) -> Iterator[Span]:
+        """Yield the spans of messages or texts in the fields with one of these numbers."""
+        return (part for number, part in self.parts(span) if number in numbers)
+
+    def text(self, span: Span) -> str:
+        """Return a text; bytes that are no UTF-8 become surrogates, as in names of files."""
+        return self.data[span[0] : span[1]].decode("utf-8", errors="surrogateescape")
+
+    def texts(self, span: Span, number: int) -> list[str]:
+        """Return a repeated text."""
+        return [self.text(part) for part in self.messages(span, number)]
+
+    def integers(self, span: Span, number: int) -> list[int]:
+        """Return a repeated integer without sign, packed or not."""
+        values: list[int] = []
+        for field, wire_type, value, end in self.fields(span):
+            if field == number and wire_type == 0:
+                values.append(value)
+            while field == number and wire_type == 2 and value < end:
+                self.pay(1)
+                item, value = self._varint(value, end)
+                values.append(item)
+        return values
+
+    def _field(self, at: int, end: int) -> tuple[int, int, int, int]:
+        self.pay(1)
+        tag, at = self._varint(at, end)
+        number, wire_type = tag >> 3, tag & 7
+        if number == 0 or tag > 0xFFFFFFFF:  # readers differ in what they make of it
+            raise DamagedFileError("a field has an impossible number")
+        if wire_type == 0:
+            value, after = self._varint(at, end)
+            return number, wire_type, value, after
+        if wire_type == 2:
+            size, at = self._varint(at, end)
+        elif wire_type in (1, 5):
+            size = 8 if wire_type == 1 else 4
+        else:  # groups are used by none of the formats
+            raise DamagedFileError(f"a field has the wire type {wire_type}")
+        if at + size > end:
+            raise DamagedFileError("a field leads out of its message")
+        return number, wire_type, at, at + size
+
+    def _varint(self, at: int, end: int) -> tuple[int, int]:
+        if at < end and (byte := self.data[at]) < 0x80:  # nearly all are short
+            return byte, at + 1
+        value = 0
+        for shift in range(0, 70, 7):
+            if at >= end:
+                break
+            byte = self.data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+        raise DamagedFileError("a number does not end")
