@@ -151,7 +151,7 @@ def test_any_format_that_is_code_asks(models: Path, tmp_path: Path, code: Code) 
     assert TrustStore(tmp_path / "state").check(entry, version) == frozenset()
     format = dataclasses.replace(version.format, name="other", code=code)
     with pytest.raises(ModelLoadError, match="is code that is not trusted"):
-        TrustStore(tmp_path / "state").check(entry, dataclasses.replace(version, format=format))
+        TrustStore(tmp_path / "state").check(entry, version._replace(format=format))
 
 
 def test_options_belong_to_what_is_trusted(tmp_path: Path) -> None:

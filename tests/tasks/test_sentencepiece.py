@@ -278,7 +278,7 @@ def described(
         archive.writestr("30k.model", content)
         archive.writestr("labels.txt", "bad\ngood")
     kind = next(kind for kind in FORMATS if kind.name == "tflite")
-    version = dataclasses.replace(facts.version, format=kind, path=path)
+    version = facts.version._replace(format=kind, path=path)
     facts = dataclasses.replace(facts, version=version)
     outputs = (TensorMetadata("probability", associated_files=(LABELS,)),)
     tensors = tuple(TensorMetadata(name) for name in names)

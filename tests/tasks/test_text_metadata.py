@@ -49,7 +49,7 @@ def task_of(folder: Path, inputs: list[TensorSpec], outputs: Any, metadata: Mode
         for name, content in FILES.items():
             archive.writestr(name, content)
     kind = next(kind for kind in FORMATS if kind.name == "tflite")
-    version = dataclasses.replace(facts.version, format=kind, path=path)
+    version = facts.version._replace(format=kind, path=path)
     facts = dataclasses.replace(facts, version=version)
     facts.__dict__["metadata"] = metadata
     return select_task(facts)

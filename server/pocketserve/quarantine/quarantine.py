@@ -223,7 +223,7 @@ def _options(version: VersionEntry) -> str:
 
 def _manifest(entry: ModelEntry) -> str:
     """Return what a manifest says, but for what only people read and what it says of other versions."""
-    return repr(dataclasses.replace(entry.manifest, description="", license="", versions={}, default_version=None))
+    return repr(entry.manifest._replace(description="", license="", versions={}, default_version=None))
 
 
 def _seen(entry: ModelEntry, version: VersionEntry) -> str:

@@ -1,6 +1,6 @@
-"""What speaks against a version's file without opening it as a model: told when models are listed, never kept.
+"""Faults of a version's file that show without opening it as a model, for listings.
 
-A file may be mended at any time, and then serves: so a scan does not keep what is told here.
+A file may be mended at any time, and then serves: so a scan does not keep them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import os
@@ -69,7 +68,7 @@ def made_from(entry: ModelEntry, version: VersionEntry) -> object:
     Two results are equal as long as nothing has changed. No content is read, but for what an ONNX file names. What a
     manifest says of other versions, and to people only, is left out.
     """
-    manifest = dataclasses.replace(entry.manifest, description="", license="", versions={}, default_version=None)
+    manifest = entry.manifest._replace(description="", license="", versions={}, default_version=None)
     try:
         return version, manifest, stamp(version_files(version)), stamp(sidecar_files(entry, version))
     except (ModelLoadError, OSError):

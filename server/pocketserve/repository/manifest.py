@@ -5,13 +5,12 @@ Every fault names the file, the key and the fix. The format is documented in ``d
 
 from __future__ import annotations
 
-import dataclasses
 import math
+import string
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pocketserve.registry import TASK_NAMES, task_named
 from pocketserve.repository.toml_table import ManifestError, Section, TomlTable
@@ -19,7 +18,6 @@ from pocketserve.state.plain_files import read_plain
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
 from pocketserve_wire.limits import MAX_RANK
-from pocketserve_wire.records import dataclass
 
 FILE_NAME = "model.toml"
 MAX_MANIFEST_BYTES = 256 * 1024
@@ -36,8 +34,7 @@ MAX_LANGUAGES = 256
 Options = TypeVar("Options")
 
 
-@dataclass(frozen=True, slots=True)
-class StateOptions:
+class StateOptions(NamedTuple):
     """A model that keeps state from request to request.
 
     Attributes:
@@ -48,15 +45,14 @@ class StateOptions:
         max_idle: seconds without a request after which a sequence is given up.
     """
 
-    feedback: Mapping[str, str] = field(default_factory=dict)
-    start: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    feedback: Mapping[str, str] = {}
+    start: Mapping[str, tuple[int, ...]] = {}
     max_sequences: int | None = None
     max_idle: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class VersionOptions:
-    """One ``[versions.NAME]`` table.
+class VersionOptions(NamedTuple):
+    """A ``[versions.NAME]`` table.
 
     Attributes:
         file: relative to the model's folder.
@@ -66,18 +62,17 @@ class VersionOptions:
     """
 
     file: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
+    evaluation: Mapping[str, Any] = {}
     sha256: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(NamedTuple):
     """A parsed manifest. Every key is optional; an empty manifest is valid.
 
     Attributes:
         sections: the tables of tasks, by the class of their options.
-        files: names of files that these tables speak of, such as a vocabulary.
+        files: names of files that these tables name, such as a vocabulary.
     """
 
     description: str = ""
@@ -85,27 +80,26 @@ class Manifest:
     task: str | None = None
     default_version: str | None = None
     labels: str | None = None
-    translations: Mapping[str, str] = field(default_factory=dict)
+    translations: Mapping[str, str] = {}
     threads: int | None = None
     instances: int = 1
     queue_limit: int | None = None
     batching: bool | None = None
     max_batch: int | None = None
     keep_alive: float | None = None
-    sections: Mapping[type, Any] = field(default_factory=dict)
-    state: StateOptions = field(default_factory=StateOptions)
+    sections: Mapping[type, Any] = {}
+    state: StateOptions = StateOptions()
     feature_names: tuple[str, ...] = ()
     feature_units: tuple[str, ...] = ()
     target_name: str = ""
     target_unit: str = ""
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
-    versions: Mapping[str, VersionOptions] = field(default_factory=dict)
+    versions: Mapping[str, VersionOptions] = {}
     files: tuple[str, ...] = ()
 
     def section(self, kind: type[Options]) -> Options:
-        """Return what a task's own table says, such as ``manifest.section(ImageOptions)``; its defaults where there is
-        none.
+        """Return the options in a task's own table, such as ``manifest.section(ImageOptions)``, or their defaults.
 
         Args:
             kind: the options' class, of a :class:`~pocketserve.repository.toml_table.Section`.
@@ -162,7 +156,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         threads=table.integer("threads", 1, 256),
         instances=table.integer("instances", 1, 64) or 1,
         queue_limit=table.integer("queue_limit", 1, 1024),
-        batching=table.take("batching", lambda value: isinstance(value, bool), "true or false"),
+        batching=table.flag("batching"),
         max_batch=table.integer("max_batch", 1, 1024),
         keep_alive=table.number("keep_alive", 0, 1e9),
         state=_state(state),
@@ -176,9 +170,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
     )
     pairs = _sections(table, task)  # last: all tasks are asked where a key is left
     files = (name for section, options in pairs for name in section.files(options) if name is not None)
-    manifest = dataclasses.replace(
-        manifest, sections={section.options: options for section, options in pairs}, files=tuple(files)
-    )
+    manifest = manifest._replace(sections={section.options: options for section, options in pairs}, files=tuple(files))
     for part in (features, target, state, table):
         part.refuse_rest()
     if manifest.default_version and manifest.versions and manifest.default_version not in manifest.versions:
@@ -201,12 +193,12 @@ def is_valid_name(name: str) -> bool:
 
 
 def _translations(table: TomlTable) -> dict[str, str]:
-    """``[translations]``: a file like ``labels`` by language."""
+    """Parse ``[translations]``: a file like ``labels`` by language."""
     inner = table.table("translations")
-    found = {tag: inner.relative_path(tag) for tag in inner.left()}
-    if len(found) > MAX_LANGUAGES:
-        raise table.fault("translations", f"names {len(found)} languages; {MAX_LANGUAGES} are possible")
-    return {tag: path for tag, path in found.items() if path is not None}
+    files = {tag: path for tag in inner.left() if (path := inner.relative_path(tag)) is not None}
+    if len(files) > MAX_LANGUAGES:
+        raise table.fault("translations", f"names {len(files)} languages; {MAX_LANGUAGES} are possible")
+    return files
 
 
 def _sections(table: TomlTable, task: str | None) -> list[tuple[Section, Any]]:
@@ -218,8 +210,7 @@ def _sections(table: TomlTable, task: str | None) -> list[tuple[Section, Any]]:
     for name in (task, *TASK_NAMES):
         if name is not None and table.left():
             for section in task_named(name).sections:
-                inner = table.optional_table(section.name)
-                if inner is not None:
+                if (inner := table.optional_table(section.name)) is not None:
                     pairs.append((section, section.parse(inner)))
                     inner.refuse_rest()
     return pairs
@@ -227,21 +218,20 @@ def _sections(table: TomlTable, task: str | None) -> list[tuple[Section, Any]]:
 
 def _state(table: TomlTable) -> StateOptions:
     feedback = table.table("feedback").rest()
-    for taken, given in feedback.items():
-        if not isinstance(given, str):
-            raise table.fault(f"feedback.{taken}", "must name an output")
+    for name, output in feedback.items():
+        if not isinstance(output, str):
+            raise table.fault(f"feedback.{name}", "must name an output")
     start = table.table("start").rest()
-    for taken, shape in start.items():
-        if taken not in feedback:
-            raise table.fault(f"start.{taken}", "is no input of state.feedback")
+    for name, shape in start.items():
+        if name not in feedback:
+            raise table.fault(f"start.{name}", "is no input of state.feedback")
         if not _is_shape(shape) or -1 in shape:
-            raise table.fault(f"start.{taken}", "must be a list of sizes, such as [1, 2, 0, 64]")
+            raise table.fault(f"start.{name}", "must be a list of sizes, such as [1, 2, 0, 64]")
         if len(shape) > MAX_RANK or math.prod(max(1, size) for size in shape) > MAX_START_ELEMENTS:
-            raise table.fault(f"start.{taken}", f"is larger than {MAX_START_ELEMENTS:,} numbers, or has too many sizes")
-    max_idle = table.number("max_idle", 0, 1e9)
-    maximum = table.integer("max_sequences", 1, 1024)
-    idle = StateOptions().max_idle if max_idle is None else max_idle
-    return StateOptions(feedback, {taken: tuple(shape) for taken, shape in start.items()}, maximum, idle)
+            raise table.fault(f"start.{name}", f"is larger than {MAX_START_ELEMENTS:,} numbers, or has too many sizes")
+    idle, maximum = table.number("max_idle", 0, 1e9), table.integer("max_sequences", 1, 1024)
+    shapes = {name: tuple(shape) for name, shape in start.items()}
+    return StateOptions(feedback, shapes, maximum, 60.0 if idle is None else idle)
 
 
 def _versions(table: TomlTable) -> dict[str, VersionOptions]:
@@ -254,7 +244,7 @@ def _versions(table: TomlTable) -> dict[str, VersionOptions]:
             raise inner.fault("file", "is missing; name the model file")
         evaluation = inner.table("evaluation").rest()
         sha256 = inner.take("sha256", _is_sha256, "64 hexadecimal digits")
-        versions[name] = VersionOptions(file=file, evaluation=evaluation, sha256=sha256, options=inner.rest())
+        versions[name] = VersionOptions(file, inner.rest(), evaluation, sha256)
     return versions
 
 
@@ -278,7 +268,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def _is_sha256(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 64 and all(char in "0123456789abcdefABCDEF" for char in value)
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set(string.hexdigits)
 
 
 def name_fault(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 from collections.abc import Collection
@@ -29,8 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class Repository:
-    """An index of a models folder. A model is read when it is first asked for, so that a start waits for none but
-    those that it needs; looking up touches no file otherwise. :meth:`refresh` reads the whole folder again.
+    """An index of a models folder, in which a model is read on first use and not again. :meth:`refresh` reads the
+    whole folder again.
 
     Args:
         root: the models folder.
@@ -43,7 +42,7 @@ class Repository:
         self._root = root.absolute()  # a trial works in a folder of its own, where a path from here leads nowhere
         self._models = Models(self._root)
         self._scanning = threading.Lock()
-        self._scans_begun = 0
+        self._scans = 0
 
     def refresh(self, loaded: Collection[str] = ()) -> None:
         """Scan the folder anew; the new index replaces the old one at once and whole.
@@ -56,12 +55,12 @@ class Repository:
         Raises:
             ApiError: QUEUE_FULL, the scans in front of this one take too long.
         """
-        begun = self._scans_begun
+        scans = self._scans
         if not self._scanning.acquire(timeout=SCAN_WAIT_S):
             raise ApiError(ErrorCode.QUEUE_FULL, "the models folder is still being read; try again", retry_after_s=1)
         try:
-            if self._scans_begun == begun:
-                self._scans_begun += 1
+            if self._scans == scans:
+                self._scans += 1
                 models = scan(self._root)
                 for name in loaded:
                     _keep(models, self._models.get(name))
@@ -70,67 +69,58 @@ class Repository:
             self._scanning.release()
 
     def models(self) -> Models:
-        """All models by name."""
+        """Return all models by name."""
         return self._models
 
     def model(self, name: str) -> ModelEntry:
-        """One model.
+        """Return a model.
 
         Raises:
             ApiError: MODEL_NOT_FOUND.
         """
         entry = self._models.get(name)
         if entry is None:
-            text = f"Request for unknown model: {name[:128]!r} is not found"
-            raise ApiError(ErrorCode.MODEL_NOT_FOUND, f"{text}; {self._way_out(name)}")
+            text = f"Request for unknown model: {name[:128]!r} is not found; {self._way_out(name)}{READ_AGAIN}"
+            raise ApiError(ErrorCode.MODEL_NOT_FOUND, text)
         return entry
 
     def _way_out(self, name: str) -> str:
-        """The model that may be meant, or those that there are."""
-        near = _near(name, self._models)
-        if near is not None:
-            return f"did you mean {near!r}?{READ_AGAIN}"
+        """Return the model that may be meant, or those that there are; only models with such names are read."""
+        from difflib import get_close_matches  # late: only those who mistype need it
+
+        for close in get_close_matches(name[:64], self._models.names[:MAX_COMPARED]):
+            if close in self._models:
+                return f"did you mean {close!r}?"
         first = list(islice(self._models, MAX_LISTED + 1))  # not all: counting them would read every model
         if not first:
-            return f"the models folder is empty{READ_AGAIN}"
-        there = listed(first[:MAX_LISTED], MAX_LISTED) + (" and more" if len(first) > MAX_LISTED else "")
-        return f"there {'is' if len(first) == 1 else 'are'} {there}{READ_AGAIN}"
+            return "the models folder is empty"
+        names = listed(first[:MAX_LISTED], MAX_LISTED) + (" and more" if len(first) > MAX_LISTED else "")
+        return f"there {'is' if len(first) == 1 else 'are'} {names}"
 
     @staticmethod
     def version(entry: ModelEntry, version: str | None) -> VersionEntry:
-        """One version of a model; None, empty or "0" (OpenVINO clients) mean the default one.
+        """Return a version of a model; None, empty or "0" (OpenVINO clients) mean the default one.
 
         Raises:
             ApiError: VERSION_NOT_FOUND.
         """
-        wanted = version or entry.default_version
-        found = entry.versions.get(wanted)
-        if found is None:
-            found = entry.versions.get(plain_number(wanted))
-        if found is None and version == "0":
-            found = entry.versions.get(entry.default_version)
-        if found is None:
-            raise ApiError(
-                ErrorCode.VERSION_NOT_FOUND,
-                f"Request for unknown model: {entry.name!r} version {wanted[:128]!r} is not found; "
-                f"it has {listed(entry.versions, MAX_LISTED)}",
-            )
-        return found
-
-
-def _near(name: str, models: Models) -> str | None:
-    """The model that is called most like it; only those with such names are read."""
-    from difflib import get_close_matches  # late: only those who mistype need it
-
-    close = get_close_matches(name[:64], models.names[:MAX_COMPARED])
-    return next((other for other in close if other in models), None)
+        name = version or entry.default_version
+        entries, other = entry.versions, entry.default_version if version == "0" else None
+        variant = entries.get(name) or entries.get(other or plain_number(name))
+        if variant is not None:
+            return variant
+        raise ApiError(
+            ErrorCode.VERSION_NOT_FOUND,
+            f"Request for unknown model: {entry.name!r} version {name[:128]!r} is not found; "
+            f"it has {listed(entry.versions, MAX_LISTED)}",
+        )
 
 
 def _keep(models: Models, old: ModelEntry | None) -> None:
-    """Have a model that serves stay in the index as it was, if all that is new of it is a problem."""
+    """Leave a model that serves in the index as it was, if all that is new of it is a problem."""
     fresh = models.get(old.name) if old is not None else None
     if old is None or fresh is None or fresh.versions or not old.versions:
         return
     if fresh.problem != old.problem:
         log.warning("%s serves on as it was loaded: %s", old.name, fresh.problem)
-    models.put(dataclasses.replace(old, problem=fresh.problem))
+    models.put(old._replace(problem=fresh.problem))

@@ -1,9 +1,8 @@
 """Private copies of model files: what was hashed is what is tried and served, whatever becomes of the files.
 
 Frameworks map weights. A mapped file that is written to in place (``cp``, ``curl -o``, ``rsync --inplace``) gives other
-numbers, and one that becomes shorter ends the process (SIGBUS). So nothing opens the owner's file itself: it is copied
-and hashed in one go, and the copy is opened. A copy on disk costs no memory: its weights are mapped, as the original's
-would be.
+numbers, and one that becomes shorter ends the process (SIGBUS). So the owner's file is copied and hashed in one go, and
+the copy is opened. A copy on disk costs no memory: its weights are mapped, as the original's would be.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ import hashlib
 import os
 import re
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from pocketserve.repository.files import Stamp, base_of, combine_hashes, read_error, stamp, version_files
 from pocketserve.repository.scan import VersionEntry
@@ -37,7 +35,10 @@ _FICLONE = 0x40049409
 
 
 class Snapshot:
-    """A version's files as they were at one moment, in a folder of their own. It goes when nobody refers to it.
+    """A version's files as they were at one moment, in a folder of their own. It goes when nothing refers to it.
+
+    Args:
+        remove: removes the folder.
 
     Attributes:
         path: the version's file or folder under its own name; a file lies in a folder that is called as its own was.
@@ -45,13 +46,15 @@ class Snapshot:
         originals: stamp of the files that were copied.
     """
 
-    def __init__(self, place: _Place, path: Path, copies: Sequence[Path], digest: str, originals: Stamp) -> None:
+    def __init__(
+        self, remove: Callable[[], None], path: Path, copies: Sequence[Path], digest: str, originals: Stamp
+    ) -> None:
         self.path = path
         self.digest = digest
         self.originals = originals
         self._copies = copies
         self._stamp = stamp(copies)
-        self._remove = weakref.finalize(self, place.remove)  # at the end of the process, too
+        self._remove = weakref.finalize(self, remove)  # at the end of the process, too
 
     def check(self) -> None:
         """Refuse to open what is not the copy any more.
@@ -63,7 +66,7 @@ class Snapshot:
             raise ModelLoadError("its private copy in the state folder was changed; load the model again")
 
     def close(self) -> None:
-        """Remove the copy. What is mapped of it stays until it is let go."""
+        """Remove the copy. What is mapped of it stays until it is unmapped."""
         self._remove()
 
 
@@ -100,44 +103,42 @@ class SnapshotStore:
         raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1)
 
     def _copy(self, version: VersionEntry, files: Mapping[Path, Path], originals: Stamp) -> Snapshot:
-        """A snapshot in the first place that has room for it.
-
-        Args:
-            files: what each is once links are followed.
-        """
-        needed, reasons = sum(entry[1] for entry in originals), []
-        for make in (_temporary,) if self._folder is None else (self._in_state, _temporary):
+        """Copy files, by what each is once links are followed, to the first folder that has room for them."""
+        size, reasons = sum(entry[1] for entry in originals), []
+        for make in (_make_temporary,) if self._folder is None else (self._make_in_state, _make_temporary):
             try:
                 with contextlib.ExitStack() as stack:
-                    place = make()
-                    stack.callback(place.remove)
-                    snapshot = place.fill(version, files, originals, needed)
-                    stack.pop_all()
-                    return snapshot
+                    folder, lock = make()
+                    stack.callback(os.close, lock)
+                    stack.callback(_remove, folder)
+                    path, copies, digest = _fill(folder, version, files, size)
+                    return Snapshot(stack.pop_all().close, path, copies, digest, originals)
             except OSError as error:
                 reasons.append(error.strerror or str(error))
         room = _temporary_folder() if self._folder is None else self._folder.parent
-        text = (
-            f"there is no place for a private copy of {version.path.name} ({needed} bytes): {reasons[0]}; make room in "
+        raise ApiError(
+            ErrorCode.MODEL_NOT_READY,
+            f"there is no place for a private copy of {version.path.name} ({size} bytes): {reasons[0]}; make room in "
+            f"{room}, which the server writes to",
+            retry_after_s=1,
         )
-        raise ApiError(ErrorCode.MODEL_NOT_READY, f"{text}{room}, which the server writes to", retry_after_s=1)
 
-    def _in_state(self) -> _Place:
+    def _make_in_state(self) -> tuple[Path, int]:
         assert self._folder is not None
         with locked(self._folder / "any") as alone:  # or another start might take a new folder for one left behind
             if alone and not self._swept:
                 self._swept = True
                 _sweep(self._folder)
-            return _Place(self._folder)
+            return _make_locked(self._folder)
 
 
 def with_own_paths(text: str, version: VersionEntry) -> str:
-    """A framework's words with the paths of the owner's files in place of those of the private copy."""
+    """Return a framework's words with the paths of the owner's files in place of those of the private copy."""
     return re.sub(rf"/\S*?/({FOLDER}/|{_PREFIX})[0-9a-f]{{16}}(?=/)", lambda _: str(base_of(version).parent), text)
 
 
-def _temporary() -> _Place:
-    return _Place(_temporary_folder(), _PREFIX)
+def _make_temporary() -> tuple[Path, int]:
+    return _make_locked(_temporary_folder(), _PREFIX)
 
 
 def _temporary_folder() -> Path:
@@ -146,44 +147,40 @@ def _temporary_folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
-class _Place:
-    """A new folder with a lock that the kernel gives up with this process, however that ends.
+def _make_locked(parent: Path, prefix: str = "") -> tuple[Path, int]:
+    """Make a folder with a lock that the kernel releases with this process; return it and the lock's descriptor.
 
     Raises:
         OSError: it cannot be made.
     """
+    folder = parent.resolve() / f"{prefix}{os.urandom(8).hex()}"  # runtimes compare resolved paths
+    folder.mkdir(mode=0o700)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps either
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, lock
 
-    def __init__(self, parent: Path, prefix: str = "") -> None:
-        self._folder = parent.resolve() / f"{prefix}{os.urandom(8).hex()}"  # runtimes compare resolved paths
-        self._folder.mkdir(mode=0o700)
-        self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps either
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def remove(self) -> None:
-        _remove(self._folder)
-        os.close(self._lock)
+def _fill(folder: Path, version: VersionEntry, files: Mapping[Path, Path], size: int) -> tuple[Path, list[Path], str]:
+    """Copy the files; return the version's path in the folder, all copies, and the digest of the content.
 
-    def fill(self, version: VersionEntry, files: Mapping[Path, Path], originals: Stamp, needed: int) -> Snapshot:
-        """Copy the files into it.
-
-        Raises:
-            OSError: there is no room.
-            ModelLoadError: a file cannot be read.
-        """
-        room = os.statvfs(self._folder)
-        if room.f_bavail * room.f_frsize < needed:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        base = base_of(version)
-        target = self._folder / base.name
-        names = [path.relative_to(base) for path in files]
-        hashes = [(_copy(real, target / name), name) for real, name in zip(files.values(), names, strict=True)]
-        path = target if version.path == base else target / version.path.name
-        return Snapshot(self, path, [target / name for name in names], combine_hashes(hashes), originals)
+    Raises:
+        OSError: there is no room.
+        ModelLoadError: a file cannot be read.
+    """
+    room = os.statvfs(folder)
+    if room.f_bavail * room.f_frsize < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    base = base_of(version)
+    target = folder / base.name
+    names = [path.relative_to(base) for path in files]
+    hashes = [(_copy(real, target / name), name) for real, name in zip(files.values(), names, strict=True)]
+    path = target if version.path == base else target / version.path.name
+    return path, [target / name for name in names], combine_hashes(hashes)
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what processes left behind that were killed."""
+    """Remove what killed processes left behind."""
     for folder in parent.iterdir():
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -213,10 +210,7 @@ def _contained(path: Path, folder: Path) -> Path:
 
 
 def _copy(original: Path, target: Path) -> str:
-    """Copy one file.
-
-    Returns:
-        The SHA-256 of what was copied.
+    """Copy one file and return its SHA-256.
 
     Raises:
         ModelLoadError: it cannot be read.
@@ -228,34 +222,23 @@ def _copy(original: Path, target: Path) -> str:
         raise read_error(error) from None
     with source:
         make_private_folder(target.parent)
-        with open(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "r+b", 0) as copy:
-            if _clone(source, copy):
+        with open(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "r+b") as copy:
+            try:
+                fcntl.ioctl(copy, _FICLONE, source.fileno())
+            except OSError:  # another file system, or one that cannot
+                pass
+            else:
                 return hashlib.file_digest(copy, "sha256").hexdigest()
-            return _copy_bytes(source, copy)
-
-
-def _clone(source: BinaryIO, copy: BinaryIO) -> bool:
-    try:
-        fcntl.ioctl(copy, _FICLONE, source.fileno())
-    except OSError:  # another file system, or one that cannot
-        return False
-    return True
-
-
-def _copy_bytes(source: BinaryIO, copy: BinaryIO) -> str:
-    left = os.fstat(source.fileno()).st_size  # what grows meanwhile might have no end
-    found = hashlib.sha256()
-    while left > 0 and (chunk := _read(source, min(left, CHUNK_BYTES))):
-        found.update(chunk)
-        left -= len(chunk)
-        rest = memoryview(chunk)
-        while rest:
-            rest = rest[os.write(copy.fileno(), rest) :]
-    return found.hexdigest()
-
-
-def _read(source: BinaryIO, maximum: int) -> bytes:
-    try:
-        return os.read(source.fileno(), maximum)
-    except OSError as error:
-        raise ModelLoadError(f"the model's files cannot be read: {error.strerror or error}") from None
+            digest = hashlib.sha256()
+            left = os.fstat(source.fileno()).st_size  # what grows meanwhile might have no end
+            while left > 0:
+                try:
+                    chunk = os.read(source.fileno(), min(left, CHUNK_BYTES))
+                except OSError as error:
+                    raise read_error(OSError(error.errno, error.strerror, str(original))) from None
+                if not chunk:
+                    break
+                digest.update(chunk)
+                left -= len(chunk)
+                copy.write(chunk)
+            return digest.hexdigest()

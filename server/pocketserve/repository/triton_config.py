@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.repository.toml_table import is_contained_name
-from pocketserve_wire.records import dataclass
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16
@@ -25,13 +24,12 @@ Message = dict[str, list[Any]]
 """The fields of a message by name, each with its values in order."""
 
 
-class ConfigError(ValueError):
+class TextFormatError(ValueError):
     """A file that is no text of a protocol buffer; the text says where."""
 
 
-@dataclass(frozen=True, slots=True)
-class TritonConfig:
-    """What a configuration says of a model.
+class TritonConfig(NamedTuple):
+    """The parts of a configuration that matter here.
 
     Attributes:
         labels: the file with the first output's labels, relative to the model's folder.
@@ -46,29 +44,15 @@ def read_config(path: Path) -> TritonConfig:
     """Read a configuration; one that cannot be read is a problem of the model."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"is no file of at most {MAX_BYTES} bytes")
+            raise TextFormatError(f"is no file of at most {MAX_BYTES} bytes")
         config = parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return TritonConfig(problem=f"{path.parent.name}/{path.name} cannot be read: {error}")
     problem = _problem(config)
     if problem is not None:
         return TritonConfig(problem=f"{path.parent.name}/{path.name}: {problem}")
-    outputs = (output for output in config.get("output", []) if isinstance(output, dict))
-    named = (_last(output, "label_filename") for output in outputs)
-    return TritonConfig(labels=next((name for name in named if is_contained_name(name)), None))
-
-
-def parse(text: str) -> Message:
-    """Parse a message in text form.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    tokens = list(_tokens(text))
-    message, at = _message(tokens, 0, 0)
-    if at != len(tokens):
-        raise ConfigError("a bracket is closed that was never opened")
-    return message
+    labels = (_last(output, "label_filename") for output in config.get("output", []) if isinstance(output, dict))
+    return TritonConfig(labels=next((name for name in labels if is_contained_name(name)), None))
 
 
 def _problem(config: Message) -> str | None:
@@ -83,70 +67,73 @@ def _problem(config: Message) -> str | None:
 
 
 def _last(message: Message, name: str) -> Any:
-    """A field's value; of several the last counts."""
+    """Return a field's value; of several the last counts."""
     return next(reversed(message.get(name, [])), None)
 
 
+def parse(text: str) -> Message:
+    """Parse a message in text form.
+
+    Raises:
+        TextFormatError: it is none.
+    """
+    tokens = [*_tokens(text)][::-1]
+    message = _message(tokens, 0)
+    if tokens:
+        raise TextFormatError("a bracket is closed that was never opened")
+    return message
+
+
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Kind and text of each token; kinds are ``text``, ``word`` and ``mark``."""
+    """Yield kind and text of each token; kinds are ``text``, ``word`` and ``mark``."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise ConfigError(f"line {text.count(chr(10), 0, at) + 1} is no text of a protocol buffer")
+            raise TextFormatError(f"line {text.count(chr(10), 0, at) + 1} is no text of a protocol buffer")
         at = match.end()
-        if match.lastgroup in ("double", "single"):
-            yield "text", match[match.lastgroup]
-        elif match.lastgroup is not None:
-            yield match.lastgroup, match[match.lastgroup]
+        if match.lastgroup is not None:
+            yield "text" if match.lastgroup in ("double", "single") else match.lastgroup, match[match.lastgroup]
 
 
-def _message(tokens: list[tuple[str, str]], at: int, depth: int) -> tuple[Message, int]:
-    """Fields from a place on, up to the closing bracket, which is left."""
+def _message(tokens: list[tuple[str, str]], depth: int) -> Message:
+    """Remove fields from the end of ``tokens``, up to the closing bracket, which is left."""
     if depth > MAX_DEPTH:
-        raise ConfigError(f"messages nest more than {MAX_DEPTH} deep")
+        raise TextFormatError(f"messages nest more than {MAX_DEPTH} deep")
     fields: Message = {}
-    while at < len(tokens) and tokens[at] != ("mark", "}"):
-        kind, name = tokens[at]
+    while tokens and tokens[-1] != ("mark", "}"):
+        kind, name = tokens.pop()
         if kind != "word":
-            raise ConfigError(f"{name!r:.40} stands where a field's name is expected")
-        at += 1
-        if _is(tokens, at, ":"):
-            at += 1
-        values, at = _values(tokens, at, depth)
-        fields.setdefault(name, []).extend(values)
-        if _is(tokens, at, ",") or _is(tokens, at, ";"):
-            at += 1
-    return fields, at
+            raise TextFormatError(f"{name!r:.40} stands where a field's name is expected")
+        _skip(tokens, ":")
+        values = fields.setdefault(name, [])
+        if _skip(tokens, "["):
+            while not _skip(tokens, "]"):
+                values.append(_value(tokens, depth))
+                _skip(tokens, ",")
+        else:
+            values.append(_value(tokens, depth))
+        _skip(tokens, ",;")
+    return fields
 
 
-def _values(tokens: list[tuple[str, str]], at: int, depth: int) -> tuple[list[Any], int]:
-    if not _is(tokens, at, "["):
-        value, at = _value(tokens, at, depth)
-        return [value], at
-    values: list[Any] = []
-    at += 1
-    while not _is(tokens, at, "]"):
-        value, at = _value(tokens, at, depth)
-        values.append(value)
-        if _is(tokens, at, ","):
-            at += 1
-    return values, at + 1
+def _value(tokens: list[tuple[str, str]], depth: int) -> Any:
+    if not tokens:
+        raise TextFormatError("it ends before a value")
+    kind, text = tokens.pop()
+    if kind != "mark":
+        return text
+    if text != "{":
+        raise TextFormatError(f"{text!r} stands where a value is expected")
+    message = _message(tokens, depth + 1)
+    if not _skip(tokens, "}"):
+        raise TextFormatError("a bracket is never closed")
+    return message
 
 
-def _value(tokens: list[tuple[str, str]], at: int, depth: int) -> tuple[Any, int]:
-    if at >= len(tokens):
-        raise ConfigError("it ends before a value")
-    kind, text = tokens[at]
-    if (kind, text) == ("mark", "{"):
-        message, at = _message(tokens, at + 1, depth + 1)
-        if not _is(tokens, at, "}"):
-            raise ConfigError("a bracket is never closed")
-        return message, at + 1
-    if kind == "mark":
-        raise ConfigError(f"{text!r} stands where a value is expected")
-    return text, at + 1
-
-
-def _is(tokens: list[tuple[str, str]], at: int, mark: str) -> bool:
-    return at < len(tokens) and tokens[at] == ("mark", mark)
+def _skip(tokens: list[tuple[str, str]], marks: str) -> bool:
+    """Remove the next token if it is one of the marks; return whether it was."""
+    if tokens and tokens[-1][0] == "mark" and tokens[-1][1] in marks:
+        tokens.pop()
+        return True
+    return False

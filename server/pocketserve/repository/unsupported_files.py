@@ -1,4 +1,4 @@
-"""What people have instead of a model that can be served, and what helps: told from names or contents.
+"""Files and folders that are no model that can be served, known by name or content, and what helps.
 
 A file that is passed over in silence leaves its owner with an empty list of models and no reason.
 """
@@ -63,8 +63,8 @@ _PAIRS = {
 }
 """Ends that mean something only beside a file of the same name with the other end."""
 
-_MAYBE_OTHER_THINGS = frozenset({_ARCHIVE, _UNFINISHED})
-"""What lies in many a folder that has nothing to do with models."""
+_COMMON = (_ARCHIVE, _UNFINISHED)
+"""Advice for what lies in many a folder that has nothing to do with models."""
 
 
 def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | None:
@@ -94,9 +94,7 @@ def advice_for_content(path: Path) -> str | None:
     Only a few bytes, or a zip's directory, are read.
     """
     kind = format_of_name(path.name)
-    words = None
-    if kind is not None and kind.torch_archive:
-        words = _CONTENTS.get(content_of(path) or "")
+    words = _CONTENTS.get(content_of(path) or "") if kind is not None and kind.torch_archive else None
     return None if words is None else f"{path.name} {words}"
 
 
@@ -107,27 +105,22 @@ def advice_for_folder(folder: str, names: Set[str]) -> str | None:
         folder: its name.
         names: the names of what lies in it.
     """
-    if (told := advice(folder)) is not None and folder.endswith((".mlpackage", ".mlmodelc")):
-        return told[1]
-    shown = [name for name in sorted(names) if not name.startswith(".")]
-    if (named := next((name for name in (folder, *shown) if _names_file(name)), None)) is not None:
-        return f"{named} is a folder, where a file is expected: put the model file itself there, or rename the folder"
-    if (weights := next(filter(_is_weights, shown), None)) is not None:
-        return (
-            f"{folder} holds weights ({weights}) without a model: add a model.py that builds it and a model.toml, or "
-            "export it as ONNX or TFLite"
-        )
-    found = (told[1] for name in shown if (told := advice(name, names)) is not None)
-    reason = next((text for text in found if not text.endswith(tuple(_MAYBE_OTHER_THINGS))), None)
-    return None if reason is None else f"{folder}/{reason}"
-
-
-def _names_file(name: str) -> bool:
-    """Return whether a name is one of a model file, of which a folder without any has none."""
-    kind = format_of_name(name)
-    return kind is not None and kind.name != "torch"
-
-
-def _is_weights(file_name: str) -> bool:
-    """Return whether a file is what Hugging Face's folders hold, which is no model by itself."""
-    return file_name.endswith(".safetensors") or (file_name.startswith("pytorch_model") and file_name.endswith(".bin"))
+    reason = advice(folder)
+    if reason is not None and folder.endswith((".mlpackage", ".mlmodelc")):
+        return reason[1]
+    visible = [name for name in sorted(names) if not name.startswith(".")]
+    for name in (folder, *visible):
+        kind = format_of_name(name)  # a folder without any model file has none of these as files
+        if kind is not None and kind.name != "torch":
+            return (
+                f"{name} is a folder, where a file is expected: put the model file itself there, or rename the folder"
+            )
+    for name in visible:  # what Hugging Face's folders hold
+        if name.endswith(".safetensors") or (name.startswith("pytorch_model") and name.endswith(".bin")):
+            return (
+                f"{folder} holds weights ({name}) without a model: add a model.py that builds it and a model.toml, or "
+                "export it as ONNX or TFLite"
+            )
+    reasons = (reason[1] for name in visible if (reason := advice(name, names)) is not None)
+    text = next((text for text in reasons if not text.endswith(_COMMON)), None)
+    return None if text is None else f"{folder}/{text}"

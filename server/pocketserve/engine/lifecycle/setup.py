@@ -50,7 +50,7 @@ def set_up(
     """
     points = _entry_points(session, entry.manifest)
     inputs, outputs = points[None]
-    properties = properties_of(dataclasses.replace(version, path=source.path), session)
+    properties = properties_of(version._replace(path=source.path), session)
     facts = ModelFacts(
         entry,
         version,
