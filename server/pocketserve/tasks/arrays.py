@@ -31,9 +31,14 @@ def is_npy(body: memoryview) -> bool:
     return bytes(body[:6]) == NPY_MAGIC
 
 
+def first_sign(body: memoryview) -> bytes:
+    """Return the first byte of a body that is no white space of JSON."""
+    return bytes(body[:256]).lstrip(b" \t\r\n")[:1]
+
+
 def looks_like_json(body: memoryview) -> bool:
     """Return whether the first visible byte starts a JSON array, object or number."""
-    return bytes(body[:256]).lstrip(b" \t\r\n")[:1] in (*[bytes([c]) for c in b"[{-0123456789"],)
+    return bool(sign := first_sign(body)) and sign in b"[{-0123456789"
 
 
 def read_npy(body: memoryview) -> Array:
@@ -59,9 +64,9 @@ def _npy_array(body: memoryview) -> Array:
     header = _NPY_HEADER.fullmatch(bytes(body[start:end])) if end - start <= MAX_NPY_HEADER else None
     if version not in (b"\1\0", b"\2\0", b"\3\0") or header is None:
         raise ValueError("its header is damaged, or it is no plain array")
-    said = dict(zip(header.groups()[::2], header.groups()[1::2], strict=True))
-    dtype = np.dtype(said[b"descr"][1:-1].decode("ascii"))
-    shape = tuple(int(size) for size in said[b"shape"][1:-1].split(b",") if size.strip())
+    entries = dict(zip(header.groups()[::2], header.groups()[1::2], strict=True))
+    dtype = np.dtype(entries[b"descr"][1:-1].decode("ascii"))
+    shape = tuple(int(size) for size in entries[b"shape"][1:-1].split(b",") if size.strip())
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
     datatype_of(dtype)
@@ -71,11 +76,11 @@ def _npy_array(body: memoryview) -> Array:
     if len(content) != size:
         raise ValueError(f"its header tells of {size} bytes, and {len(content)} follow")
     flat = np.frombuffer(content, dtype) if size else np.empty(0, dtype)
-    return np.array(flat.reshape(shape, order="F" if said[b"fortran_order"] == b"True" else "C"), order="C")
+    return np.array(flat.reshape(shape, order="F" if entries[b"fortran_order"] == b"True" else "C"), order="C")
 
 
 def picture_in(array: Array) -> Array | None:
-    """The pixels of a uint8 array that is one picture: grey, RGB or RGBA, as OpenCV's users and Pillow have them.
+    """Return the pixels of a uint8 array that is one picture: grey, RGB or RGBA, as OpenCV's users and Pillow have them.
 
     Returns:
         uint8 of shape [height, width] or [height, width, 3 or 4], without a copy; None for what is no picture.
@@ -90,35 +95,33 @@ def picture_in(array: Array) -> Array | None:
 
 
 def read_values(body: memoryview, spec: TensorSpec) -> Array:
-    """One input's values from a JSON array, number or ``.npy`` file; see :func:`fit_shape`.
+    """Read an input's values from a JSON array, number or ``.npy`` file; see :func:`fit_shape`.
 
     Raises:
         ApiError: INVALID_INPUT or INVALID_TENSOR.
     """
-    if is_npy(body):
-        return fit_array(read_npy(body), spec)
-    return fit_values(strict_json.loads(body), spec)
+    return fit_array(read_npy(body), spec) if is_npy(body) else fit_values(strict_json.loads(body), spec)
 
 
 def fit_values(values: Any, spec: TensorSpec) -> Array:
-    """JSON values as an array of the spec's datatype, in the shape that their nesting has.
+    """Return JSON values as an array of the spec's datatype, in the shape that their nesting has.
 
     A quantised input takes real numbers.
 
     Raises:
         ApiError: INVALID_INPUT or INVALID_TENSOR.
     """
-    where = f"input {spec.name!r}"
-    sent, flat = nested(values, where)
+    owner = f"input {spec.name!r}"
+    sent, flat = nested(values, owner)
     datatype = DATATYPES["FP32" if spec.quantization else spec.datatype]
     shape = fit_shape(sent, spec) if flat else None
     if shape is None:
         raise _misfit(spec, f"JSON of shape {list(sent)}" if isinstance(values, list) else json_type(values))
-    return to_array(Tensor(spec.name, datatype.name, shape, from_json_values(flat, datatype, shape, where)))
+    return to_array(Tensor(spec.name, datatype.name, shape, from_json_values(flat, datatype, shape, owner)))
 
 
 def fit_array(array: Array, spec: TensorSpec) -> Array:
-    """An array as the spec's datatype, in its own shape.
+    """Return an array as the spec's datatype, in its own shape.
 
     Numbers keep their meaning: whole numbers of 8 and 16 bits are pixels, samples or codes, so they are no real
     numbers, and only integers of a quantised input's own datatype are its codes.
@@ -127,28 +130,28 @@ def fit_array(array: Array, spec: TensorSpec) -> Array:
         ApiError: INVALID_INPUT.
     """
     dtype = array.dtype
-    wanted = np.dtype(DATATYPES[spec.datatype].typestr)
+    target = np.dtype(DATATYPES[spec.datatype].typestr)
     if dtype.kind == "f" and spec.quantization:
-        wanted = np.dtype(np.float32)
-    elif spec.open and not dtype.kind == wanted.kind == "f":
-        wanted = dtype
+        target = np.dtype(np.float32)
+    elif spec.open and not dtype.kind == target.kind == "f":
+        target = dtype
     shape = fit_shape(array.shape, spec)
-    if shape is None or not _same_meaning(dtype, wanted, spec):
-        got = f"{datatype_of(dtype)} {list(array.shape)}"
-        raise _misfit(spec, got, "; send a picture as its file, or convert the array" if dtype == np.uint8 else "")
+    if shape is None or not _same_meaning(dtype, target, spec):
+        advice = "; send a picture as its file, or convert the array" if dtype == np.uint8 else ""
+        raise _misfit(spec, f"{datatype_of(dtype)} {list(array.shape)}{advice}")
     with np.errstate(over="ignore"):
-        fitted = array.astype(wanted, copy=False)
-    wrapped = wanted.kind in "iu" and not np.array_equal(fitted, array)
-    overflowed = wanted.kind == "f" and np.isinf(fitted).sum() > np.isinf(array).sum()
+        fitted = array.astype(target, copy=False)
+    wrapped = target.kind in "iu" and not np.array_equal(fitted, array)
+    overflowed = target.kind == "f" and np.isinf(fitted).sum() > np.isinf(array).sum()
     if wrapped or overflowed:
         raise invalid_input(f"input {spec.name!r}: the array holds values that do not fit {spec.datatype}")
     return fitted.reshape(shape)
 
 
 def fit_shape(sent: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...] | None:
-    """The shape in which a model takes numbers that were sent in another; None where it would misread them.
+    """Return the shape in which a model takes numbers that were sent in another; None where it would misread them.
 
-    Every element keeps its place. A leading batch dimension of 1 may be missing; where the model's shape is fixed, so
+    The order of elements stays. A leading batch dimension of 1 may be missing; where the model's shape is fixed, so
     may any dimension of 1; and one flat list is read in row-major order where at most one dimension is free.
     """
     if spec.open or spec.accepts(sent):
@@ -159,17 +162,17 @@ def fit_shape(sent: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...] | None
     free = spec.shape.count(-1)
     if not free and [dim for dim in sent if dim != 1] == [dim for dim in spec.shape if dim != 1]:
         return spec.shape
-    known = math.prod(dim for dim in spec.shape if dim >= 0)
-    if len(sent) > 1 or not count or free > 1 or not known or count % known or (count != known and not free):
+    fixed = math.prod(dim for dim in spec.shape if dim >= 0)
+    if len(sent) > 1 or not count or free > 1 or not fixed or count % fixed or (count != fixed and not free):
         return None
-    return tuple(count // known if dim < 0 else dim for dim in spec.shape)
+    return tuple(count // fixed if dim < 0 else dim for dim in spec.shape)
 
 
-def nested(values: Any, where: str) -> tuple[tuple[int, ...], list[Any]]:
-    """The shape that nested JSON arrays have, and their leaves in row-major order.
+def nested(values: Any, owner: str) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the shape that nested JSON arrays have, and their leaves in row-major order.
 
     Args:
-        where: what they are, for the error.
+        owner: named in the error.
 
     Raises:
         ApiError: INVALID_TENSOR where they are not rectangular.
@@ -181,35 +184,28 @@ def nested(values: Any, where: str) -> tuple[tuple[int, ...], list[Any]]:
         if len(shape) > MAX_JSON_DEPTH or not level:
             break
         level = level[0]
-    return tuple(shape), _leaves(values, shape, 0, where)
+    leaves = [values]
+    for size in shape:
+        if not all(isinstance(value, list) and len(value) == size for value in leaves):
+            raise invalid(owner, "the nested arrays are not rectangular")
+        leaves = leaves[0] if len(leaves) == 1 else [item for value in leaves for item in value]
+    if any(isinstance(value, list) for value in leaves):
+        raise invalid(owner, "the nested arrays are not rectangular")
+    return tuple(shape), leaves
 
 
-def _leaves(values: Any, shape: list[int], depth: int, where: str) -> list[Any]:
-    if depth == len(shape):
-        if isinstance(values, list):
-            raise invalid(where, "the nested arrays are not rectangular")
-        return [values]
-    if not isinstance(values, list) or len(values) != shape[depth]:
-        raise invalid(where, "the nested arrays are not rectangular")
-    if depth == len(shape) - 1:
-        if any(isinstance(value, list) for value in values):
-            raise invalid(where, "the nested arrays are not rectangular")
-        return values
-    return [leaf for value in values for leaf in _leaves(value, shape, depth + 1, where)]
-
-
-def _same_meaning(dtype: np.dtype[Any], wanted: np.dtype[Any], spec: TensorSpec) -> bool:
+def _same_meaning(dtype: np.dtype[Any], target: np.dtype[Any], spec: TensorSpec) -> bool:
     """Return whether numbers of one type mean the same in the other."""
-    if dtype == wanted:
+    if dtype == target:
         return True
-    if wanted.kind == "O":
+    if target.kind == "O":
         return dtype.kind in "SU"
     whole = dtype.kind in "iu"
     if spec.datatype == "BF16" or dtype.kind == "b" or (whole and spec.quantization):
         return False
-    return np.can_cast(dtype, wanted, "same_kind") and not (whole and wanted.kind == "f" and dtype.itemsize < 4)
+    return np.can_cast(dtype, target, "same_kind") and not (whole and target.kind == "f" and dtype.itemsize < 4)
 
 
-def _misfit(spec: TensorSpec, got: str, way_out: str = "") -> ApiError:
+def _misfit(spec: TensorSpec, received: str) -> ApiError:
     also = " or FP32" if spec.quantization else ""
-    return invalid_input(f"input {spec.name!r}: expected {spec.datatype}{also} {list(spec.shape)}, got {got}{way_out}")
+    return invalid_input(f"input {spec.name!r}: expected {spec.datatype}{also} {list(spec.shape)}, got {received}")

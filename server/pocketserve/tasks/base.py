@@ -1,34 +1,32 @@
-"""What a task is: what its module offers as ``TASK``, and what that makes for a model."""
+"""The interface of a task: what its module exports as ``TASK``, and what that creates for a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from pocketserve.repository.toml_table import Section
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.tasks.model_facts import ModelFacts
 
 Answer = list[dict[str, Any]]
 Arrays = Mapping[str, Array]
+_NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Detailed:
+class Detailed(NamedTuple):
     """An answer with something besides its entries, such as a mask; it stands beside ``predictions``."""
 
     entries: Answer
     more: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """What the caller says of the raw input. The bytes themselves are believed first.
+class Hints(NamedTuple):
+    """The caller's description of the raw input. The bytes themselves are believed first.
 
     Attributes:
         content_type: as sent, such as ``audio/wav``; often nothing or ``application/octet-stream``.
@@ -36,12 +34,11 @@ class Hints:
     """
 
     content_type: str = ""
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = _NO_VALUES
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerOptions:
-    """What a caller wants of the answer.
+class AnswerOptions(NamedTuple):
+    """The caller's wishes for the answer.
 
     Attributes:
         top_k: entries at most; None leaves it to the task.
@@ -53,16 +50,15 @@ class AnswerOptions:
     top_k: int | None = None
     threshold: float | None = None
     language: str | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = _NO_VALUES
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What goes into the model.
+class Prepared(NamedTuple):
+    """The model's input.
 
     Attributes:
         runs: the input arrays of each run by the names that callers see. Most tasks need one run; a recording that is
-            longer than the model's window needs one per window. All runs of a request happen in one turn.
+            longer than the model's window needs one per window. No other request runs in between.
         context: what :meth:`Task.answer` needs to know of the input, such as a picture's size.
         chained: the runs are steps of one sequence: a stateful model keeps its state from one to the next.
     """
@@ -87,7 +83,7 @@ class Task(Protocol):
     name: str
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """The input arrays.
+        """Return the input arrays.
 
         Raises:
             ApiError: INVALID_INPUT with one sentence that says what is wrong with the input; INVALID_PARAMETER.
@@ -95,7 +91,7 @@ class Task(Protocol):
         ...
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer | Detailed:
-        """The labelled answer to the model's outputs, best first where there is an order.
+        """Return the labelled answer to the model's outputs, best first where there is an order.
 
         Args:
             runs: the outputs of each run, in the order of :attr:`Prepared.runs`; real numbers where the input was real.
@@ -109,7 +105,7 @@ class Annotator(Protocol):
     """A task that can draw its answer: ``?annotate=png``."""
 
     def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
-        """The input with the answer drawn on it, as a PNG file.
+        """Return the input with the answer drawn on it, as a PNG file.
 
         Raises:
             ApiError: INVALID_INPUT where the input is nothing to draw on.
@@ -130,15 +126,14 @@ class OwnTensors(Protocol):
 
 @runtime_checkable
 class Described(Protocol):
-    """A task that can tell in words what it does with the input, for model cards."""
+    """A task that describes itself for model cards."""
 
     def describe(self) -> Mapping[str, str]:
-        """Facts by name: ``input``, ``preprocessing``, ``answer``, each one sentence."""
+        """Return facts by name: ``input``, ``preprocessing``, ``answer``, each one sentence."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDefinition:
+class TaskDefinition(NamedTuple):
     """All about a task that others need to know.
 
     Attributes:
@@ -157,16 +152,21 @@ class TaskDefinition:
     takes_pictures: bool = False
 
 
+def fits_never(facts: ModelFacts) -> bool:
+    """Return False: what such a model's numbers mean is for its owner to say, in the manifest."""
+    return False
+
+
 def single_run(arrays: Arrays, context: Any = None) -> Prepared:
     """Return what most tasks prepare: one run."""
     return Prepared((arrays,), context)
 
 
 def invalid_input(message: str) -> ApiError:
-    """An error about the raw input."""
+    """Return an error about the raw input."""
     return ApiError(ErrorCode.INVALID_INPUT, message)
 
 
 def invalid_parameter(message: str) -> ApiError:
-    """An error about a request parameter."""
+    """Return an error about a request parameter."""
     return ApiError(ErrorCode.INVALID_PARAMETER, message)

@@ -1,20 +1,19 @@
-"""What a manifest may say of a row of scores."""
+"""The manifest's options for a row of scores."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pocketserve.repository.toml_table import Section, TomlTable
-from pocketserve_wire.records import dataclass
 
 ACTIVATIONS = ("none", "sigmoid", "softmax")
 
 
-@dataclass(frozen=True, slots=True)
-class ClassificationOptions:
-    """How a row of scores is read.
+class ClassificationOptions(NamedTuple):
+    """The manifest's ``[classification]``.
 
     Attributes:
-        activation: what makes probabilities of the model's numbers: ``softmax``, ``sigmoid``; ``none`` takes them as
-            they are.
+        activation: what makes probabilities of the model's numbers; ``none`` takes them as they are.
         label_offset: added to a class's number to find its label.
         threshold: lowest score that is answered; None leaves it to the file.
     """

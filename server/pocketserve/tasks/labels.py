@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.messages import plural
@@ -14,7 +15,6 @@ from pocketserve.repository.manifest import MAX_LANGUAGES
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
-from pocketserve_wire.records import dataclass
 
 MAX_LABELS_BYTES = 8 * 2**20
 """Of all languages together. 21,000 class names have 600 kB."""
@@ -27,11 +27,10 @@ _LINE_ENDS = (b"\n", b"\r", b"\v", b"\f", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85"
 """What ``str.splitlines`` parts at, in UTF-8."""
 
 _LABEL_BYTES = 65
-"""That a short text takes, and its place in a list."""
+"""That a short text takes, and its entry in a list."""
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(NamedTuple):
     """Class names in one or several languages.
 
     Attributes:
@@ -40,10 +39,10 @@ class Labels:
     """
 
     names: Sequence[str] = ()
-    translations: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    translations: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def in_language(self, language: str | None) -> Sequence[str]:
-        """The names in a language, its nearest relative, or else the first ones."""
+        """Return the names in a language, its nearest relative, or else the first ones."""
         if language is None or not self.translations:
             return self.names
         best = min(self.translations, key=lambda tag: _distance(tag, language))
@@ -62,11 +61,13 @@ def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
     Raises:
         ModelLoadError: the manifest's file, or a file beside the model, cannot be read.
     """
-    found = facts.kept.get(("labels", output))
-    if found is None:
-        found = facts.kept["labels", output] = _find(facts, output)
-        facts.weights["labels"] = max(_weight(found), facts.weights.get("labels", 0))
-    return found
+    labels: Labels | None = facts.cache.get(("labels", output))
+    if labels is None:
+        labels = facts.cache["labels", output] = _find(facts, output)
+        lists = {id(names): names for names in (labels.names, *labels.translations.values())}
+        weight = sum(_LABEL_BYTES * len(names) + sum(map(len, names)) for names in lists.values())
+        facts.weights["labels"] = max(weight, facts.weights.get("labels", 0))
+    return labels
 
 
 def _find(facts: ModelFacts, output: int | None) -> Labels:
@@ -74,10 +75,11 @@ def _find(facts: ModelFacts, output: int | None) -> Labels:
     if manifest.labels is not None:
         files = _read_labels(facts, facts.entry.folder, [manifest.labels, *manifest.translations.values()])
         return Labels(files[manifest.labels], {tag: files[name] for tag, name in manifest.translations.items()})
-    found = _of_tflite(facts, output)
-    if found.names:
-        return found
-    names = _of_onnx(facts) or _of_config(facts)
+    labels = _of_metadata(facts, output)
+    if labels.names:
+        return labels
+    # Ultralytics writes {0: 'person', ...} into its properties.
+    names = _by_number(literal(facts.properties.get("names", ""))) or _of_config(facts)
     beside = facts.beside(FILE_NAME)
     if not names and beside is not None:
         names = _read_labels(facts, beside.parent, [FILE_NAME])[FILE_NAME]
@@ -85,11 +87,7 @@ def _find(facts: ModelFacts, output: int | None) -> Labels:
 
 
 def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """The lines of files by name, one label a line, in the order of the classes. Each file is read once.
-
-    Raises:
-        ModelLoadError: a file cannot be read, is no longer what was tried, or they are too large together.
-    """
+    """Read files of one label a line, in the order of the classes; each is read once."""
     contents: dict[str, bytes] = {}
     for name in dict.fromkeys(names):
         path = folder / name
@@ -101,18 +99,16 @@ def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[
             large = f"has, with the others, more than {MAX_LABELS_BYTES} bytes"
             reason = large if error.errno == errno.EFBIG else f"cannot be read: {error.strerror}"
             raise ModelLoadError(f"model.toml: labels names {name}, which {reason}") from None
+    lines = {}
     try:
         _check_lines(contents.values())
+        for name, content in contents.items():
+            lines[name] = content.decode("utf-8").splitlines()
     except DamagedFileError as error:
         raise ModelLoadError(f"model.toml: {error}") from None
-    return {name: _split(name, content) for name, content in contents.items()}
-
-
-def _split(name: str, content: bytes) -> list[str]:
-    try:
-        return content.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise ModelLoadError(f"model.toml: labels names {name}, which cannot be read: {error}") from None
+    return lines
 
 
 def _check_lines(contents: Iterable[bytes]) -> None:
@@ -121,18 +117,13 @@ def _check_lines(contents: Iterable[bytes]) -> None:
         raise DamagedFileError(f"the label files have more than {MAX_LABELS:,} lines in all languages together")
 
 
-def _weight(labels: Labels) -> int:
-    lists = {id(names): names for names in (labels.names, *labels.translations.values())}
-    return sum(_LABEL_BYTES * len(names) + sum(map(len, names)) for names in lists.values())
-
-
 def label_of(labels: Sequence[str], index: int) -> str:
-    """The class's name, or its number where no name is known."""
+    """Return a class's name, or its number where no name is known."""
     return (labels[index].strip() if 0 <= index < len(labels) else "") or str(index)
 
 
 def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
-    """Return what to say of labels that are not as many as the classes; empty where they are, or nothing is known.
+    """Return the fault of labels that are not as many as the classes; empty where they are, or nothing is known.
 
     Args:
         classes: how many the model has; what is not above 1 tells nothing, since one score may stand for two classes.
@@ -152,12 +143,13 @@ def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
     )
 
 
-def _of_tflite(facts: ModelFacts, output: int | None) -> Labels:
-    metadata = facts.metadata
-    tensors = metadata.outputs if metadata is not None else ()
-    chosen = [*tensors] if output is None else [*tensors[output : output + 1]]
+def _of_metadata(facts: ModelFacts, output: int | None) -> Labels:
+    tensors = facts.metadata.outputs
     try:
-        found = (labels_of_tensor(tensor, facts.associated_files) for tensor in chosen)
+        found = (
+            labels_of_tensor(tensor, facts.associated_files)
+            for tensor in (tensors if output is None else tensors[output : output + 1])
+        )
         return next((labels for labels in found if labels.names), Labels())
     except DamagedFileError:
         return Labels()  # the model runs without them; `inspect` says what is wrong with the file
@@ -188,7 +180,7 @@ def labels_of_tensor(tensor: TensorMetadata, read: Callable[[Sequence[str], int]
 
 
 def _lines_of(content: bytes) -> list[str]:
-    """The lines; an empty one is the label of its index, and only the end of the last line is no line more."""
+    """Return the lines; an empty one is the label of its index, and the end of the last line begins no other."""
     text = content.decode("utf-8-sig", errors="replace")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
@@ -203,13 +195,8 @@ def _distance(locale: str, language: str | None) -> int:
     return 3 if have else 2
 
 
-def _of_onnx(facts: ModelFacts) -> list[str]:
-    """Ultralytics writes ``{0: 'person', ...}``."""
-    return _by_number(literal(facts.properties.get("names", "")))
-
-
 def _of_config(facts: ModelFacts) -> list[str]:
-    """Hugging Face's ``id2label``, timm's ``label_names``."""
+    """Return Hugging Face's ``id2label`` or timm's ``label_names``."""
     config = facts.json_beside(CONFIG)
     names = config.get("label_names")
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
@@ -218,11 +205,9 @@ def _of_config(facts: ModelFacts) -> list[str]:
 
 
 def _by_number(names: object) -> list[str]:
-    """A mapping from numbers to names as a list; gaps are empty. Nothing if it is no such mapping."""
-    if not isinstance(names, dict):
-        return []
+    """Return a mapping from numbers to names as a list, gaps empty; nothing for anything else."""
     try:
-        numbered = {int(number): str(name) for number, name in names.items()}
+        numbered = {int(number): str(name) for number, name in names.items()} if isinstance(names, dict) else {}
     except (TypeError, ValueError):
         return []
     if not numbered or min(numbered) < 0 or max(numbered) >= min(MAX_LABELS, 10 * len(numbered) + 100):

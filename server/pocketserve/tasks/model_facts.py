@@ -1,4 +1,4 @@
-"""What is known of a model when its task is chosen: tensors, manifest, and what its files say of it."""
+"""Facts of a model that decide its task: tensors, manifest, and what its files say of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import TASK_FILE, folders_of, names_for, sidecar_files
 from pocketserve.runtimes.base import ModelLoadError, Session
-from pocketserve.runtimes.metadata import ModelMetadata
+from pocketserve.runtimes.metadata import ModelMetadata, TensorMetadata
 from pocketserve.state.plain_files import read_plain
 from pocketserve.tensors import TensorSpec
-from pocketserve_wire.records import dataclass
 
 CONFIG = "config.json"
 MAX_LITERAL = 1 << 18
@@ -29,10 +28,10 @@ MAX_JSON_BYTES = 4 * 2**20
 
 
 class MetadataError(ModelLoadError):
-    """What a file's own metadata asks for cannot be had, and the manifest says nothing of it: it runs as tensors."""
+    """The metadata asks for something that cannot be had, and the manifest is silent: the model runs as tensors."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModelFacts:
     """All that a task may look at.
 
@@ -43,8 +42,8 @@ class ModelFacts:
         opened: the copy of the version's file that was opened; None where it is no copy.
         trusted: SHA-256 of the code that may run; see :class:`~pocketserve.runtimes.base.ModelSource`.
         sides: SHA-256 of the files beside the model, as they were tried; None where they were not.
-        weights: bytes of memory that what was read takes, by what it is; see :attr:`memory_bytes`.
-        kept: what several parts of a task ask for and one has read.
+        weights: estimated bytes of memory of labels and tokenizer, by name.
+        cache: what several parts of a task ask for and one has read.
     """
 
     entry: ModelEntry
@@ -57,37 +56,39 @@ class ModelFacts:
     trusted: frozenset[str] = frozenset()
     sides: Mapping[Path, str] | None = None
     weights: dict[str, int] = field(default_factory=dict)
-    kept: dict[object, Any] = field(default_factory=dict)
+    cache: dict[object, Any] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
-        """The version's file, to read what it says of itself."""
+        """The version's file, to read its metadata."""
         return self.opened or self.version.path
 
     @property
     def memory_bytes(self) -> int:
-        """Return what the task's labels and its tokenizer take, estimated."""
+        """The estimated memory of the task's labels and its tokenizer."""
         return sum(self.weights.values())
 
     @property
     def manifest(self) -> Manifest:
-        """Return what the owner says; its task table is ``manifest.section(Options)``."""
+        """The owner's settings; a task's table is ``manifest.section(Options)``."""
         return self.entry.manifest
 
     @functools.cached_property
-    def metadata(self) -> ModelMetadata | None:
-        """Return what the file's author wrote for tasks; None where there is nothing."""
+    def metadata(self) -> ModelMetadata:
+        """What the file's author wrote for tasks; empty where there is nothing."""
         read = self.version.format.metadata
         try:
-            return None if read is None else read(self.file)
+            return (read and read(self.file)) or ModelMetadata()
         except DamagedFileError:
-            return None  # the model runs without it; `inspect` says what is wrong with it
+            return ModelMetadata()  # the model runs without it; `inspect` says what is wrong with it
+
+    def output_metadata(self, number: int) -> TensorMetadata:
+        """Return what the file's author wrote of an output; empty where there is nothing."""
+        described = self.metadata.outputs
+        return described[number] if number < len(described) else TensorMetadata("")
 
     def associated_files(self, names: Sequence[str], limit: int) -> list[bytes]:
-        """Read files that the metadata names.
-
-        Args:
-            limit: bytes that they may have together.
+        """Read files that the metadata names, of at most ``limit`` bytes together.
 
         Raises:
             DamagedFileError: one cannot be read, or they are larger.
@@ -101,18 +102,15 @@ class ModelFacts:
         return sidecar_files(self.entry, self.version) if self.sides is None else list(self.sides)
 
     def beside(self, name: str) -> Path | None:
-        """A file of :mod:`~pocketserve.repository.sidecar_files`, next to the model in a folder of its own or where its
-        manifest lies; None where there is none. No link leads out of the folder.
+        """Return a file of :mod:`~pocketserve.repository.sidecar_files` that lies in the model's own folder or with its
+        manifest; None where there is none. No link leads out of the folder.
         """
         assert name in names_for(self.manifest), f"{name} is read, but counts for no verdict"
-        wanted = [folder / name for folder in folders_of(self.entry, self.version)]
-        return next((path for path in wanted if path in self._side_files), None)
+        paths = [folder / name for folder in folders_of(self.entry, self.version)]
+        return next((path for path in paths if path in self._side_files), None)
 
     def read_beside(self, path: Path, limit: int) -> bytes:
-        """Return what a file beside the model holds.
-
-        Args:
-            limit: bytes that it may have.
+        """Return the content of a file beside the model, of at most ``limit`` bytes.
 
         Raises:
             ModelLoadError: it cannot be read, is larger, or is no longer what was tried.
@@ -123,19 +121,14 @@ class ModelFacts:
             raise ModelLoadError(f"{path.name} beside the model cannot be read: {error.strerror}") from None
 
     def read_tried(self, path: Path, limit: int) -> bytes:
-        """The same.
-
-        Raises:
-            OSError: it cannot be read, or is larger.
-            ModelLoadError: it is no longer what was tried.
-        """
+        """As :meth:`read_beside`, but OSError where the file cannot be read or is larger."""
         content = read_plain(path, limit)
         if self.sides is not None and hashlib.sha256(content).hexdigest() != self.sides.get(path):
             raise ModelLoadError(f"{path.name} changed while the model was loaded; load the model again")
         return content
 
     def json_beside(self, name: str) -> dict[str, Any]:
-        """A JSON object next to the model, such as ``config.json``; empty where there is none.
+        """Return a JSON object next to the model, such as ``config.json``; empty where there is none.
 
         Raises:
             ModelLoadError: it is there and cannot be read.
@@ -158,22 +151,23 @@ class ModelFacts:
         return tuple(spec for spec in self.inputs if not any(name in fed for name in (spec.name, *spec.aliases)))
 
     def only_input(self, task: str) -> TensorSpec:
-        """The input of a model that has one, beside those of its state.
+        """Return the input of a model that has one, beside those of its state.
 
         Raises:
             ModelLoadError: it has more.
         """
-        if len(self.asked) != 1:
-            names = ", ".join(repr(spec.name) for spec in self.asked)
-            raise ModelLoadError(
-                f"model.toml: task {task} needs one input, the model has {len(self.asked)}: {names}; name inputs that "
-                "take an output's value back in [state.feedback]"
-            )
-        return self.asked[0]
+        specs = self.asked
+        if len(specs) == 1:
+            return specs[0]
+        raise ModelLoadError(
+            f"model.toml: task {task} needs one input, the model has {len(specs)}: "
+            f"{', '.join(repr(spec.name) for spec in specs)}; name inputs that take an output's value back in "
+            "[state.feedback]"
+        )
 
 
 def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
-    """Return what a model file says of itself as texts by name, values in Python's notation; empty where nothing."""
+    """Return a model file's texts about itself by name, values in Python's notation; empty where there are none."""
     read = version.format.properties
     return dict(getattr(session, "properties", {}) if read is None else read(version.path))
 
@@ -186,7 +180,7 @@ def task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
 
 
 def literal(text: str) -> Any:
-    """A text in Python's notation, ``{0: 'person'}`` or ``[640, 640]``; None for anything else."""
+    """Parse Python's notation, ``{0: 'person'}`` or ``[640, 640]``; return None for anything else."""
     try:
         return ast.literal_eval(text) if len(text) <= MAX_LITERAL else None
     except (ValueError, SyntaxError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""Which task a model has: as its manifest says, else ``task.py`` beside it, else what is certain, else tensors."""
+"""Selection of a model's task: the manifest's, else ``task.py`` beside it, else a certain one, else tensors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def select_task(facts: ModelFacts) -> Task:
         ModelLoadError: the manifest names a task that does not fit the model's tensors.
     """
     name = facts.manifest.task or next(name for name in TASK_NAMES if task_named(name).fits(facts))
-    where = (facts.entry.name, facts.version.name)
+    version = (facts.entry.name, facts.version.name)
     try:
         task = task_named(name).create(facts)
     except MetadataError as error:
         if facts.manifest.task is not None:
             raise
-        log.warning("%s, version %r, is served as tensors, not as %s: %s", *where, name, error)
+        log.warning("%s, version %r, is served as tensors, not as %s: %s", *version, name, error)
         return tensors.create(facts, str(error))
     if (problem := getattr(task, "problem", "")) and name != tensors.TASK.name:
-        log.warning("%s, version %r: %s", *where, problem)
+        log.warning("%s, version %r: %s", *version, problem)
     return task
