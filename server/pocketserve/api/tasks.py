@@ -28,10 +28,12 @@ def infer(
         ApiError: for every fault of the request, the model or the server.
     """
     given = dict(request.parameters)
-    unknown = parameters.unknown_names(given, *OWN)
+    names = (*OWN, *parameters.NAMES)
+    unknown = [name for name in given if name not in names]
     if unknown:
-        known = ", ".join((*OWN, *parameters.NAMES))
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"unknown parameter {unknown[0]!r:.64}; known are {known}")
+        raise ApiError(
+            ErrorCode.INVALID_PARAMETER, f"unknown parameter {unknown[0]!r:.64}; known are {', '.join(names)}"
+        )
     hints, options = parameters.hints_and_options(given, _text(given, "content_type"))
     _check_outputs(request)
     prediction = service.predict(model, version, _body(request), options, terms, hints)

@@ -80,7 +80,7 @@ def _npy_array(body: memoryview) -> Array:
 
 
 def picture_in(array: Array) -> Array | None:
-    """Return the pixels of a uint8 array that is one picture: grey, RGB or RGBA, as OpenCV's users and Pillow have them.
+    """Return the pixels of an array that is one picture: grey, RGB or RGBA, as OpenCV's users and Pillow have them.
 
     Returns:
         uint8 of shape [height, width] or [height, width, 3 or 4], without a copy; None for what is no picture.

@@ -54,20 +54,19 @@ def create(facts: ModelFacts) -> Custom:
         raise ModelLoadError(f"model.toml: task custom needs a file {FILE_NAME} beside the model")
     with modules_beside(path, facts.trusted):
         module = run_file(path, facts.trusted)
-    functions = {name: getattr(module, name, None) for name in ("prepare", "answer")}
-    if not any(callable(function) for function in functions.values()):
+    prepare, answer = (getattr(module, name, None) for name in ("prepare", "answer"))
+    if not callable(prepare) and not callable(answer):
         raise ModelLoadError(f"{FILE_NAME} defines neither prepare(body, hints) nor answer(outputs, options, context)")
-    labels = getattr(module, "labels", ())
-    numbers = Tensors(facts.inputs, facts.manifest.state.feedback)
-    known = [name for spec in facts.inputs for name in (spec.name, *spec.aliases)]
-    return Custom(numbers, functions["prepare"], functions["answer"], labels, known)
+    names = [name for spec in facts.inputs for name in (spec.name, *spec.aliases)]
+    plain = Tensors(facts.inputs, facts.manifest.state.feedback)
+    return Custom(plain, prepare, answer, getattr(module, "labels", ()), names)
 
 
 class Custom:
     """Calls the owner's functions; a ValueError of theirs is the input's fault, anything else their own.
 
     Args:
-        known: names of inputs that ``prepare`` may use.
+        inputs: names of inputs that ``prepare`` may use.
 
     Attributes:
         source: see :class:`~pocketserve.tasks.base.OwnTensors`.
@@ -81,57 +80,54 @@ class Custom:
         prepare: Callable[..., Any] | None,
         answer: Callable[..., Any] | None,
         labels: Sequence[str],
-        known: Sequence[str],
+        inputs: Sequence[str],
     ) -> None:
         self.labels = [str(label) for label in labels]
-        self._known = known
+        self.source = f"prepare() in {FILE_NAME}" if prepare is not None else ""
         self._plain = plain
         self._prepare = prepare
         self._answer = answer
-        self.source = f"prepare() in {FILE_NAME}" if prepare is not None else ""
+        self._inputs = inputs
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """See :class:`~pocketserve.tasks.base.Task`."""
         if self._prepare is None:
             return self._plain.prepare(body, hints)
-        made = _call("prepare", self._prepare, bytes(body), hints)
-        if not isinstance(made, Prepared):
-            made = Prepared((made,))
-        if not isinstance(made.runs, list | tuple) or not made.runs:
+        prepared = _call("prepare", self._prepare, bytes(body), hints)
+        if not isinstance(prepared, Prepared):
+            prepared = Prepared((prepared,))
+        if not isinstance(prepared.runs, list | tuple) or not prepared.runs:
             raise _fault("prepare", "returned no runs: Prepared takes a list of dicts of arrays by input name")
-        return Prepared(tuple(self._checked(run) for run in made.runs), made.context, made.chained)
+        return prepared._replace(runs=tuple(self._checked(run) for run in prepared.runs))
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
-        """See :class:`~pocketserve.tasks.base.Task`. One run's outputs are given bare, several as a list."""
+        """Return the owner's answer; a function gets one run's outputs bare, several as a list."""
         if self._answer is None:
             return self._plain.answer(runs, options, context)
-        given = dict(runs[0]) if len(runs) == 1 else [dict(run) for run in runs]
-        entries = _call("answer", self._answer, given, options, context)
-        if isinstance(entries, dict):
-            entries = [entries]
+        outputs = dict(runs[0]) if len(runs) == 1 else [dict(run) for run in runs]
+        entries = _call("answer", self._answer, outputs, options, context)
+        entries = [entries] if isinstance(entries, dict) else entries
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise _fault("answer", "must return a list of dicts")
         try:
-            return [{str(key): _plain_value(value) for key, value in entry.items()} for entry in entries]
+            plain: Answer = _plain_value(entries)
         except RecursionError:
             raise _fault("answer", "returned values that nest too deeply, or hold themselves") from None
+        return plain
 
     def _checked(self, run: Any) -> dict[str, Array]:
-        """One run's arrays, of names and kinds that can go to the model."""
         if not isinstance(run, dict):
             raise _fault("prepare", f"returned {type(run).__name__}, not a dict of arrays by input name")
         arrays = {}
         for key, value in run.items():
             name = str(key)
-            if name not in self._known:
-                takes = ", ".join(map(repr, self._known))
+            if name not in self._inputs:
+                takes = ", ".join(map(repr, self._inputs))
                 raise _fault("prepare", f"returned an unknown input {name!r:.80}; the model takes {takes}")
             try:
-                array = np.asarray(value)
-                datatype_of(array.dtype)
+                arrays[name] = np.asarray(value)
+                datatype_of(arrays[name].dtype)
             except (ValueError, TypeError) as error:  # a ragged list; complex numbers, dates
                 raise _fault("prepare", f"returned no array for input {name!r}: {str(error)[:200]}") from None
-            arrays[name] = array
         return arrays
 
 
@@ -151,7 +147,7 @@ def _fault(function: str, detail: str) -> ApiError:
 
 
 def _plain_value(value: Any) -> Any:
-    """NumPy's numbers and arrays as JSON's.
+    """Return NumPy's numbers and arrays as JSON's.
 
     Raises:
         ApiError: INFERENCE_FAILED, JSON cannot hold it.
@@ -162,12 +158,13 @@ def _plain_value(value: Any) -> Any:
         return {str(key): _plain_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain_value(item) for item in value]
+    if isinstance(value, int):
+        if value.bit_length() <= MAX_BITS:
+            return value
+        raise _fault("answer", "returned an integer that is too large, which JSON cannot hold")
     if value is None or isinstance(value, str | float):
         return value
-    if isinstance(value, int) and value.bit_length() <= MAX_BITS:
-        return value
-    what = "an integer that is too large" if isinstance(value, int) else f"a {type(value).__name__}"
-    raise _fault("answer", f"returned {what}, which JSON cannot hold")
+    raise _fault("answer", f"returned a {type(value).__name__}, which JSON cannot hold")
 
 
 TASK = TaskDefinition("custom", fits, create)

@@ -6,24 +6,22 @@ A parameter that a model's task has no use for is passed over; one that no task 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from pocketserve.tasks.base import AnswerOptions, Hints, invalid_parameter
-from pocketserve_wire.records import dataclass
 
 MAX_TEXT = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter.
+class Parameter(NamedTuple):
+    """A request parameter.
 
     Attributes:
         kind: ``integer``, ``number`` or ``string``, as in JSON Schema.
+        text: one sentence for the interface's description.
         low, high: the range of a number.
         choices: all values that there are; empty where any text or number in the range will do.
-        text: one sentence for the interface's description.
     """
 
     name: str
@@ -34,31 +32,29 @@ class Parameter:
     choices: tuple[Any, ...] = ()
 
     def read(self, value: Any) -> Any:
-        """A value from a query (text) or from JSON, as its own type.
+        """Return a value from a query (text) or from JSON as the parameter's own type.
 
         Raises:
             ApiError: INVALID_PARAMETER.
         """
         if self.kind == "string":
             fits = isinstance(value, str) and len(value) <= MAX_TEXT
-            found: Any = value
         else:
-            found = _number(value)
-            fits = self.low <= found <= self.high and (self.kind == "number" or found.is_integer())
-            found = int(found) if fits and self.kind == "integer" else found
-        if not fits or (self.choices and found not in self.choices):
+            value = _number(value)
+            fits = self.low <= value <= self.high and (self.kind == "number" or value.is_integer())
+            value = int(value) if fits and self.kind == "integer" else value
+        if not fits or (self.choices and value not in self.choices):
             raise invalid_parameter(f"parameter {self.name} must be {self._expected()}")
-        return found
+        return value
 
     def schema(self) -> dict[str, Any]:
-        """The parameter's JSON Schema."""
+        """Return the parameter's JSON Schema."""
         schema: dict[str, Any] = {"type": self.kind}
         if self.choices:
             schema["enum"] = list(self.choices)
-        if math.isfinite(self.low):
-            schema["minimum"] = int(self.low) if self.low == int(self.low) else self.low
-        if math.isfinite(self.high):
-            schema["maximum"] = int(self.high) if self.high == int(self.high) else self.high
+        for name, limit in (("minimum", self.low), ("maximum", self.high)):
+            if math.isfinite(limit):
+                schema[name] = int(limit) if limit == int(limit) else limit
         return schema
 
     def _expected(self) -> str:
@@ -66,8 +62,8 @@ class Parameter:
             return f"one of {', '.join(map(str, self.choices))}"
         if self.kind == "string":
             return f"a text of at most {MAX_TEXT} characters"
-        what = "a whole number" if self.kind == "integer" else "a number"
-        return f"{what} from {self.low:g} to {self.high:g}" if math.isfinite(self.high) else what
+        number = "a whole number" if self.kind == "integer" else "a number"
+        return f"{number} from {self.low:g} to {self.high:g}" if math.isfinite(self.high) else number
 
 
 PARAMETERS: tuple[Parameter, ...] = (
@@ -103,35 +99,19 @@ _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 NAMES = tuple(_BY_NAME)
 
 
-def read_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The task parameters among the given ones, checked; others are left to the caller.
+def hints_and_options(query: Mapping[str, Any], content_type: str) -> tuple[Hints, AnswerOptions]:
+    """Return a request's description of its input and its wishes for the answer; other parameters are left out.
 
     Raises:
         ApiError: INVALID_PARAMETER.
     """
-    return {name: _BY_NAME[name].read(value) for name, value in given.items() if name in _BY_NAME}
-
-
-def hints_and_options(given: Mapping[str, Any], content_type: str) -> tuple[Hints, AnswerOptions]:
-    """Return what a request says of its input and wants of its answer.
-
-    Raises:
-        ApiError: INVALID_PARAMETER.
-    """
-    values = read_parameters(given)
+    values = {name: _BY_NAME[name].read(value) for name, value in query.items() if name in _BY_NAME}
     options = AnswerOptions(values.get("top_k"), values.get("threshold"), values.get("language"), values)
     return Hints(content_type, values), options
 
 
-def unknown_names(given: Iterable[str], *others: str) -> list[str]:
-    """The names that neither a task nor the interface itself (``others``) knows."""
-    return [name for name in given if name not in _BY_NAME and name not in others]
-
-
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return math.nan
     try:
-        return float(value)
+        return math.nan if isinstance(value, bool) or not isinstance(value, str | int | float) else float(value)
     except (ValueError, OverflowError):
         return math.nan

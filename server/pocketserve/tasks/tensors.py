@@ -7,7 +7,16 @@ from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, invalid_input
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    Arrays,
+    Hints,
+    Prepared,
+    TaskDefinition,
+    invalid_input,
+)
 from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, to_tensor

@@ -47,7 +47,7 @@ class TabularClassification:
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """``{"label", "index", "score"}``, best first; of several rows each with ``row``, its number."""
         answer: Answer = []
-        ranking = self._ranking.named_by(runs[0])
+        ranking = self._ranking.with_labels_of(runs[0])
         rows = ranking.rows(runs[0][ranking.spec.name])
         for number, row in enumerate(rows):
             answer += ranking.best(row, options, **({"row": number} if context > 1 else {}))

@@ -97,7 +97,7 @@ class TextClassification:
         answer: Answer = []
         for number, run in enumerate(runs):
             more = {"input": number} if context else {}
-            ranking = self._ranking.named_by(run)
+            ranking = self._ranking.with_labels_of(run)
             for row in ranking.rows(run[ranking.spec.name])[:1]:
                 answer += ranking.best(row, options, **more)
         return answer
