@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,12 @@ def test_no_auth_needs_loopback(host: str, allowed: bool) -> None:
         return
     with pytest.raises(ConfigError, match="--no-auth works on loopback only"):
         load_config({"host": host}, {"POCKETSERVE_AUTH": "off"})
+
+
+def test_settings_do_not_change() -> None:
+    """A server reads them on many threads."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().host = "0.0.0.0"  # type: ignore[misc]
 
 
 def test_worker_threads() -> None:

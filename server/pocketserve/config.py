@@ -1,7 +1,7 @@
 """The one table of settings.
 
-Each setting is a field of :class:`Config`: its name, type and default stand in the class, its unit and reason in the
-field's metadata. The command line (``--queue-limit``), the environment (``POCKETSERVE_QUEUE_LIMIT``) and
+Each setting is a field of :class:`Config`: its name, type and default stand in the class, its unit, reason and limits
+in the field's metadata. The command line (``--queue-limit``), the environment (``POCKETSERVE_QUEUE_LIMIT``) and
 ``docs/configuration.md`` are all derived from, or checked against, this table. Later sources win: default,
 environment, command line.
 """
@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from pocketserve.messages import did_you_mean, near
 from pocketserve_wire import limits
-from pocketserve_wire.records import dataclass
 
 APP_NAME: Final = "pocketserve"
 PREFIX: Final = "POCKETSERVE_"
@@ -28,30 +27,27 @@ OTHER_VARIABLES: Final = frozenset(
     for name in (
         *("URL", "TOKEN"),  # the client's
         *("SIMULATION", "IN_TRIAL", "TFJS_MODULES"),  # system.py, runtimes
-        *(
-            "ALLOW_ROOT",
-            "TEST_ASSETS",
-            "TEST_STATE",
-            "SOAK",
-            "SOAK_TABLE",
-            "SOAK_REQUESTS",
-        ),  # the installer and tests; and tools:
-        *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),
+        *("ALLOW_ROOT", "TEST_ASSETS", "TEST_STATE", "SOAK", "SOAK_TABLE", "SOAK_REQUESTS"),  # the installer and tests
+        *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),  # tools
     )
 )
 """Variables of ours that are no settings, so that they are not taken for misspelt ones."""
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+DAY_S = 86400
 
 
 class ConfigError(Exception):
     """A setting that cannot be used; the text names it and says what is expected."""
 
 
-def _setting(default: Any, why: str, unit: str = "", factory: Callable[[], Any] | None = None) -> Any:
-    metadata = {"why": why, "unit": unit}
-    if factory is not None:
-        return dataclasses.field(default_factory=factory, metadata=metadata)
+def _setting(
+    default: Any, why: str, unit: str = "", limits: tuple[float, float] | None = None, choices: tuple[str, ...] = ()
+) -> Any:
+    """Return a field; a function as ``default`` makes the default of each instance. Limits are included."""
+    metadata = {"why": why, "unit": unit, "limits": limits, "choices": choices}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -72,103 +68,130 @@ def default_token_file() -> Path:
 
 
 def embedded_models_dir() -> Path:
-    """The demo models: beside the packages in a wheel, in ``models/`` in a source checkout."""
+    """Return the demo models' folder: beside the packages in a wheel, in ``models/`` in a source checkout."""
     installed = Path(__file__).with_name("embedded_models")
     return installed if installed.is_dir() else Path(__file__).parents[2] / "models"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Config:
     """All settings of a server."""
 
-    models_dir: Path = _setting(None, "Folder whose models are served.", factory=embedded_models_dir)
+    models_dir: Path = _setting(embedded_models_dir, "Folder whose models are served.")
     host: str = _setting("127.0.0.1", "Address to listen on; anything but loopback exposes the port to the network.")
-    http_port: int = _setting(8470, "TCP port for HTTP; 0 takes any free one. A taken port is an error.")
+    http_port: int = _setting(
+        8470, "TCP port for HTTP; 0 takes any free one. A taken port is an error.", "", (0, 65535)
+    )
     socket: bool = _setting(True, "Answer the socket protocol too, on a port of its own.")
-    socket_port: int = _setting(8471, "TCP port for the socket protocol; 0 takes any free one.")
+    socket_port: int = _setting(8471, "TCP port for the socket protocol; 0 takes any free one.", "", (0, 65535))
     port_wait: float = _setting(
-        0.0, "Time for which a start waits for a taken port; a supervised server is back sooner with it.", "seconds"
+        0.0,
+        "Time for which a start waits for a taken port; a supervised server is back sooner with it.",
+        "seconds",
+        (0, DAY_S),
     )
-    token_file: Path = _setting(None, "File with the access token; made with mode 0600.", factory=default_token_file)
-    state_dir: Path = _setting(
-        None, "Folder for what the server learns, such as verdicts; not the token.", factory=default_state_dir
-    )
+    token_file: Path = _setting(default_token_file, "File with the access token; made with mode 0600.")
+    state_dir: Path = _setting(default_state_dir, "Folder for what the server learns, such as verdicts; not the token.")
     auth: bool = _setting(True, "Require the token. Without it every app on the device may use the server.")
     allowed_hosts: tuple[str, ...] = _setting((), "Further Host header names to accept, for a reverse proxy.")
     ready_file: Path | None = _setting(None, "JSON file written once requests are accepted, removed at the end.")
     load: tuple[str, ...] = _setting((), "Models to load at start instead of on first use.")
     quarantine: bool = _setting(True, "Try unseen model files in a throw-away process before they are loaded.")
-    trial_timeout: float = _setting(120.0, "Longest time that such a trial may take.", "seconds")
+    trial_timeout: float = _setting(120.0, "Longest time that such a trial may take.", "seconds", (0.1, DAY_S))
     trial_memory: int = _setting(
-        0, "Memory that such a trial may take, framework included; 0 takes half of what is available.", "bytes"
+        0,
+        "Memory that such a trial may take, framework included; 0 takes half of what is available.",
+        "bytes",
+        (0, 2**50),
     )
     memory_budget: int = _setting(
-        0, "Memory that loaded models may hold together; 0 takes half of what is available.", "bytes"
+        0, "Memory that loaded models may hold together; 0 takes half of what is available.", "bytes", (0, 2**50)
     )
     decode_budget: int = _setting(
         256 * 2**20,
         "Memory that pictures being decoded and JSON being read may take together; further ones wait.",
         "bytes",
+        (2**20, 2**50),
     )
-    keep_alive: float = _setting(300.0, "Idle time after which a model is unloaded; 0 keeps it for good.", "seconds")
-    threads: int = _setting(0, "Threads one inference may use; 0 takes the fast cores this process may use.")
+    keep_alive: float = _setting(
+        300.0, "Idle time after which a model is unloaded; 0 keeps it for good.", "seconds", (0, 10**9)
+    )
+    threads: int = _setting(
+        0, "Threads one inference may use; 0 takes the fast cores this process may use.", "", (0, 256)
+    )
     low_power: str = _setting(
         "auto",
         "Half the threads, no background requests (priority from 6): auto, while the battery is low or hot; on; off.",
+        choices=("auto", "on", "off"),
     )
-    low_battery: float = _setting(15.0, "Charge below which the battery is low while nothing charges it; 0 never.", "%")
-    hot_battery: float = _setting(42.0, "Temperature from which the battery is hot; 0 never.", "°C")
-    queue_limit: int = _setting(64, "Requests that may wait for one busy model; the next one is answered 429.")
+    low_battery: float = _setting(
+        15.0, "Charge below which the battery is low while nothing charges it; 0 never.", "%", (0, 100)
+    )
+    hot_battery: float = _setting(42.0, "Temperature from which the battery is hot; 0 never.", "°C", (0, 100))
+    queue_limit: int = _setting(
+        64, "Requests that may wait for one busy model; the next one is answered 429.", "", (1, 1024)
+    )
     batching: bool = _setting(True, "Run waiting requests together where the model allows it and it pays.")
-    max_batch: int = _setting(8, "Rows of one such batch at most.", "rows")
-    request_timeout: float = _setting(60.0, "Longest time a request may wait when it names no timeout.", "seconds")
-    drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", "seconds")
-    http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.")
-    max_connections: int = _setting(
-        512, "Open HTTP connections; for one more, the one that was idle for longest is closed."
+    max_batch: int = _setting(8, "Rows of one such batch at most.", "rows", (1, 1024))
+    request_timeout: float = _setting(
+        60.0, "Longest time a request may wait when it names no timeout.", "seconds", (0.001, DAY_S)
     )
-    socket_connections: int = _setting(64, "Connections of the socket protocol; one more is refused.")
+    drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", "seconds", (0, 60))
+    http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.", "", (0, 1100))
+    max_connections: int = _setting(
+        512, "Open HTTP connections; for one more, the one that was idle for longest is closed.", "", (1, 4096)
+    )
+    socket_connections: int = _setting(64, "Connections of the socket protocol; one more is refused.", "", (1, 1024))
     socket_inflight: int = _setting(
-        32, "Requests that one such connection may have under way; the next is answered 429."
+        32, "Requests that one such connection may have under way; the next is answered 429.", "", (1, 1024)
     )
     socket_bytes_inflight: int = _setting(
         limits.MAX_BODY_BYTES,
         "Bodies of such requests together, and answers that wait to be read; never less than one body.",
         "bytes",
+        (1024, 2**31 - 1),
     )
-    socket_idle: float = _setting(300.0, "Time after which a connection without any frame is closed.", "seconds")
-    max_body_bytes: int = _setting(limits.MAX_BODY_BYTES, "One request body, before and after inflating.", "bytes")
-    max_image_pixels: int = _setting(64_000_000, "Pixels of a decoded picture; larger ones are refused.", "pixels")
+    socket_idle: float = _setting(
+        300.0, "Time after which a connection without any frame is closed.", "seconds", (3, DAY_S)
+    )
+    max_body_bytes: int = _setting(
+        limits.MAX_BODY_BYTES, "One request body, before and after inflating.", "bytes", (1024, 2**31 - 1)
+    )
+    max_image_pixels: int = _setting(
+        64_000_000, "Pixels of a decoded picture; larger ones are refused.", "pixels", (1, 2**31 - 1)
+    )
     server_name: str = _setting(APP_NAME, "Name in the server metadata.")
-    log_level: str = _setting("info", "What is logged: debug, info, warning or error.")
+    log_level: str = _setting(
+        "info", "What is logged: debug, info, warning or error.", choices=("debug", "info", "warning", "error")
+    )
 
     @property
     def worker_threads(self) -> int:
-        """HTTP threads: enough to hold a full queue and still answer health checks."""
+        """Return the number of HTTP threads: enough to hold a full queue and still answer health checks."""
         return self.http_threads or self.queue_limit + 8
 
 
 SETTINGS: Final = {field.name: field for field in dataclasses.fields(Config)}
-"""Name -> dataclass field, whose metadata holds ``why`` and ``unit``."""
+"""Name -> dataclass field, whose metadata holds ``why``, ``unit``, ``limits`` and ``choices``."""
 
 
-def load_config(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Config:
+def load_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Config:
     """Put the settings together.
 
     Args:
-        given: values from the command line, as text or already converted; None means not given.
+        options: values from the command line, as text or already converted; None leaves it to other sources.
         environ: the environment variables.
 
     Raises:
-        ConfigError: for a value of the wrong type or out of range, or a name in ``given`` that is no setting's.
+        ConfigError: for a value of the wrong type or out of range, or a name in ``options`` that is no setting's.
     """
     values: dict[str, Any] = {}
-    for name in given.keys() - SETTINGS.keys():
+    for name in options.keys() - SETTINGS.keys():
         raise ConfigError(f"{name!r} is no setting{did_you_mean(name, SETTINGS)}")
     for name in SETTINGS:
         variable = variable_of(name)
-        if given.get(name) is not None:
-            values[name] = _convert(name, given[name], f"--{name.replace('_', '-')}")
+        if options.get(name) is not None:
+            values[name] = _convert(name, options[name], f"--{name.replace('_', '-')}")
         elif variable in environ:
             values[name] = _convert(name, environ[variable], variable)
     config = Config(**values)
@@ -177,20 +200,20 @@ def load_config(given: Mapping[str, Any], environ: Mapping[str, str] = os.enviro
 
 
 def variable_of(setting: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return f"{PREFIX}{setting.upper()}"
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
-    """Variables that look like settings and are none, each with those that may be meant."""
-    known = OTHER_VARIABLES | {variable_of(name) for name in SETTINGS}
-    short = sorted(name.removeprefix(PREFIX) for name in known)
-    unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name not in known)
-    return {name: [PREFIX + meant for meant in near(name[len(PREFIX) :].upper(), short)] for name in unknown}
+    """Return variables that look like settings and are none, each with those that may be meant."""
+    names = OTHER_VARIABLES | {variable_of(name) for name in SETTINGS}
+    short = sorted(name.removeprefix(PREFIX) for name in names)
+    unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name not in names)
+    return {name: [PREFIX + close for close in near(name[len(PREFIX) :].upper(), short)] for name in unknown}
 
 
 def parse_bytes(text: str) -> int:
-    """A size such as ``512M``, ``1.5GiB`` or ``65536``, in bytes.
+    """Parse a size such as ``512M``, ``1.5GiB`` or ``65536``, in bytes.
 
     Raises:
         ValueError: for anything else.
@@ -208,16 +231,8 @@ def _convert(name: str, value: Any, source: str) -> Any:
     expected, convert = _CONVERTERS["bytes" if field.metadata["unit"] == "bytes" else str(field.type)]
     try:
         return convert(value)
-    except (ValueError, OverflowError, RuntimeError):  # too large for a float; the home of an unknown user
+    except (KeyError, ValueError, OverflowError, RuntimeError):  # too large for a float; the home of an unknown user
         raise ConfigError(f"{source} must be {expected}, not {value!r}") from None
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("0", "false", "no", "off"):
-        return False
-    raise ValueError(text)
 
 
 def _path(text: str) -> Path:
@@ -226,11 +241,15 @@ def _path(text: str) -> Path:
     return Path(text).expanduser()
 
 
+_BOOLEANS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 _CONVERTERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "bytes": ("a size such as 512M or 1GiB", parse_bytes),
     "int": ("a whole number", int),
     "float": ("a number", float),
-    "bool": ("true or false", _boolean),
+    "bool": ("true or false", lambda text: _BOOLEANS[text.lower()]),
     "str": ("text", str),
     "Path": ("a path", _path),
     "Path | None": ("a path", _path),
@@ -239,38 +258,13 @@ _CONVERTERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def _check(config: Config) -> None:
-    ranges: dict[str, tuple[float, float]] = {
-        "http_port": (0, 65535),
-        "socket_port": (0, 65535),
-        "port_wait": (0, 86400),
-        "socket_connections": (1, 1024),
-        "socket_inflight": (1, 1024),
-        "socket_bytes_inflight": (1024, 2**31 - 1),
-        "socket_idle": (3, 86400),
-        "memory_budget": (0, 2**50),
-        "decode_budget": (2**20, 2**50),
-        "trial_memory": (0, 2**50),
-        "trial_timeout": (0.1, 86400),
-        "keep_alive": (0, 10**9),
-        "threads": (0, 256),
-        "low_battery": (0, 100),
-        "hot_battery": (0, 100),
-        "queue_limit": (1, 1024),
-        "max_batch": (1, 1024),
-        "request_timeout": (0.001, 86400),
-        "drain_timeout": (0, 60),
-        "http_threads": (0, 1100),
-        "max_connections": (1, 4096),
-        "max_body_bytes": (1024, 2**31 - 1),
-        "max_image_pixels": (1, 2**31 - 1),
-    }
-    for name, (low, high) in ranges.items():
-        value = getattr(config, name)
-        if not low <= value <= high:
-            raise ConfigError(f"{name} must lie between {low} and {high}, not {value}")
-    if config.log_level not in ("debug", "info", "warning", "error"):
-        raise ConfigError(f"log_level must be debug, info, warning or error, not {config.log_level!r}")
-    if config.low_power not in ("auto", "on", "off"):
-        raise ConfigError(f"low_power must be auto, on or off, not {config.low_power!r}")
+    for name, field in SETTINGS.items():
+        value, choices = getattr(config, name), field.metadata["choices"]
+        if field.metadata["limits"] is not None:
+            low, high = field.metadata["limits"]
+            if not low <= value <= high:
+                raise ConfigError(f"{name} must lie between {low} and {high}, not {value}")
+        if choices and value not in choices:
+            raise ConfigError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
     if not config.auth and config.host not in ("127.0.0.1", "::1", "localhost"):
         raise ConfigError(f"--no-auth works on loopback only; {config.host} can be reached from the network")
