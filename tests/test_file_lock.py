@@ -19,28 +19,27 @@ TIMEOUT_S = 60.0
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     """Whoever comes second does not get it until the first is done; another folder has another lock."""
-    path = tmp_path / "new" / "state.json"
-    with locked(path) as first, locked(path, 0) as second, locked(tmp_path / "other.json", 0) as other:
+    folder = tmp_path / "new"
+    with locked(folder) as first, locked(folder, 0) as second, locked(tmp_path, 0) as other:
         assert (first, second, other) == (True, False, True)
-    with locked(path, 0) as third:
+    with locked(folder, 0) as third:
         assert third
-    assert list(path.parent.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """No lock, no error: what writes the file says what is wrong."""
     (tmp_path / "file").write_text("")
-    with locked(tmp_path / "file" / "state.json") as held:
+    with locked(tmp_path / "file") as held:
         assert not held
 
 
 def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     """The kernel gives up what a process held."""
-    path = tmp_path / "state.json"
     code = "import os, pathlib, sys; from pocketserve.state.file_lock import locked\n"
     code += "with locked(pathlib.Path(sys.argv[1])) as held: os._exit(int(held))"
-    assert subprocess.run([sys.executable, "-c", code, str(path)], timeout=TIMEOUT_S, check=False).returncode == 1
-    with locked(path, 0) as held:
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=TIMEOUT_S, check=False).returncode == 1
+    with locked(tmp_path, 0) as held:
         assert held
 
 
@@ -50,8 +49,8 @@ def _judge(path: Path, number: int) -> None:
 
 def test_no_change_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two dozen that each read, change and write the same file, as so many processes would, on a disk of any speed."""
-    hold = file_lock._hold
-    monkeypatch.setattr(file_lock, "_hold", lambda descriptor, ends: hold(descriptor, ends + TIMEOUT_S))
+    acquire = file_lock._acquire
+    monkeypatch.setattr(file_lock, "_acquire", lambda descriptor, end: acquire(descriptor, end + TIMEOUT_S))
     path = tmp_path / "state.json"
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: _judge(path, number), range(1, 25)))

@@ -26,10 +26,10 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code
 from pocketserve.state import ownership
 from pocketserve.state.ownership import foreign_writer
-from pocketserve.trust.code import code_of
+from pocketserve.trust.code_parts import code_of
 from pocketserve.trust.modules import modules_beside, run_file
-from pocketserve.trust.reading import private_copy, read_code
 from pocketserve.trust.store import FILE_NAME, TrustStore, embedded_code
+from pocketserve.trust.verified_files import private_copy, read_code
 from trusting import trust_all, trusted
 
 TFLITE = ROOT / "tests" / "runtimes" / "data" / "dynamic_batch.tflite"

@@ -8,7 +8,7 @@ from pathlib import Path
 from places import STATE
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.tflite.delegates import library_digest
-from pocketserve.trust.code import code_of
+from pocketserve.trust.code_parts import code_of
 from pocketserve.trust.store import TrustStore
 
 

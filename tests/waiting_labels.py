@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.runtimes.base import TRIAL_VARIABLE
-from pocketserve.state import plain_files
+from pocketserve_wire.files import plain_file
 
-_read_plain = plain_files.read_plain
+_read_plain = plain_file.read_plain
 
 
 def pipe_of(path: Path) -> Path:

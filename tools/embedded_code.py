@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "server"))
 
 from pocketserve.config import embedded_models_dir  # noqa: E402
 from pocketserve.repository.scan import scan  # noqa: E402
-from pocketserve.trust.code import code_of  # noqa: E402
+from pocketserve.trust.code_parts import code_of  # noqa: E402
 from pocketserve.trust.store import EMBEDDED  # noqa: E402
 
 EMBEDDED_MODELS = ("diabetes", "digits", "petals")

@@ -23,8 +23,8 @@ from pocketserve.repository.manifest import name_fault
 from pocketserve.repository.scan import Models
 from pocketserve.service import Service
 from pocketserve.state.folder import StateFolderError, secure
-from pocketserve.state.plain_files import replace_json
-from pocketserve.state.run_lock import RunLock, notice_killed, running
+from pocketserve.state.json_store import replace_json
+from pocketserve.state.run_lock import RunLock, notice_killed, running_servers
 from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
@@ -197,7 +197,7 @@ def _open_service(config: Config, token: str | None) -> Service:
 
 def _by_another_server(error: PortTakenError, state_dir: Path) -> PortTakenError:
     """The error, in other words if it is a server with the same state folder that has the port."""
-    owner = next((run.pid for run in running(state_dir) if error.taken in run.ports), None)
+    owner = next((run.pid for run in running_servers(state_dir) if error.taken in run.ports), None)
     if owner is None:
         return error
     return PortTakenError(

@@ -21,7 +21,7 @@ from pocketserve.quarantine.sandbox import PROBE
 from pocketserve.quarantine.system_calls import ALLOW, KILL, REFUSE, architecture, build_filter
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.trust.code import code_of
+from pocketserve.trust.code_parts import code_of
 from trusting import trust_all
 
 TFLITE = ROOT / "tests" / "runtimes" / "data" / "dynamic_batch.tflite"

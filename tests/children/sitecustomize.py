@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from pocketserve.state import plain_files
+from pocketserve_wire.files import plain_file
 from waiting_labels import read
 
-plain_files.read_plain = read
+plain_file.read_plain = read

@@ -22,7 +22,7 @@ from conftest import MODELS, ROOT, StartServer, find_hostile
 from places import copy_folder
 from pocketserve.engine.device.cores import Threads
 from pocketserve.engine.lifecycle.loaded_model import load_model
-from pocketserve.quarantine.leftovers import spare_folder
+from pocketserve.quarantine.process import spare_folder
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import content_digest, version_files
@@ -30,7 +30,8 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.registry import FORMATS
 from pocketserve.state.folder import StateFolderError, secure
-from pocketserve.trust.code import code_of
+from pocketserve.state.json_store import PARTIAL_SUFFIX
+from pocketserve.trust.code_parts import code_of
 from pocketserve_client import Client, ServerError
 from pocketserve_wire import ApiError, ErrorCode
 from trusting import trust_one
@@ -489,13 +490,14 @@ def test_what_a_killed_server_left_is_swept(tmp_path: Path, folder: Path) -> Non
     state = tmp_path / "state"
     for path in (state / "trial-dead" / "inside", state / "trial-alive"):
         path.mkdir(parents=True)
-    for name in ("tmpabcd1234", "token", "tmp.txt", "trial-file"):
+    for name in (f".verdicts.json.0123456789abcdef{PARTIAL_SUFFIX}", "token", "tmp.txt", "trial-file"):
         (state / name).write_text("")
-    (state / "tmplinked12").symlink_to(state / "token")
+    (state / f"linked{PARTIAL_SUFFIX}").symlink_to(state / "token")
     holder = os.open(state / "trial-alive", os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     Quarantine(state, TrialLimits())
-    assert {path.name for path in state.iterdir()} == {"trial-alive", "token", "tmp.txt", "trial-file", "tmplinked12"}
+    left = {"trial-alive", "token", "tmp.txt", "trial-file", f"linked{PARTIAL_SUFFIX}"}
+    assert {path.name for path in state.iterdir()} == left
     os.close(holder)
     Quarantine(state, TrialLimits())
     assert not (state / "trial-alive").exists()

@@ -18,7 +18,7 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.tflite.delegates import Share
 from pocketserve.runtimes.tflite.open import PACKAGES
 from pocketserve.runtimes.tflite.session import RUNTIME, TfliteSession
-from pocketserve.trust.reading import private_copy
+from pocketserve.trust.verified_files import private_copy
 from trusting import trusted
 
 DATA = Path(__file__).parent / "data"

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pocketserve.state.file_lock import locked
-from pocketserve.state.plain_files import open_plain, replace_json
+from pocketserve.state.json_store import replace_json
+from pocketserve_wire.files.plain_file import open_plain
 from pocketserve_wire.files.run_file import LATEST
 from pocketserve_wire.records import dataclass
 
@@ -154,7 +155,7 @@ def revoke_token(path: Path, name: str, now: float | None = None) -> None:
 
 def drop_expired(path: Path, now: float) -> None:
     """Take what has expired out of the file, so that no clock brings it back; nothing is waited for."""
-    with contextlib.suppress(AppTokenError), locked(path, 0.0) as held:
+    with contextlib.suppress(AppTokenError), locked(path.parent, 0.0) as held:
         tokens = read_tokens(path) if held else ()
         kept = [token for token in tokens if now < token.expires]
         if len(kept) < len(tokens):
@@ -163,7 +164,7 @@ def drop_expired(path: Path, now: float) -> None:
 
 def _change(path: Path, now: float, change: Callable[[list[AppToken]], None]) -> None:
     """Read, change and write the file, one process at a time. What has expired goes, and never comes back."""
-    with locked(path) as held:
+    with locked(path.parent) as held:
         if not held:
             raise AppTokenError(f"another program holds the tokens of apps in {path}; try again")
         tokens = [token for token in read_tokens(path) if now < token.expires]

@@ -17,8 +17,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketserve.state.plain_files import make_private_folder, open_plain
+from pocketserve.state.folder import make_private_folder
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.files.plain_file import open_plain
 
 if TYPE_CHECKING:
     from pocketserve.auth.app_tokens import AppTokens

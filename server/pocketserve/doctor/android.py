@@ -10,7 +10,7 @@ from pocketserve.doctor.finding import Finding, ok, warning
 from pocketserve.doctor.settings import Settings
 from pocketserve.engine.device.battery import PROGRAM, Reading, read_status
 from pocketserve.engine.device.power import BATTERY, HEAT, reasons_for
-from pocketserve.state.run_lock import running
+from pocketserve.state.run_lock import running_servers
 
 if TYPE_CHECKING:
     from pocketserve.config import Config
@@ -34,7 +34,7 @@ def check_wake_lock(device: Device, settings: Settings) -> Iterator[Finding]:
     """No program can ask for the wake lock; that the device slept while a server ran shows that it was not held."""
     if not on_android(device):
         return
-    runs = running(settings.config.state_dir) if settings.config is not None else []
+    runs = running_servers(settings.config.state_dir) if settings.config is not None else []
     slept = max((_slept(device, run.suspended) for run in runs), default=0.0)
     if slept > SLEPT_S:
         yield warning("wake lock", f"the phone slept {slept / 60:.0f} min while the server ran", "termux-wake-lock")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem
 from pocketserve.doctor.settings import Settings
-from pocketserve.state.run_lock import running
+from pocketserve.state.run_lock import running_servers
 
 LISTENING = "0A"
 
@@ -20,7 +20,7 @@ def check_ports(device: Device, settings: Settings) -> Iterator[Finding]:
     config = settings.config
     if config is None:
         return
-    own = {port: run.pid for run in running(config.state_dir) for port in run.ports}
+    own = {port: run.pid for run in running_servers(config.state_dir) for port in run.ports}
     asked = [("http", config.http_port)] + ([("socket", config.socket_port)] if config.socket else [])
     for name, port in asked:
         if port in own:

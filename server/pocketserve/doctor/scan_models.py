@@ -59,7 +59,7 @@ def _quarantined(entries: Any, state_dir: Path) -> Iterator[dict[str, Any]]:
     from pocketserve.runtimes.base import ModelLoadError
 
     store = VerdictStore(state_dir / "verdicts.json")
-    bad = store.refused()
+    bad = store.rejections()
     if not bad:
         return
     yield {"held": len(bad)}

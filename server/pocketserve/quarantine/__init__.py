@@ -1,1 +1,4 @@
-"""Unseen model files are first loaded and run in a throw-away process; what harms it is never loaded by the server."""
+"""Load and run unseen model files in a throw-away process; what harms it is never loaded by the server."""
+
+TRIAL_PREFIX = "trial-"
+"""What the names of trials' work folders begin with."""

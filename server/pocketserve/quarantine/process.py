@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import errno
 import importlib.util
 import json
 import math
 import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pocketserve.engine.device.cores import available_memory
-from pocketserve.quarantine.leftovers import spare_folder, sweep, working_folder
+from pocketserve.quarantine import TRIAL_PREFIX
 from pocketserve.quarantine.rules import rules_for
-from pocketserve.quarantine.trial import IMPORTED, describe
+from pocketserve.quarantine.trial import IMPORTED, serialize_request
 from pocketserve.quarantine.verdicts import Verdict
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.privacy import PRIVATE
-from pocketserve.state.plain_files import make_private_folder
+from pocketserve.state.file_lock import locked
+from pocketserve.state.folder import make_private_folder
+from pocketserve.state.work_folders import WorkFolder, sweep
 from pocketserve_wire import ApiError, ErrorCode
 
-WATCH_INTERVAL_S = 0.05
+POLL_INTERVAL_S = 0.05
 MAX_ANSWER_BYTES = 64 * 1024
 HEADROOM_BYTES = 2 << 30
 """Address space that frameworks reserve but do not use, on top of the limit, before the hard end of memory."""
@@ -42,12 +45,16 @@ ALARM_MARGIN_S = 5
 
 
 class TrialProcess:
-    """A process that loads and runs one version, in a working folder of its own.
+    """A process that loads and runs one version, in a work folder of its own.
 
     Args:
-        state_dir: where the working folder is made.
+        state_dir: where the work folder is made.
         timeout: seconds from its start to its answer.
         memory: resident bytes that it may take.
+
+    Raises:
+        ApiError: MODEL_NOT_READY, there is no room for the folder, or no process.
+        ModelLoadError: the version's delegate lies outside of its folder.
     """
 
     def __init__(
@@ -59,164 +66,190 @@ class TrialProcess:
         timeout: float,
         memory: int,
     ) -> None:
-        self._kind, self._timeout, self._memory = version.format, timeout, memory
+        self._format, self._timeout, self._memory = version.format, timeout, memory
         limits = {"data_limit": memory + HEADROOM_BYTES, "alarm": math.ceil(timeout) + ALARM_MARGIN_S}
-        self._request = describe(entry, version, source, **limits)
-        self._rules = functools.partial(rules_for, entry, version, source)
-        self._state_dir = state_dir
-        self._stack = ExitStack()
-
-    def __enter__(self) -> TrialProcess:
-        with ExitStack() as stack:
-            self._folder = _folder(self._state_dir, stack)
+        self._request = serialize_request(entry, version, source, **limits)
+        with contextlib.ExitStack() as stack:
+            folder = _work_folder(state_dir)
+            stack.callback(folder.remove)
+            rules = rules_for(entry, version, source, str(folder.path))
             self._process = _started(
-                [sys.executable, "-P", "-m", "pocketserve.quarantine.sandbox", json.dumps(self._rules(self._folder))],
+                [sys.executable, "-P", "-m", "pocketserve.quarantine.sandbox", json.dumps(rules)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
                 stderr=subprocess.DEVNULL,
-                cwd=self._folder,
-                env=_environment(self._folder),
+                cwd=folder.path,
+                env=_environment(str(folder.path)),
                 start_new_session=True,  # so that its own children end with it
             )
+            assert self._process.stdin is not None and self._process.stdout is not None
+            self._input = stack.enter_context(self._process.stdin)
+            self._output = stack.enter_context(self._process.stdout)
             self._stack = stack.pop_all()
-        return self
 
-    def __exit__(self, *raised: object) -> None:
+    def close(self) -> None:
+        """End the process, if it runs, and remove its folder."""
         with self._stack:
             if self._process.returncode is None:
                 self.end()
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()
-
-    def judge(self) -> Verdict:
-        """Wait for its end and say what it means.
-
-        Raises:
-            RuntimeMissingError: the framework is missing; that is no verdict on the file.
-            ModelLoadError: the framework refused the file in good order; neither is that one, and nothing to remember:
-                a newer framework or another manifest may change it.
-        """
-        try:
-            fault = _watch(self._process, self._request, self._timeout, self._memory)
-        finally:
-            self.end()
-        try:
-            answer = _answer(self._process)
-            verdict = _judge(fault, self._process.returncode, answer.removeprefix(IMPORTED))
-        except ModelLoadError:
-            _refuse_starved()
-            raise
-        if not verdict.ok:
-            _refuse_starved()
-        if not verdict.ok and not verdict.memory and not answer.startswith(IMPORTED):
-            _refuse_framework(self._kind, fault, self._timeout)
-        return verdict
 
     def end(self) -> None:
-        """End it, and whatever it started."""
+        """End the process, and whatever it started."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             self._process.kill()
         self._process.wait()
 
+    def judge(self) -> Verdict:
+        """Wait for the end of the process and return what it means.
+
+        Raises:
+            ApiError: MODEL_NOT_READY, the device had too little of something.
+            RuntimeMissingError: the framework is missing; that is no verdict on the file.
+            ModelLoadError: the framework refused the file in good order; that is no verdict either: a newer framework
+                or another manifest may change it.
+        """
+        try:
+            fault = self._watch()
+        finally:
+            self.end()  # what it started may still run
+        answer = self._answer()
+        try:
+            verdict = fault or _judge(self._process.returncode, answer.removeprefix(IMPORTED))
+        except ModelLoadError:
+            _check_resources()
+            raise
+        if not verdict.ok:
+            _check_resources()
+            if not verdict.memory and not answer.startswith(IMPORTED):
+                self._check_framework(timed_out=fault is not None)
+        return verdict
+
+    def _watch(self) -> Verdict | None:
+        """Hand the request over and wait for the end; return what breaking a limit means, or None."""
+        os.set_blocking(self._input.fileno(), False)  # a long one does not fit into the pipe before it is read
+        deadline = time.monotonic() + self._timeout
+        rest = memoryview(self._request)
+        while True:
+            if rest:
+                rest = rest[_write(self._input.fileno(), rest) :]
+                if not rest:
+                    self._input.close()
+            try:
+                self._process.wait(POLL_INTERVAL_S)
+                return None
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    return Verdict(False, f"it did not finish loading and running within {self._timeout:g} s")
+                if _resident_bytes(self._process.pid) > self._memory:
+                    reason = f"it took more than {self._memory // 2**20} MiB of memory"
+                    return Verdict(False, reason, memory=self._memory)
+
+    def _answer(self) -> bytes:
+        """Return what it has written, which fits into a pipe. Its children may still hold the other end."""
+        os.set_blocking(self._output.fileno(), False)
+        try:
+            return os.read(self._output.fileno(), MAX_ANSWER_BYTES)
+        except BlockingIOError:
+            return b""
+
+    def _check_framework(self, *, timed_out: bool) -> None:
+        """Blame no file for a framework whose import ends the process, or does not end; one that is here does neither.
+
+        Raises:
+            RuntimeMissingError: it is not here.
+        """
+        packages = self._format.packages
+        if not sys.modules.keys().isdisjoint(packages):
+            return
+        package = next((name for name in packages if importlib.util.find_spec(name) is not None), self._format.name)
+        if timed_out:
+            raise RuntimeMissingError(
+                f"the import of {package} alone takes more than {self._timeout:g} s; try again when the device has "
+                "less to do, or give --trial-timeout more seconds"
+            )
+        raise RuntimeMissingError(
+            f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
+        )
+
 
 def _started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
-    """A new process.
-
-    Raises:
-        ApiError: MODEL_NOT_READY, the system gives none.
-    """
     try:
         return subprocess.Popen(command, **options)
     except OSError as error:
-        raise _again(f"a process for the file's trial cannot be had ({error.strerror})") from None
+        _retry_later(f"a process for the file's trial cannot be had ({error.strerror})")
 
 
-def _again(reason: str) -> ApiError:
-    return ApiError(ErrorCode.MODEL_NOT_READY, f"{reason}; try again", retry_after_s=5)
+def _retry_later(reason: str, seconds: int = 5) -> NoReturn:
+    raise ApiError(ErrorCode.MODEL_NOT_READY, f"{reason}; try again", retry_after_s=seconds) from None
 
 
-def _refuse_starved() -> None:
+def _check_resources() -> None:
     """Blame no file while the device has no threads or memory to spare: frameworks die, hang or refuse without them.
 
     Raises:
         ApiError: MODEL_NOT_READY.
     """
     if available_memory() < SPARE_BYTES:
-        raise _again("there was no memory to try the file")
-    done = threading.Event()
+        _retry_later("there was no memory to try the file")
+    end = threading.Event()
     try:
         for _ in range(SPARE_THREADS + 2 * (os.cpu_count() or 1)):
-            threading.Thread(target=done.wait, daemon=True).start()
+            threading.Thread(target=end.wait, daemon=True).start()
     except RuntimeError:
-        raise _again("there were no threads to try the file") from None
+        _retry_later("there were no threads to try the file")
     finally:
-        done.set()
+        end.set()
 
 
-def _folder(state_dir: Path, stack: ExitStack) -> str:
-    """A folder of the trial's own: among the server's state, or where that cannot be written, with other such ones.
+def _work_folder(state_dir: Path) -> WorkFolder:
+    """Make the trial's folder in the state folder, or if that cannot be written, among temporary files.
 
     Raises:
-        ApiError: MODEL_NOT_READY, there is no place for it.
+        ApiError: MODEL_NOT_READY, neither has room for it.
     """
     try:
         make_private_folder(state_dir)
-        return stack.enter_context(working_folder(state_dir))
+        with locked(state_dir):
+            return WorkFolder(state_dir, TRIAL_PREFIX)
     except OSError as error:
         reason = error.strerror
     try:
         spare = spare_folder()
-        sweep(spare)
-        return stack.enter_context(working_folder(spare))
+        sweep(spare, TRIAL_PREFIX)
+        with locked(spare):
+            return WorkFolder(spare, TRIAL_PREFIX)
     except OSError:
         text = f"there is no place to try the file in: {reason}; make room in {state_dir}, which the server writes to"
         raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1) from None
 
 
-def _answer(process: subprocess.Popen[bytes]) -> bytes:
-    """Return what it has written; nobody is waited for who may still hold the other end. An answer fits into a pipe."""
-    assert process.stdout is not None
-    os.set_blocking(process.stdout.fileno(), False)
-    try:
-        return os.read(process.stdout.fileno(), MAX_ANSWER_BYTES)
-    except BlockingIOError:
-        return b""
+def spare_folder() -> Path:
+    """Make, and return, this user's folder for trials among temporary files.
+
+    Raises:
+        OSError: it cannot be made, or others have access to it.
+    """
+    folder = Path(tempfile.gettempdir(), f"pocketserve-{os.geteuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "somebody else's folder is in the way", str(folder))
+    return folder
 
 
 def _environment(folder: str) -> dict[str, str]:
     # Relative entries of the path would mean something else in the trial's own folder.
     path = os.pathsep.join(map(os.path.abspath, sys.path))
     # No file is to learn the token, in whatever way it gets at its process's environment.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("POCKETSERVE_TOKEN")}
-    return {**PRIVATE, **kept, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("POCKETSERVE_TOKEN")}
+    return {**PRIVATE, **inherited, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
 
 
-def _watch(process: subprocess.Popen[bytes], request: bytes, timeout: float, memory: int) -> Verdict | None:
-    """Hand the request over and wait for the end; returns what breaking a limit means, or nothing."""
-    assert process.stdin is not None
-    os.set_blocking(process.stdin.fileno(), False)  # a long one does not fit into the pipe before somebody reads
-    ends = time.monotonic() + timeout
-    left = memoryview(request)
-    while True:
-        if left:
-            left = left[_written(process.stdin.fileno(), left) :]
-            if not left:
-                process.stdin.close()
-        try:
-            process.wait(WATCH_INTERVAL_S)
-            return None
-        except subprocess.TimeoutExpired:
-            if time.monotonic() > ends:
-                return Verdict(False, f"it did not finish loading and running within {timeout:g} s")
-            if _resident_bytes(process.pid) > memory:
-                return Verdict(False, f"it took more than {memory // 2**20} MiB of memory", memory=memory)
-
-
-def _written(pipe: int, data: memoryview) -> int:
-    """Return how much of it the pipe took; all of it where nobody reads any more: the exit code tells why."""
+def _write(pipe: int, data: memoryview) -> int:
+    """Return how many bytes the pipe took; all of them if nobody reads any more: the exit code says why."""
     try:
         return os.write(pipe, data)
     except BlockingIOError:
@@ -225,65 +258,34 @@ def _written(pipe: int, data: memoryview) -> int:
         return len(data)
 
 
-def _judge(fault: Verdict | None, exit_code: int | None, answer: bytes) -> Verdict:
-    if fault is not None:
-        return fault
-    if exit_code is not None and -exit_code in (signal.SIGKILL, signal.SIGTERM):
+def _judge(exit_code: int, answer: bytes) -> Verdict:
+    """Return what the end of a trial within its limits means. Raises as :meth:`TrialProcess.judge`."""
+    if exit_code in (-signal.SIGKILL, -signal.SIGTERM):
         # Android ends child processes when it likes: that says nothing of the file.
-        raise ApiError(ErrorCode.MODEL_NOT_READY, "the system ended the file's trial; try again", retry_after_s=1)
+        _retry_later("the system ended the file's trial", 1)
     if exit_code == -signal.SIGSYS:
         return Verdict(False, "it made a system call that no model needs, and that ends its process (SIGSYS)")
     if exit_code == -signal.SIGINT:  # from OpenBLAS, which has no threads: nobody else reaches the trial's session
-        raise _again("there were no threads to try the file")
-    if exit_code is not None and exit_code < 0:
-        return Verdict(False, f"it crashed its framework ({_signal_name(-exit_code)})")
+        _retry_later("there were no threads to try the file")
+    if exit_code < 0:
+        known = -exit_code in set(signal.Signals)
+        name = signal.Signals(-exit_code).name if known else f"signal {-exit_code}"
+        return Verdict(False, f"it crashed its framework ({name})")
     try:
         result = json.loads(answer)
     except ValueError:
         return Verdict(False, f"its framework ended the process (exit code {exit_code})")
-    if result["outcome"] == "starved":
-        raise _again(f"the file could not be tried ({result['reason']})")
-    if result["outcome"] == "missing":
-        raise RuntimeMissingError(result["reason"])
-    if result["outcome"] == "refused":
-        raise ModelLoadError(result["reason"])
-    return Verdict(result["outcome"] == "good", result["reason"], result["runtime"])
-
-
-def _refuse_framework(kind: ModelFormat, fault: Verdict | None, timeout: float) -> None:
-    """Blame no file for a framework whose import ends the process, or does not end; one that is here does neither.
-
-    Args:
-        fault: the limit that the trial broke; None where it ended by itself.
-
-    Raises:
-        RuntimeMissingError: it is not here.
-    """
-    if not sys.modules.keys().isdisjoint(kind.packages):
-        return
-    package = next((name for name in kind.packages if importlib.util.find_spec(name) is not None), kind.name)
-    if fault is not None:
-        raise RuntimeMissingError(
-            f"the import of {package} alone takes more than {timeout:g} s; try again when the device has less to do, "
-            "or give --trial-timeout more seconds"
-        )
-    raise RuntimeMissingError(
-        f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
-    )
+    outcome, reason = result["outcome"], result["reason"]
+    if outcome == "starved":
+        _retry_later(f"the file could not be tried ({reason})")
+    if outcome == "missing":
+        raise RuntimeMissingError(reason)
+    if outcome == "rejected":
+        raise ModelLoadError(reason)
+    return Verdict(outcome == "ok", reason, result["runtime"])
 
 
 def _resident_bytes(pid: int) -> int:
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

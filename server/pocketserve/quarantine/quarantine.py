@@ -5,7 +5,7 @@ A trial costs one extra process per new file, once. It is never on the path of a
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import hashlib
 import json
 import logging
@@ -13,35 +13,31 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve.engine.device.cores import available_memory
-from pocketserve.quarantine.leftovers import sweep
+from pocketserve.quarantine import TRIAL_PREFIX
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
-from pocketserve.repository.files import Stamp, check_digest, hash_files, stamp, version_files
+from pocketserve.repository.files import check_digest, content_digest, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import sidecar_files, sidecar_hashes
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.state.work_folders import sweep
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.quarantine.process import TrialProcess
-    from pocketserve.repository.snapshots import Snapshot
 
 log = logging.getLogger(__name__)
 
-Found = TypeVar("Found")
-
-MORE = 1.5
-"""How many times the memory of a trial that took too much of it makes another one worth it."""
+RETRY_FACTOR = 1.5
+"""A trial that took too much memory is repeated where there is so many times as much."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrialLimits:
-    """What a trial may take.
+class TrialLimits(NamedTuple):
+    """Limits of one trial.
 
     Attributes:
         timeout: seconds from its start to its answer.
@@ -52,7 +48,7 @@ class TrialLimits:
     memory: int = 0
 
     def memory_bytes(self) -> int:
-        """The limit in bytes, now."""
+        """Return the limit in bytes, now."""
         return self.memory or max(1 << 30, available_memory() // 2)
 
 
@@ -60,18 +56,17 @@ class Quarantine:
     """Keeps files that harm their loader away from the server.
 
     Args:
-        state_dir: where verdicts are kept and trials have their working folder.
+        state_dir: where verdicts are kept and trials have their work folder.
     """
 
     def __init__(self, state_dir: Path, limits: TrialLimits) -> None:
         self._state_dir = state_dir
         self._limits = limits
         self._store = VerdictStore(state_dir / "verdicts.json")
-        self._digests: dict[object, tuple[Stamp, Any]] = {}
         # One trial at a time: each may take as much memory as a whole framework.
         self._trial = threading.Lock()
         self._process: TrialProcess | None = None
-        sweep(state_dir)
+        sweep(state_dir, TRIAL_PREFIX)
 
     def check(
         self,
@@ -79,22 +74,20 @@ class Quarantine:
         version: VersionEntry,
         source: ModelSource,
         deadline: float = math.inf,
-        snapshot: Snapshot | None = None,
+        content: str | None = None,
     ) -> None:
-        """Let a version pass, or say why not.
+        """Refuse a version that is in quarantine; try one that is unknown.
 
         Args:
             source: what is tried, and opened later.
             deadline: monotonic time by which a trial must have begun; one at a time runs.
-            snapshot: the private copy that the source is in, so that what is tried, hashed and opened are the same.
+            content: SHA-256 of the private copy that the source is in.
 
         Raises:
             ModelLoadError: the content is not the expected one, or is in quarantine; the text says why.
             RuntimeMissingError: the framework is missing.
         """
-        if snapshot is not None:
-            self._digests[version.path] = snapshot.originals, snapshot.digest
-        content = self.content(version) if snapshot is None else snapshot.digest
+        content = content or content_digest(version)
         check_digest(version, content)
         key = self.key(entry, version, content, source.sides)
         verdict = self._verdict(key) or self._try(key, entry, version, content, source, deadline)
@@ -103,20 +96,16 @@ class Quarantine:
 
     def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
         """Return why a version is in quarantine, if that is known without reading its files; else None."""
-        verdicts = self._store.refused_at(version.path)
-        if not verdicts:
-            return None
-        try:
-            seen = _seen(entry, version)
-        except (ModelLoadError, OSError):
-            return None  # loading it says why
-        return next(
-            (_in_quarantine(entry, verdict) for verdict in verdicts if verdict.seen == seen and self._stands(verdict)),
-            None,
-        )
+        verdicts = self._store.rejections(version.path).values()
+        with contextlib.suppress(ModelLoadError, OSError):  # loading it says why
+            now = _stamp(entry, version) if verdicts else ""
+            for verdict in verdicts:
+                if verdict.seen == now and self._holds(verdict):
+                    return _in_quarantine(entry, verdict)
+        return None
 
     def release(self, entry: ModelEntry, version: VersionEntry) -> bool:
-        """Forget the verdict on a version, so that it is tried again; whether there was one."""
+        """Forget the verdict on a version, so that it is tried again; return whether there was one."""
         return self._store.remove(self.key(entry, version))
 
     def key(
@@ -126,7 +115,7 @@ class Quarantine:
         content: str | None = None,
         sides: Mapping[Path, str] | None = None,
     ) -> str:
-        """Return what a verdict is about: the kind, the content, and all else that decides how it is loaded and asked.
+        """Return the key of a verdict: the format, the content, and all else that decides how it is loaded and run.
 
         Args:
             content, sides: its SHA-256, and those of the files beside it, where they are known already.
@@ -136,55 +125,25 @@ class Quarantine:
         """
         hashes = self.sides(entry, version) if sides is None else sides
         beside = "".join(f"{value}  {os.path.relpath(path, entry.folder)}\n" for path, value in hashes.items())
-        decided = hashlib.sha256(f"{_options(version)}\n{_manifest(entry)}\n{beside}".encode(errors="surrogateescape"))
-        return f"{version.format.name}:{content or self.content(version)}:{decided.hexdigest()}"
+        return f"{version.format.name}:{content or content_digest(version)}:{_hash(entry, version, beside)}"
 
     def sides(self, entry: ModelEntry, version: VersionEntry) -> Mapping[Path, str]:
-        """The SHA-256 of each file beside a version that a task may read, or the code of one import."""
-        return self._known((entry.folder, version.path), sidecar_files(entry, version), sidecar_hashes)
-
-    def content(self, version: VersionEntry) -> str:
-        """The SHA-256 of the content. A file that has not changed is not hashed again.
-
-        Raises:
-            ModelLoadError: a file cannot be read.
-        """
-        files = version_files(version)
-        base = version.path if version.path.is_dir() else version.path.parent
-        return self._known(version.path, files, lambda files: hash_files(files, base))
-
-    def _known(self, name: object, files: list[Path], of: Callable[[Sequence[Path]], Found]) -> Found:
-        """Hashes of files, taken again only where their stamp has changed."""
-        now = stamp(files)
-        known: tuple[Stamp, Found] | None = self._digests.get(name)
-        if known is None or known[0] != now:
-            known = self._digests[name] = (now, of(files))
-        return known[1]
+        """Return the SHA-256 of each file beside a version that a task may read, or the code of one import."""
+        return sidecar_hashes(sidecar_files(entry, version))
 
     def close(self) -> None:
-        """End a trial that is under way."""
+        """End the trial that runs."""
         process = self._process
         if process is not None:
             process.end()
 
     def _verdict(self, key: str) -> Verdict | None:
-        """Return what is known of a content, unless its trial wanted memory of which there is much more by now."""
-        known = self._store.get(key)
-        return known if known is not None and self._stands(known) else None
+        verdict = self._store.get(key)
+        return verdict if verdict is not None and self._holds(verdict) else None
 
-    def _stands(self, verdict: Verdict) -> bool:
-        return not verdict.memory or self._limits.memory_bytes() <= MORE * verdict.memory
-
-    def _run(self, entry: ModelEntry, version: VersionEntry, source: ModelSource) -> Verdict:
-        from pocketserve.quarantine.process import TrialProcess  # late: known files need no process
-
-        timeout, memory = self._limits.timeout, self._limits.memory_bytes()
-        with TrialProcess(entry, version, source, self._state_dir, timeout, memory) as process:
-            self._process = process
-            try:
-                return process.judge()
-            finally:
-                self._process = None
+    def _holds(self, verdict: Verdict) -> bool:
+        """Return whether a verdict counts still: one for want of memory does not once there is much more."""
+        return not verdict.memory or self._limits.memory_bytes() <= RETRY_FACTOR * verdict.memory
 
     def _try(
         self,
@@ -198,41 +157,50 @@ class Quarantine:
         if not self._trial.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
             raise ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while another file was tried")
         try:
-            known = self._verdict(key)
-            if known is not None:
-                return known
+            verdict = self._verdict(key)
+            if verdict is not None:
+                return verdict
             started = time.monotonic()
             verdict = self._run(entry, version, source)
             log.info("tried %s in %.2f s: %s", version.path.name, time.monotonic() - started, verdict.reason or "good")
             if self.key(entry, version, content) != key:
                 raise ModelLoadError("its files changed while they were tried; load the model again")
             if not verdict.ok:
-                verdict = dataclasses.replace(verdict, path=str(version.path), seen=_seen(entry, version))
+                verdict = verdict._replace(path=str(version.path), seen=_stamp(entry, version))
             self._store.put(key, verdict)
         finally:
             self._trial.release()
         return verdict
 
+    def _run(self, entry: ModelEntry, version: VersionEntry, source: ModelSource) -> Verdict:
+        from pocketserve.quarantine.process import TrialProcess  # late: known files need no process
 
-def _options(version: VersionEntry) -> str:
-    """A delegate, which is native code, must not profit from a trial without it."""
+        timeout, memory = self._limits.timeout, self._limits.memory_bytes()
+        with contextlib.closing(TrialProcess(entry, version, source, self._state_dir, timeout, memory)) as process:
+            self._process = process
+            try:
+                return process.judge()
+            finally:
+                self._process = None
+
+
+def _stamp(entry: ModelEntry, version: VersionEntry) -> str:
+    """Return what changes with the files of a version, without reading them: after a restart, listings use it."""
+    files = stamp([*version_files(version), *sidecar_files(entry, version)])
+    return _hash(entry, version, f"{version.format.name}\n{files}")
+
+
+def _hash(entry: ModelEntry, version: VersionEntry, files: str) -> str:
+    """Return the hash of a description of files, of the version's options, and of the manifest.
+
+    Left out of the manifest is what only people read and what it says of other versions.
+    """
     options = json.dumps(dict(version.options), sort_keys=True, default=str)
     delegate = version.options.get("delegate")
-    return options + (str(stamp([version.path.parent / delegate])) if isinstance(delegate, str) else "")
-
-
-def _manifest(entry: ModelEntry) -> str:
-    """Return what a manifest says, but for what only people read and what it says of other versions."""
-    return repr(entry.manifest._replace(description="", license="", versions={}, default_version=None))
-
-
-def _seen(entry: ModelEntry, version: VersionEntry) -> str:
-    """Return what changes with the files of a version, told without reading them: after a restart, listings go by
-    it.
-    """
-    files = stamp([*version_files(version), *sidecar_files(entry, version)])
-    told = f"{version.format.name}\n{files}\n{_options(version)}\n{_manifest(entry)}"
-    return hashlib.sha256(told.encode(errors="surrogateescape")).hexdigest()
+    if isinstance(delegate, str):  # native code, which must not profit from a trial without it
+        options += str(stamp([version.path.parent / delegate]))
+    manifest = entry.manifest._replace(description="", license="", versions={}, default_version=None)
+    return hashlib.sha256(f"{options}\n{manifest!r}\n{files}".encode(errors="surrogateescape")).hexdigest()
 
 
 def _in_quarantine(entry: ModelEntry, verdict: Verdict) -> str:

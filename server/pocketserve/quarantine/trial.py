@@ -1,8 +1,8 @@
-"""The throw-away process: loads a model, sets up all that its files decide, runs it, and says how it went.
+"""The throw-away process: loads a model, sets up all that its files decide, runs it, and reports the result.
 
-Run by :mod:`pocketserve.quarantine.sandbox`, which confines it: the model's description comes pickled on standard
-input, from the server alone; to standard output goes a line once the framework is imported, and one in JSON with the
-result. Whatever a framework prints goes to standard error.
+Run by :mod:`pocketserve.quarantine.sandbox`, which confines it. The server pickles the model's description to its
+standard input. It writes one line to standard output once the framework is imported, and then the result in JSON.
+Whatever a framework prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,14 +23,14 @@ import numpy as np
 from pocketserve.engine.lifecycle.setup import Setup, set_up
 from pocketserve.inference.validate import collect
 from pocketserve.messages import excerpt
-from pocketserve.quarantine.made_up import (
-    Make,
+from pocketserve.quarantine.synthetic_inputs import (
+    FillTensor,
     enlarged,
-    made_body,
     make_inputs,
     masks_of_ones,
     ones,
     small_numbers,
+    synthetic_body,
 )
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Session
@@ -38,7 +38,7 @@ from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.privacy import import_framework
 from pocketserve.runtimes.registry import runtime_for
 from pocketserve.tasks.base import AnswerOptions
-from pocketserve.tensors import Array, to_tensor, zeros
+from pocketserve.tensors import Array, TensorSpec, to_tensor, zeros
 
 if TYPE_CHECKING:
     from pocketserve.quarantine.sandbox import Confinement
@@ -48,16 +48,16 @@ _NO_THREADS = ("can't start new thread", "Resource temporarily unavailable", "pt
 """How Python, C and frameworks say that the device has nothing to spare."""
 
 IMPORTED = b"imported\n"
-"""What is answered first, before any of the model's files is opened: a framework's import has ended well, or raised."""
+"""Written first, before any of the model's files is opened: the framework's import has ended well, or raised."""
 
 MAX_REASON = 1000
 """Characters; a file's own words may be in it, and nobody reads the pipe before the trial has ended."""
 
 MAX_PIXELS = 1 << 20
-"""Of a made-up picture, which has four."""
+"""Of a synthetic picture, which has four."""
 
 MAX_RUNS = 4
-"""Runs that a made-up body is given; a long window makes one of a short sound."""
+"""Runs of one synthetic body; a long window makes one of a short sound."""
 
 
 def main(confine: Callable[[], Confinement]) -> int:
@@ -67,23 +67,23 @@ def main(confine: Callable[[], Confinement]) -> int:
         confine: called when the framework is imported, and before the model's files are opened.
     """
     request = pickle.load(sys.stdin.buffer)
-    answer_to = os.dup(1)
+    output = os.dup(1)
     os.dup2(2, 1)  # frameworks print to standard output
     _limit(int(request["data_limit"]))
     signal.alarm(int(request["alarm"]))
     _import_framework(request["version"].format, request["source"].threads)
-    os.write(answer_to, IMPORTED)
+    os.write(output, IMPORTED)
     confinement = confine()
     result = try_model(request["entry"], request["version"], request["source"])
-    if result["outcome"] in ("refused", "missing") and confinement.confined:
+    if result["outcome"] in ("rejected", "missing") and confinement.confined:
         result["reason"] = _with_cause(result["reason"])
     result["reason"] = result["reason"][:MAX_REASON]
-    os.write(answer_to, json.dumps(result).encode())
+    os.write(output, json.dumps(result).encode())
     return 0
 
 
-def describe(entry: ModelEntry, version: VersionEntry, source: ModelSource, **limits: int) -> bytes:
-    """A model as bytes for the process that tries it: just what the server has read, whatever lies there by then."""
+def serialize_request(entry: ModelEntry, version: VersionEntry, source: ModelSource, **limits: int) -> bytes:
+    """Return what :func:`main` reads: just what the server has read, whatever the files hold by then."""
     return pickle.dumps({"entry": entry, "version": version, "source": source, **limits})
 
 
@@ -91,40 +91,35 @@ def try_model(entry: ModelEntry, version: VersionEntry, source: ModelSource) -> 
     """Load, set up and run.
 
     Returns:
-        ``outcome`` (good, missing, refused, starved or hollow), ``reason`` and ``runtime``.
+        ``outcome`` (ok, missing, rejected, starved or nan_output), ``reason`` and ``runtime``.
     """
     try:
-        session = runtime_for(version.format).open(source)
-    except Exception as error:
-        return _refused(error)
-    try:
-        outcome, reason = _run(session, set_up(entry, version, session, MAX_PIXELS, source))
-    except Exception as error:
-        return _refused(error)
-    finally:
-        session.close()
-    return {"outcome": outcome, "reason": reason, "runtime": session.runtime}
+        with contextlib.closing(runtime_for(version.format).open(source)) as session:
+            outcome, reason = _run(session, set_up(entry, version, session, MAX_PIXELS, source))
+            return {"outcome": outcome, "reason": reason, "runtime": session.runtime}
+    except Exception as error:  # frameworks raise anything on a bad file
+        return {"outcome": _outcome(error), "reason": _reason(error), "runtime": ""}
 
 
-def _import_framework(kind: ModelFormat, threads: int) -> None:
-    """Import what opens files of a kind. Where it cannot be imported, opening the file says so."""
+def _import_framework(format: ModelFormat, threads: int) -> None:
+    """Import what opens files of a format. If it cannot be imported, opening the file says so."""
     with contextlib.suppress(Exception):
-        if kind.packages == ("tensorflow",):
+        if format.packages == ("tensorflow",):
             from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
 
             import_tensorflow(threads)
-        elif "ai_edge_litert" in kind.packages:
+        elif "ai_edge_litert" in format.packages:
             from pocketserve.runtimes.tflite.open import PACKAGES, import_first
 
             import_first(PACKAGES)
         else:
-            for package in kind.packages:
+            for package in format.packages:
                 import_framework(package)
     gc.freeze()  # what is there now stays
 
 
 def _with_cause(reason: str) -> str:
-    """Tell that it may be the confinement which a file came up against."""
+    """Add that the confinement may be what a file came up against."""
     if not any(os.strerror(number) in reason for number in (errno.EPERM, errno.EACCES)):
         return reason
     return (
@@ -133,83 +128,78 @@ def _with_cause(reason: str) -> str:
     )
 
 
-def _refused(error: Exception) -> dict[str, str]:
+def _outcome(error: Exception) -> str:
     scarce = isinstance(error, OSError) and error.errno in _SCARCE
     if scarce or any(text in str(error) for text in _NO_THREADS):
-        return {"outcome": "starved", "reason": str(error)[:300], "runtime": ""}
+        return "starved"
+    return "missing" if isinstance(error, RuntimeMissingError) else "rejected"
+
+
+def _reason(error: Exception) -> str:
     if isinstance(error, RuntimeMissingError | ModelLoadError):
-        outcome = "missing" if isinstance(error, RuntimeMissingError) else "refused"
-        return {"outcome": outcome, "reason": str(error), "runtime": ""}
-    # Frameworks raise anything on a bad file.
-    return {"outcome": "refused", "reason": f"{type(error).__name__}: {excerpt(error, 500)}", "runtime": ""}
+        return str(error)
+    return f"{type(error).__name__}: {excerpt(error, 500)}"
 
 
-def _run(session: Session, made: Setup) -> tuple[str, str]:
-    """Run through the task's own steps, on zeros and on small numbers; returns the outcome, and why.
+def _run(session: Session, setup: Setup) -> tuple[str, str]:
+    """Run a model on synthetic inputs and return the outcome, and why.
 
-    A model that refuses made-up inputs is not bad: their sizes or values may make no sense to it.
+    A model that refuses such inputs is not bad: their sizes or values may make no sense to it.
     """
-    rehearsed = _rehearse(session, made)
-    silent = _silent(session, session.inputs, zeros) or set()
-    hollow = silent & (_silent(session, session.inputs, small_numbers) or set())
-    if hollow and rehearsed is not None:
-        hollow &= rehearsed
-    if hollow and rehearsed is None and any(spec.datatype[0] in "IUB" for spec in session.inputs):
-        hollow &= _silent_on_ones(session)
-    if hollow and any(-1 in spec.shape[1:] for spec in session.inputs):
+    by_task = _nan_by_task(session, setup)
+    nan_for_zeros = _nan_outputs(session, session.inputs, zeros) or set()
+    names = nan_for_zeros & (_nan_outputs(session, session.inputs, small_numbers) or set())
+    if names and by_task is not None:
+        names &= by_task
+    elif names and any(spec.datatype[0] in "IUB" for spec in session.inputs):
+        # Of zeros, a mean over a mask of zeros has no number; 1 may be beyond what other inputs take.
+        for_ones = _nan_outputs(session, session.inputs, ones)
+        names &= (_nan_outputs(session, session.inputs, masks_of_ones) if for_ones is None else for_ones) or set()
+    if names and any(-1 in spec.shape[1:] for spec in session.inputs):
         # Of a picture of one pixel some graphs have no numbers left, and are good all the same.
-        hollow &= _silent(session, [enlarged(spec) for spec in session.inputs], ones) or set()
-    if hollow:
-        return "hollow", (
-            f"its output {min(hollow)!r:.300} is not a number throughout, whatever goes in; the file is probably "
+        names &= _nan_outputs(session, [enlarged(spec) for spec in session.inputs], ones) or set()
+    if names:
+        return "nan_output", (
+            f"its output {min(names)!r:.300} is not a number throughout, whatever goes in; the file is probably "
             "damaged; if it is meant to be so, `pocketserve serve --no-quarantine` serves it"
         )
-    return "good", f"its output {min(silent)!r:.300} is not a number where only zeros go in" if silent else ""
+    reason = f"its output {min(nan_for_zeros)!r:.300} is not a number where only zeros go in" if nan_for_zeros else ""
+    return "ok", reason
 
 
-def _silent_on_ones(session: Session) -> set[str]:
-    """The outputs that are nothing but NaN for ones too: of zeros, a mean over a mask of zeros has no number."""
-    found = _silent(session, session.inputs, ones)  # None: 1 is beyond what it takes
-    return (_silent(session, session.inputs, masks_of_ones) if found is None else found) or set()
+def _nan_outputs(session: Session, specs: Sequence[TensorSpec], fill: FillTensor) -> set[str] | None:
+    """Return the outputs that are nothing but NaN; None if the model does not take such inputs."""
+    inputs = make_inputs(specs, fill)
+    with contextlib.suppress(Exception):
+        return _all_nan(session.run(inputs)) if inputs is not None else None
+    return None
 
 
-def _silent(session: Session, specs: Any, make: Make) -> set[str] | None:
-    """The outputs that are nothing but NaN; None if no run could tell."""
-    inputs = make_inputs(specs, make)
-    if inputs is None:
-        return None
-    try:
-        return _all_nan(session.run(inputs))
-    except Exception:
-        return None
-
-
-def _rehearse(session: Session, made: Setup) -> set[str] | None:
-    """Run a made-up body through the task's own steps, so that what these cost counts for the trial.
+def _nan_by_task(session: Session, setup: Setup) -> set[str] | None:
+    """Run a synthetic body through the task's own steps, so that the trial measures what these cost.
 
     Returns:
-        The outputs that are nothing but NaN; None where there is no such body, or the model does not take it.
+        The outputs that are nothing but NaN; None if there is no such body, or the model does not take it.
     """
-    given = made_body(made.task)
-    if given is None:
+    body = synthetic_body(setup.task)
+    if body is None:
         return None
-    inputs, outputs = made.entry_points[None]
-    try:
-        prepared = made.task.prepare(*given)
+    inputs, outputs = setup.entry_points[None]
+    with contextlib.suppress(Exception):
+        prepared = setup.task.prepare(*body)
         results = []
         for run in prepared.runs[:MAX_RUNS]:
             tensors = [to_tensor(name, array) for name, array in run.items()]
-            checked = collect(tensors, inputs, row_by_row=True, first_state=made.first_state)
-            arrays = (
-                {name: array[:1] for name, array in checked.arrays.items()} if checked.row_by_row else checked.arrays
-            )
+            checked = collect(tensors, inputs, row_by_row=True, first_state=setup.first_state)
+            arrays: Mapping[str, Array] = checked.arrays
+            if checked.row_by_row:
+                arrays = {name: array[:1] for name, array in arrays.items()}
             results.append(session.run({**checked.state, **arrays}))
-        named = [{s.name: result[outputs.by_name[s.name][1]] for s in outputs.specs} for result in results]
+        named: list[Any] = [{s.name: result[outputs.by_name[s.name][1]] for s in outputs.specs} for result in results]
         with np.errstate(all="ignore"), contextlib.suppress(Exception):
-            made.task.answer(named, AnswerOptions(), prepared.context)
+            setup.task.answer(named, AnswerOptions(), prepared.context)
         return set.intersection(*map(_all_nan, results))
-    except Exception:
-        return None
+    return None
 
 
 def _all_nan(outputs: Mapping[str, Array]) -> set[str]:
@@ -217,7 +207,7 @@ def _all_nan(outputs: Mapping[str, Array]) -> set[str]:
 
 
 def _limit(data_bytes: int) -> None:
-    """No core files, and a hard end for memory; the parent watches for a softer one."""
+    """Forbid core files, and set a hard end for memory; the parent watches for a softer one."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 

@@ -10,7 +10,7 @@ import os
 
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.placeholders import placeholder
-from pocketserve.state.plain_files import open_plain
+from pocketserve_wire.files.plain_file import open_plain
 
 _ZIP = (0, b"PK")
 

@@ -12,7 +12,7 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import sidecar_files
 from pocketserve.repository.toml_table import is_contained_name
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.state.plain_files import open_plain
+from pocketserve_wire.files.plain_file import open_plain
 
 MAX_FILES = 4096
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from pocketserve.registry import TASK_NAMES, task_named
 from pocketserve.repository.toml_table import ManifestError, Section, TomlTable
-from pocketserve.state.plain_files import read_plain
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
+from pocketserve_wire.files.plain_file import read_plain
 from pocketserve_wire.limits import MAX_RANK
 
 FILE_NAME = "model.toml"

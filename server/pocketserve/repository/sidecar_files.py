@@ -15,7 +15,7 @@ from typing import Final
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.model_format import Code
-from pocketserve.state.plain_files import open_plain
+from pocketserve_wire.files.plain_file import open_plain
 
 TASK_FILE: Final = "task.py"
 NAMES: Final = (

@@ -21,8 +21,10 @@ from pocketserve.repository.files import Stamp, base_of, combine_hashes, read_er
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.state.file_lock import locked
-from pocketserve.state.plain_files import make_private_folder, open_plain
+from pocketserve.state.folder import make_private_folder
+from pocketserve.state.work_folders import WorkFolder, sweep
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.files.plain_file import open_plain
 
 _PREFIX = "pocketserve-snapshot-"
 FOLDER = "snapshots"
@@ -108,10 +110,9 @@ class SnapshotStore:
         for make in (_make_temporary,) if self._folder is None else (self._make_in_state, _make_temporary):
             try:
                 with contextlib.ExitStack() as stack:
-                    folder, lock = make()
-                    stack.callback(os.close, lock)
-                    stack.callback(_remove, folder)
-                    path, copies, digest = _fill(folder, version, files, size)
+                    folder = make()
+                    stack.callback(folder.remove)
+                    path, copies, digest = _fill(folder.path, version, files, size)
                     return Snapshot(stack.pop_all().close, path, copies, digest, originals)
             except OSError as error:
                 reasons.append(error.strerror or str(error))
@@ -123,13 +124,13 @@ class SnapshotStore:
             retry_after_s=1,
         )
 
-    def _make_in_state(self) -> tuple[Path, int]:
+    def _make_in_state(self) -> WorkFolder:
         assert self._folder is not None
-        with locked(self._folder / "any") as alone:  # or another start might take a new folder for one left behind
-            if alone and not self._swept:
-                self._swept = True
-                _sweep(self._folder)
-            return _make_locked(self._folder)
+        if not self._swept:
+            self._swept = True
+            sweep(self._folder)
+        with locked(self._folder):
+            return WorkFolder(self._folder)
 
 
 def with_own_paths(text: str, version: VersionEntry) -> str:
@@ -137,28 +138,14 @@ def with_own_paths(text: str, version: VersionEntry) -> str:
     return re.sub(rf"/\S*?/({FOLDER}/|{_PREFIX})[0-9a-f]{{16}}(?=/)", lambda _: str(base_of(version).parent), text)
 
 
-def _make_temporary() -> tuple[Path, int]:
-    return _make_locked(_temporary_folder(), _PREFIX)
+def _make_temporary() -> WorkFolder:
+    return WorkFolder(_temporary_folder(), _PREFIX)
 
 
 def _temporary_folder() -> Path:
     import tempfile  # late: it is hardly ever needed, and a cold start would wait for it
 
     return Path(tempfile.gettempdir())
-
-
-def _make_locked(parent: Path, prefix: str = "") -> tuple[Path, int]:
-    """Make a folder with a lock that the kernel releases with this process; return it and the lock's descriptor.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    folder = parent.resolve() / f"{prefix}{os.urandom(8).hex()}"  # runtimes compare resolved paths
-    folder.mkdir(mode=0o700)
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps either
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return folder, lock
 
 
 def _fill(folder: Path, version: VersionEntry, files: Mapping[Path, Path], size: int) -> tuple[Path, list[Path], str]:
@@ -177,29 +164,6 @@ def _fill(folder: Path, version: VersionEntry, files: Mapping[Path, Path], size:
     hashes = [(_copy(real, target / name), name) for real, name in zip(files.values(), names, strict=True)]
     path = target if version.path == base else target / version.path.name
     return path, [target / name for name in names], combine_hashes(hashes)
-
-
-def _sweep(parent: Path) -> None:
-    """Remove what killed processes left behind."""
-    for folder in parent.iterdir():
-        with contextlib.suppress(OSError):
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(folder)
-            finally:
-                os.close(lock)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder with all that is in it, as far as that can be."""
-    for inside, folders, files in os.walk(folder, topdown=False):
-        for remove, names in ((os.unlink, files), (os.rmdir, folders)):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    remove(os.path.join(inside, name))
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
 
 
 def _contained(path: Path, folder: Path) -> Path:

@@ -1,1 +1,1 @@
-"""What the server keeps between its runs, in small files of the state folder."""
+"""Keep between runs, in small files of the state folder, what the server must not forget."""

@@ -1,4 +1,4 @@
-"""One at a time: for processes that read a small state file, change it and write it back."""
+"""Locks of folders, which the kernel releases when the process that holds one ends, however that happens."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pocketserve.state.plain_files import make_private_folder
+from pocketserve.state.folder import make_private_folder
 
 WAIT_S: Final = 2.0
 """The work under the lock takes milliseconds; a holder that takes longer is frozen."""
 
-LOOK_S: Final = 0.01
-_HELD: Final = (errno.EAGAIN, errno.EACCES)
+POLL_S: Final = 0.01
+FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[bool]:
-    """Hold the lock of a state file while the block runs. The kernel gives it up with its process, however that ends.
+def locked(folder: Path, wait_s: float = WAIT_S) -> Iterator[bool]:
+    """Hold a folder's lock while the block runs, so that one process at a time changes the files in it.
 
-    What is locked is its folder: the file itself is replaced by each change, and a lock of its own would stay behind.
+    The files themselves are replaced by each change; a lock file beside them would stay behind.
 
     Args:
-        path: the state file; its folder is made where it is missing.
+        folder: it is made if it is missing.
 
     Yields:
-        Whether the lock is held. It is not where another one held it all the time, or where there can be no folder or
-        its file system has no locks: then a change may be lost, as without any lock.
+        Whether the lock is held. It is not if another process held it all the time, if there is no such folder, or if
+        its file system has no locks: then a change may be lost.
     """
     try:
-        make_private_folder(path.parent)
-        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        make_private_folder(folder)
+        descriptor = os.open(folder, FOLDER_FLAGS & ~os.O_NOFOLLOW)
     except OSError:
         yield False
         return
     try:
-        yield _hold(descriptor, time.monotonic() + wait_s)
+        yield _acquire(descriptor, time.monotonic() + wait_s)
     finally:
         os.close(descriptor)
 
 
-def _hold(descriptor: int, ends: float) -> bool:
+def _acquire(descriptor: int, deadline: float) -> bool:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError as error:
-            if error.errno not in _HELD or time.monotonic() >= ends:
+            if error.errno not in (errno.EAGAIN, errno.EACCES) or time.monotonic() >= deadline:
                 return False
-        time.sleep(LOOK_S)  # flock has no timeout, and a signal to interrupt it belongs to the main thread alone
+        time.sleep(POLL_S)  # flock has no timeout, and a signal to interrupt it belongs to the main thread alone

@@ -1,50 +1,42 @@
-"""A small JSON object in the state folder, shared with other processes of the same user."""
+"""Small JSON files of the state folder, which are replaced whole."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from pocketserve.state.file_lock import locked
 from pocketserve.state.ownership import other_writer
-from pocketserve.state.plain_files import make_private_folder, read_plain
+from pocketserve_wire.files.plain_file import read_plain
 
-T = TypeVar("T")
+MAX_ENTRIES: Final = 4096
+MAX_BYTES: Final = 8 << 20
+PARTIAL_SUFFIX: Final = ".partial"
+"""What the name of a half-written file ends with, after 16 random hexadecimal digits."""
+
+T = TypeVar("T", bound=NamedTuple)
 
 
 class JsonStore(Generic[T]):
-    """Entries by key. Other processes may change the file, one at a time; it is read again then.
+    """Entries by key in a file that other processes of this user may change, too.
 
-    A file that another user could have written counts as empty: what it says may let files in.
+    A file that another user could have written counts as empty: its entries may let models in.
 
     Args:
-        path: the file; its folder is made when the first entry is kept. Its mode is 0600.
-        parse: makes an entry of a JSON value; None drops a damaged one.
-        dump: makes a JSON value of an entry.
-        max_entries: the oldest make room for more.
-        max_bytes: a larger file is not read.
+        parse: returns the entry of a JSON value; raises TypeError, KeyError or ValueError for a damaged one, which is
+            dropped.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        parse: Callable[[Any], T | None],
-        dump: Callable[[T], Any],
-        max_entries: int,
-        max_bytes: int = 8 << 20,
-    ) -> None:
+    def __init__(self, path: Path, parse: Callable[[Any], T]) -> None:
         self._path = path
         self._parse = parse
-        self._dump = dump
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._read_stamp: tuple[int, int] | None = None
+        self._stamp: tuple[int, int] | None = None
         self._entries: Mapping[str, T] = {}
 
     def entries(self) -> Mapping[str, T]:
@@ -53,56 +45,57 @@ class JsonStore(Generic[T]):
             self._refresh()
             return self._entries
 
-    def change(self, update: Callable[[dict[str, T]], None]) -> None:
-        """Apply a function to the entries and write them back.
+    def change(self, added: Mapping[str, T], removed: Collection[str] = ()) -> None:
+        """Add and remove entries; of more than ``MAX_ENTRIES`` the oldest go.
 
         Raises:
             OSError: the file cannot be written. The change holds for this process all the same.
         """
-        with self._lock, locked(self._path):
+        with self._lock, locked(self._path.parent):
             self._refresh()
-            entries = dict(self._entries)
-            update(entries)
-            while len(entries) > self._max_entries:
-                del entries[next(iter(entries))]
-            self._entries = entries
-            self._write()
+            rest = {key: entry for key, entry in self._entries.items() if key not in removed and key not in added}
+            self._entries = dict([*rest.items(), *added.items()][-MAX_ENTRIES:])
+            replace_json(self._path, {key: entry._asdict() for key, entry in self._entries.items()})
+            self._stamp = self._file_stamp()
 
-    def _refresh(self) -> None:
+    def _file_stamp(self) -> tuple[int, int] | None:
         try:
             status = self._path.stat()
         except OSError:
-            self._read_stamp = None
-            return
-        stamp = (status.st_mtime_ns, status.st_ino)
-        if stamp == self._read_stamp:
-            return
-        if status.st_size <= self._max_bytes:
-            self._entries = {} if other_writer(self._path) or other_writer(self._path.parent) else self._read()
-            self._read_stamp = stamp
+            return None
+        return status.st_mtime_ns, status.st_ino
+
+    def _refresh(self) -> None:
+        stamp = self._file_stamp()
+        if stamp not in (None, self._stamp):
+            self._entries = self._read()
+        self._stamp = stamp
 
     def _read(self) -> dict[str, T]:
-        try:
-            document = json.loads(read_plain(self._path, self._max_bytes).decode("utf-8"))
-        except (OSError, ValueError, RecursionError):
+        if other_writer(self._path) or other_writer(self._path.parent):
             return {}
-        found = document.items() if isinstance(document, Mapping) else ()
-        parsed = ((str(key), self._parse(value)) for key, value in found)
-        return {key: entry for key, entry in parsed if entry is not None}
+        entries = {}
+        with suppress(OSError, ValueError, RecursionError):
+            document = json.loads(read_plain(self._path, MAX_BYTES))
+            for key, value in document.items() if isinstance(document, dict) else ():
+                with suppress(TypeError, KeyError, ValueError):
+                    entries[key] = self._parse(value)
+        return entries
 
-    def _write(self) -> None:
-        """Replace the file whole."""
-        import tempfile  # late: a start mostly reads
 
-        make_private_folder(self._path.parent)
-        descriptor, name = tempfile.mkstemp(dir=self._path.parent)
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                json.dump({key: self._dump(entry) for key, entry in self._entries.items()}, file)
-            os.replace(name, self._path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-        status = self._path.stat()
-        self._read_stamp = (status.st_mtime_ns, status.st_ino)
+def replace_json(path: Path, document: Any) -> None:
+    """Replace a file of mode 0600 whole. Its folder may be one that others write to: the name is random until then.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}{PARTIAL_SUFFIX}")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise

@@ -1,8 +1,8 @@
 """Remembers that a server runs, so that one which was killed is noticed.
 
 Android ends processes with signal 9, which no program can catch. A server that runs holds a locked file in the state
-folder and removes it at its end; a file that nobody holds tells of a server that was killed, and one that is held
-tells clients whose the ports in it are (``pocketserve_wire.files.run_file``).
+folder and removes it at its end; an unlocked file shows that a server was killed, and a locked one shows clients whose
+the ports in it are (``pocketserve_wire.files.run_file``).
 """
 
 from __future__ import annotations
@@ -16,25 +16,22 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from pocketserve.state.plain_files import make_private_folder
+from pocketserve.state.folder import make_private_folder
 from pocketserve_wire.files.run_file import FOLDER, Run, read_run, runs
 
 KILLED_FILE = "last-killed.json"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def suspended_seconds() -> float | None:
-    """Return how long this device has slept since it was started: the one clock counts that time, the other does
-    not.
-    """
+    """Return how long this device has slept since it was started."""
     try:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
     except (AttributeError, OSError):
         return None
 
 
-def boot_id(path: Path = BOOT_ID) -> str:
-    """Return what tells one start of the device from another."""
+def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """Return what distinguishes one start of the device from another; an empty text if it cannot be read."""
     try:
         return path.read_text()[:64].strip()
     except (OSError, ValueError):
@@ -42,10 +39,10 @@ def boot_id(path: Path = BOOT_ID) -> str:
 
 
 class RunLock:
-    """The mark of a server that runs. A state folder that cannot be written costs the mark, not the service.
+    """The locked file of a server that runs. A state folder that cannot be written costs the file, not the service.
 
     Made once the server listens, and closed before it gives its ports up: clients send the token to the port over HTTP
-    while the file is held.
+    while the file is locked.
 
     Args:
         http: host and port of HTTP.
@@ -55,20 +52,18 @@ class RunLock:
         self._path = state_dir / FOLDER / f"{os.getpid()}.json"
         self._descriptor: int | None = None
         self._closing = threading.Lock()
+        run = Run(os.getpid(), time.time(), suspended_seconds(), boot_id(), ports, http)
+        partial = self._path.with_name(f".{self._path.name}")
         with contextlib.suppress(OSError):
-            self._write(Run(os.getpid(), time.time(), suspended_seconds(), boot_id(), ports, http))
-
-    def _write(self, run: Run) -> None:
-        make_private_folder(self._path.parent)
-        hidden = self._path.with_name(f".{self._path.name}")
-        # Locked before it is there under its name, or another start might take it for a dead one.
-        self._descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(self._descriptor, json.dumps(asdict(run)).encode())
-        os.replace(hidden, self._path)
+            make_private_folder(self._path.parent)
+            # Locked before it has its name, or another start might take its server for a dead one.
+            self._descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(self._descriptor, json.dumps(asdict(run)).encode())
+            os.replace(partial, self._path)
 
     def close(self) -> None:
-        """The server ends as it was asked to. May be called again, from any thread."""
+        """Remove the file: the server ends as it was asked to. May be called again, from any thread."""
         with self._closing:
             descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
@@ -76,24 +71,24 @@ class RunLock:
             os.close(descriptor)
 
 
-def running(state_dir: Path) -> list[Run]:
-    """The servers that run now with this state folder."""
-    return [run for _, run, held in runs(state_dir) if held]
+def running_servers(state_dir: Path) -> list[Run]:
+    """Return the servers that run now with this state folder."""
+    return [run for _, run, locked in runs(state_dir) if locked]
 
 
 def killed(state_dir: Path) -> Run | None:
-    """The newest server that was killed, noticed by a later one or not; None if there is none."""
-    dead = [run for _, run, held in runs(state_dir) if not held]
+    """Return the newest server that was killed, noticed by a later one or not."""
+    dead = [run for _, run, locked in runs(state_dir) if not locked]
     noticed = read_run(state_dir / KILLED_FILE)
     return max([*dead, *([noticed] if noticed is not None else [])], key=lambda run: run.started, default=None)
 
 
 def notice_killed(state_dir: Path) -> Run | None:
-    """The newest server that was killed since the last call; the doctor goes on to tell of it for a while."""
-    newest: Run | None = None
-    for path, run, held in runs(state_dir):
+    """Return the newest server that was killed since the last call; :func:`killed` still returns it."""
+    dead = []
+    for path, run, locked in runs(state_dir):
         with contextlib.suppress(OSError):
-            if not held:
+            if not locked:
                 os.replace(path, state_dir / KILLED_FILE)
-                newest = run if newest is None or run.started > newest.started else newest
-    return newest
+                dead.append(run)
+    return max(dead, key=lambda run: run.started, default=None)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import threading
 from pathlib import Path
 from typing import Final
 
-from pocketserve.state.plain_files import make_private_folder, open_plain
+from pocketserve.state.folder import make_private_folder
+from pocketserve.state.json_store import replace_json
+from pocketserve_wire.files.plain_file import read_plain
 
 FOLDER: Final = "unloaded"
 MAX_FILE_BYTES: Final = 1 << 20
@@ -28,7 +29,7 @@ class UnloadedModels:
 
     Args:
         state_dir: where it is kept.
-        models_dir: the folder of the models; what was said of another one does not count.
+        models_dir: the folder of the models; names from another folder do not count.
         port: the port for HTTP, which tells this server from others that run beside it. Nothing is remembered for
             port 0, with which a server is another one each time.
 
@@ -43,19 +44,17 @@ class UnloadedModels:
         self.names = self._read()
 
     def add(self, name: str) -> None:
-        """A model was unloaded. Returns once that is on file."""
+        """Note that a model was unloaded. Returns once that is on file."""
         with self._lock:
-            if name not in self.names:
-                self._write(self.names | {name})
+            self._write(self.names | {name})
 
     def discard(self, name: str) -> None:
-        """A model was loaded again."""
+        """Note that a model was loaded again."""
         with self._lock:
-            if name in self.names:
-                self._write(self.names - {name})
+            self._write(self.names - {name})
 
     def close(self) -> None:
-        """The server ends as it was asked to: forget, and remember nothing more."""
+        """Forget, and remember nothing more: the server ends as it was asked to."""
         with self._lock:
             path, self._path = self._path, None
             if path is not None:
@@ -63,14 +62,14 @@ class UnloadedModels:
                     path.unlink(missing_ok=True)
 
     def _write(self, names: frozenset[str]) -> None:
+        if names == self.names:
+            return
         self.names = names
         if self._path is None:
             return
-        hidden = self._path.with_name(f".{self._path.name}")
         try:
             make_private_folder(self._path.parent)
-            hidden.write_text(json.dumps({"models_dir": self._models, "names": sorted(names)}), encoding="utf-8")
-            os.replace(hidden, self._path)
+            replace_json(self._path, {"models_dir": self._models, "names": sorted(names)})
         except OSError as error:
             log.warning("which models are unloaded will be forgotten if the server is killed: %s", error.strerror)
 
@@ -78,8 +77,7 @@ class UnloadedModels:
         if self._path is None:
             return frozenset()
         try:
-            with open_plain(self._path) as file:
-                document = json.loads(file.read(MAX_FILE_BYTES))
+            document = json.loads(read_plain(self._path, MAX_FILE_BYTES))
             names = document["names"] if document["models_dir"] == self._models else []
             return frozenset(name for name in names if isinstance(name, str))
         except (OSError, ValueError, TypeError, KeyError, RecursionError):

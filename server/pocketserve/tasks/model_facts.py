@@ -17,8 +17,8 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import TASK_FILE, folders_of, names_for, sidecar_files
 from pocketserve.runtimes.base import ModelLoadError, Session
 from pocketserve.runtimes.metadata import ModelMetadata, TensorMetadata
-from pocketserve.state.plain_files import read_plain
 from pocketserve.tensors import TensorSpec
+from pocketserve_wire.files.plain_file import read_plain
 
 CONFIG = "config.json"
 MAX_LITERAL = 1 << 18

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.trust.reading import private_copy, read_code
+from pocketserve.trust.verified_files import private_copy, read_code
 
 _one_at_a_time = threading.RLock()
 """Two models may both have a ``helper.py``."""
@@ -69,7 +69,7 @@ def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> Mod
 
 @contextmanager
 def modules_beside(path: Path, trusted: Set[str]) -> Iterator[None]:
-    """Let the code of this thread import the trusted modules in a file's folder, and nothing else of it.
+    """Allow the code of this thread to import the trusted modules in a file's folder, and nothing else of it.
 
     What they define stays; their names are free again afterwards, for the next model's.
     """
@@ -86,24 +86,24 @@ def modules_beside(path: Path, trusted: Set[str]) -> Iterator[None]:
 
 
 def _guard(folder: Path, trusted: Set[str]) -> None:
-    """Have whatever is imported from a folder be trusted, from now on."""
+    """Refuse from now on to import from a folder what is not trusted."""
     root = os.path.realpath(folder)
     _folders[root] = trusted
-    if _guarded not in sys.path_hooks:
-        sys.path_hooks.insert(0, _guarded)
-    for known in list(sys.path_importer_cache):
-        if _lies_in(known, root):
-            del sys.path_importer_cache[known]
+    if _finder_in not in sys.path_hooks:
+        sys.path_hooks.insert(0, _finder_in)
+    for path in list(sys.path_importer_cache):
+        if _lies_in(path, root):
+            del sys.path_importer_cache[path]
 
 
-def _guarded(folder: str) -> FileFinder:
+def _finder_in(folder: str) -> FileFinder:
     """Find modules in a model's folder; see :data:`sys.path_hooks`.
 
     Raises:
-        ImportError: it is none of a model with code.
+        ImportError: no model with code lies there.
     """
     # The innermost counts: a models folder may itself be that of a model.
-    root = max((known for known in _folders if _lies_in(folder, known)), key=len, default=None)
+    root = max((root for root in _folders if _lies_in(folder, root)), key=len, default=None)
     if root is None:
         raise ImportError("no folder of a model", path=folder)
     loaders = (
@@ -139,7 +139,7 @@ class _Finder:
         """See :class:`importlib.abc.MetaPathFinder`. What lies in a package is found by the package's own path."""
         if threading.get_ident() != self._thread or path is not None:
             return None
-        spec = _guarded(self._folder).find_spec(name)
+        spec = _finder_in(self._folder).find_spec(name)
         return None if spec is None or spec.loader is None else spec
 
 

@@ -1,4 +1,4 @@
-"""What the owner of this device said may run: SHA-256 hashes in the state folder, outside of every models folder."""
+"""Keeps the owner's consents to code: SHA-256 hashes in the state folder, outside of every models folder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import functools
 import json
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.repository.files import Stamp, content_digest, key_of, stamp
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -16,20 +15,17 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code
 from pocketserve.state.json_store import JsonStore
 from pocketserve.state.ownership import foreign_writer
-from pocketserve.trust.reading import not_trusted
-from pocketserve_wire.records import dataclass
+from pocketserve.trust.verified_files import not_trusted
 
 if TYPE_CHECKING:
-    from pocketserve.trust.code import CodePart
+    from pocketserve.trust.code_parts import CodePart
 
 FILE_NAME = "trusted.json"
-MAX_RECORDS = 4096
 EMBEDDED = Path(__file__).with_name("embedded.json")
 
 
-@dataclass(frozen=True, slots=True)
-class Consent:
-    """The owner's word on one part of a model.
+class Consent(NamedTuple):
+    """The owner's consent to one part of a model.
 
     Attributes:
         digest: SHA-256 of what was looked at.
@@ -44,15 +40,11 @@ class Consent:
 
 
 class TrustStore:
-    """Consents by what they are about. Only ``pocketserve trust`` adds any: no request over the network can.
-
-    Args:
-        state_dir: the state folder.
-    """
+    """Consents by what they are about. Only ``pocketserve trust`` adds any: no request over the network can."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / FILE_NAME
-        self._store = JsonStore(self._path, _parse, asdict, MAX_RECORDS)
+        self._store = JsonStore(self._path, _parse)
 
     def check(self, entry: ModelEntry, version: VersionEntry) -> frozenset[str]:
         """Return the hashes of the code that may run with a version.
@@ -60,12 +52,19 @@ class TrustStore:
         Raises:
             ModelLoadError: there is code that is not trusted, changed since, or could have been written by others.
         """
-        parts = _code_of(entry, version)
-        embedded = frozenset(embedded_code().values())
+        parts: list[CodePart] = []
+        if may_hold_code(entry, version):
+            from pocketserve.trust.code_parts import code_of  # late: most models hold none
+
+            parts = code_of(entry, version)
+        embedded = set(embedded_code().values())
         foreign = [part for part in parts if part.digest not in embedded]
         consents = self._store.entries()
         for part in foreign:
-            _check_consent(entry, version, part, consents.get(part.key))
+            consent = consents.get(part.key)
+            if consent is None or consent.digest != part.digest:
+                reason = "is code that is not trusted" if consent is None else "changed since it was trusted"
+                raise ModelLoadError(not_trusted(_folder(entry, version), f"{part.name} {reason}"))
         check_writers(part.path for part in foreign)
         trusted = {part.digest for part in parts}
         consent = consents.get(key_of(version.path))
@@ -75,7 +74,7 @@ class TrustStore:
         return frozenset(trusted)
 
     def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
-        """Say why code would not run, as far as that shows without reading it; None where nothing speaks against it."""
+        """Say why code would not run, as far as that shows without reading it; None if nothing speaks against it."""
         if not may_hold_code(entry, version) or f"{entry.name}/{version.path.name}" in embedded_code():
             return None
         consents = self._store.entries()
@@ -94,8 +93,7 @@ class TrustStore:
         Raises:
             OSError: the state folder cannot be written.
         """
-        given = {part.key: Consent(part.digest, model, part.name, time.time()) for part in parts}
-        self._store.change(lambda consents: consents.update(given))
+        self._store.change({part.key: Consent(part.digest, model, part.name, time.time()) for part in parts})
 
     def remove(self, keys: Collection[str]) -> None:
         """Take consent back.
@@ -103,12 +101,7 @@ class TrustStore:
         Raises:
             OSError: the state folder cannot be written.
         """
-
-        def update(consents: dict[str, Consent]) -> None:
-            for key in keys:
-                consents.pop(key, None)
-
-        self._store.change(update)
+        self._store.change({}, keys)
 
     def stamp(self) -> Stamp:
         """Return what changes with every consent."""
@@ -121,12 +114,12 @@ def embedded_code() -> Mapping[str, str]:
 
     It is part of this package, as its own modules are, and trusted with it.
     """
-    known: dict[str, str] = json.loads(EMBEDDED.read_text(encoding="utf-8"))
-    return known
+    hashes: dict[str, str] = json.loads(EMBEDDED.read_text(encoding="utf-8"))
+    return hashes
 
 
 def may_hold_code(entry: ModelEntry, version: VersionEntry) -> bool:
-    """Tell whether a version has code that :func:`pocketserve.trust.code.code_of` finds; no file is read."""
+    """Return whether :func:`pocketserve.trust.code_parts.code_of` may find code in a version; no file is read."""
     return (
         version.format.code is not Code.NONE
         or version.options.get("trust") is True
@@ -141,14 +134,6 @@ def _task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
     return task_file(entry, version)
 
 
-def _code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
-    if not may_hold_code(entry, version):
-        return []
-    from pocketserve.trust.code import code_of  # late: most models hold none
-
-    return code_of(entry, version)
-
-
 def check_writers(paths: Iterable[Path | None]) -> None:
     """Refuse code that somebody else could have written.
 
@@ -160,21 +145,14 @@ def check_writers(paths: Iterable[Path | None]) -> None:
         raise ModelLoadError(f"its code is not run: {fault}")
 
 
-def _check_consent(entry: ModelEntry, version: VersionEntry, part: CodePart, consent: Consent | None) -> None:
-    if consent is None:
-        raise ModelLoadError(not_trusted(_folder(entry, version), f"{part.name} is code that is not trusted"))
-    if consent.digest != part.digest:
-        raise ModelLoadError(not_trusted(_folder(entry, version), f"{part.name} changed since it was trusted"))
-
-
 def _folder(entry: ModelEntry, version: VersionEntry) -> Path:
-    """Return what to name to the command: the model's own folder, or its file among others."""
+    """Return the argument for the command: the model's own folder, or its file among others."""
     return entry.folder if entry.folder.name == entry.name else version.path
 
 
-def _parse(value: Any) -> Consent | None:
-    if not isinstance(value, Mapping) or not isinstance(value.get("digest"), str):
-        return None
-    given = value.get("given")
-    when = float(given) if isinstance(given, int | float) else 0.0
-    return Consent(value["digest"], str(value.get("model", "")), str(value.get("name", "")), when)
+def _parse(value: Any) -> Consent:
+    digest, given_at = value["digest"], value.get("given")
+    if not isinstance(digest, str):
+        raise TypeError("a damaged consent")
+    seconds = float(given_at) if isinstance(given_at, int | float) else 0.0
+    return Consent(digest, str(value.get("model", "")), str(value.get("name", "")), seconds)

@@ -20,3 +20,20 @@ def open_plain(path: Path) -> BufferedReader:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def read_plain(path: Path, limit: int) -> bytes:
+    """Read a regular file whole. Its size is checked first, so that a huge or sparse one costs nothing.
+
+    Args:
+        limit: bytes that it may have.
+
+    Raises:
+        OSError: as :func:`open_plain`; EFBIG for a larger file.
+    """
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(limit + 1) if size <= limit else b""
+    if max(size, len(content)) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit} bytes", str(path))
+    return content

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from pocketserve.config import STATE_VARIABLE, load_config
 if TYPE_CHECKING:
     from pocketserve.repository.scan import ModelEntry, VersionEntry
     from pocketserve.service import Service
-    from pocketserve.trust.code import CodePart
+    from pocketserve.trust.code_parts import CodePart
     from pocketserve.trust.store import TrustStore
 
 
@@ -99,7 +98,7 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
 
 def _parts(entry: ModelEntry, versions: Sequence[VersionEntry], *, named: bool) -> list[CodePart]:
     """The code of some versions. One that is named and has none is meant as a whole."""
-    from pocketserve.trust.code import code_of, whole_version
+    from pocketserve.trust.code_parts import code_of, whole_version
 
     parts = {part.key: part for version in versions for part in code_of(entry, version)}
     if named and not parts:
@@ -133,7 +132,7 @@ def _as_json(part: CodePart, *, added: bool) -> dict[str, Any]:
 def _list(store: TrustStore, as_json: bool) -> int:
     consents = store.consents()
     if as_json:
-        print_json([{"key": key, **asdict(consent)} for key, consent in consents.items()])
+        print_json([{"key": key, **consent._asdict()} for key, consent in consents.items()])
     elif not consents:
         print("No code is trusted but that of the embedded models.")
     else:

@@ -233,7 +233,7 @@ def _load(
         sides=quarantine.sides(entry, version) if quarantine is not None else None,
     )
     if quarantine is not None:
-        quarantine.check(entry, version, source, deadline, snapshot)
+        quarantine.check(entry, version, source, deadline, snapshot.digest)
     else:
         check_digest(version, snapshot.digest)
     sessions = [runtime.open(source) for _ in range(manifest.instances)]

@@ -26,7 +26,7 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissin
 from pocketserve.runtimes.privacy import PRIVATE, import_framework
 from pocketserve.runtimes.tensorflow import INSTALL
 from pocketserve.tensors import Array, TensorSpec
-from pocketserve.trust.reading import not_trusted
+from pocketserve.trust.verified_files import not_trusted
 
 from .savedmodel_check import ForbiddenError, check_files, check_graphs
 from .savedmodel_graph import MetaGraph, read_meta_graphs

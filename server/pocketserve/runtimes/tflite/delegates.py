@@ -24,7 +24,7 @@ from typing import Any
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.trust.reading import not_trusted, private_copy
+from pocketserve.trust.verified_files import not_trusted, private_copy
 from pocketserve_wire.records import dataclass
 
 OPTION_KEYS = frozenset({"delegate", "delegate_options", "required"})

@@ -29,7 +29,7 @@ from pocketserve.runtimes.torch.common import (
 )
 from pocketserve.runtimes.torch.pt2_containers import stand_ins
 from pocketserve.tensors import Array, TensorSpec
-from pocketserve.trust.reading import read_code
+from pocketserve.trust.verified_files import read_code
 
 _INSTEAD = {
     "aoti": "holds native code compiled by AOTInductor, which is not served; save the exported program itself with "

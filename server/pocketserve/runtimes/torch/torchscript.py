@@ -34,7 +34,7 @@ from pocketserve.runtimes.torch.graphs import NotPlainError, load_checked
 from pocketserve.runtimes.torch.state import UndecidedError, restorer
 from pocketserve.runtimes.torch.torchscript_values import Argument, Parameters, Results, outline
 from pocketserve.tensors import Array, TensorSpec
-from pocketserve.trust.reading import not_trusted, read_code
+from pocketserve.trust.verified_files import not_trusted, read_code
 
 RESET_METHOD = "reset_states"
 """What stateful modules call it by custom, such as Silero's voice activity detectors."""

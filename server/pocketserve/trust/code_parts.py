@@ -1,4 +1,4 @@
-"""Which parts of a model are code, and what identifies each."""
+"""Finds the parts of a model that are code, and what identifies each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from pocketserve.repository.files import content_digest, key_of
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -14,15 +15,13 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code
 from pocketserve.runtimes.tflite.delegates import find_library, library_digest
 from pocketserve.tasks.model_facts import task_file
-from pocketserve.trust.reading import read_regular
-from pocketserve_wire.records import dataclass
+from pocketserve.trust.verified_files import read_regular
 
 MAX_MODULES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class CodePart:
-    """One thing that an owner is asked about.
+class CodePart(NamedTuple):
+    """A part that an owner is asked about.
 
     Attributes:
         key: its absolute path, or what else it is known by.
@@ -60,13 +59,15 @@ def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
     task = task_file(entry, version)
     if task is not None:
         parts += _modules(task, "prepares inputs and answers, in the server")
-    if parts and (told := {key: options[key] for key in version.format.code_options if key in options}):
-        parts.append(_option_part(version, told))
+    if parts and (code_options := {key: options[key] for key in version.format.code_options if key in options}):
+        text = json.dumps(code_options, sort_keys=True, default=str)
+        key, digest = f"{key_of(version.path)}#{version.name}", hashlib.sha256(text.encode()).hexdigest()
+        parts.append(CodePart(key, f"[versions.{version.name}]", digest, f"options for its code: {text}", None))
     return list({part.key: part for part in reversed(parts)}.values())[::-1]
 
 
 def whole_version(version: VersionEntry) -> CodePart:
-    """Describe a version of a kind that is data as code: its framework would let it act.
+    """Return a version whose format is data as code: its framework would let it act.
 
     Raises:
         ModelLoadError: a file of it cannot be read.
@@ -77,7 +78,7 @@ def whole_version(version: VersionEntry) -> CodePart:
 
 
 def _modules(main: Path, effect: str) -> Iterator[CodePart]:
-    """A Python file, and the code in its folder, which it may import."""
+    """Yield a Python file, and the code in its folder, which it may import."""
     files = [path for path in code_files(main.parent) if path != main]
     if len(files) > MAX_MODULES:
         raise ModelLoadError(
@@ -102,10 +103,3 @@ def _delegate(version: VersionEntry) -> Iterator[CodePart]:
         yield CodePart(f"library:{name}", name, library_digest(name), f"{effect}, where the system finds it", None)
     elif path.exists():
         yield _file(path, effect)
-
-
-def _option_part(version: VersionEntry, told: dict[str, object]) -> CodePart:
-    text = json.dumps(told, sort_keys=True, default=str)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    key = f"{key_of(version.path)}#{version.name}"
-    return CodePart(key, f"[versions.{version.name}]", digest, f"options for its code: {text}", None)

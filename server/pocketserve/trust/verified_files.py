@@ -1,6 +1,6 @@
-"""Code as it was hashed: read once, compared with what the owner trusted, and run from those bytes.
+"""Reads code as it was hashed: once, compared with what the owner trusts, and run from those bytes.
 
-A file that is replaced between the look at it and its use is never run: nothing opens it a second time.
+A file that is replaced between the check and its use is never run: nothing opens it a second time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.state.plain_files import open_plain
+from pocketserve_wire.files.plain_file import open_plain
 
 MAX_BYTES = 4 << 30
 """Of one file of code; an exported program holds its weights."""
@@ -60,7 +60,7 @@ def private_copy(path: Path, trusted: Set[str]) -> Path:
     The copy lives as long as the process; the same content is copied once.
 
     Raises:
-        ModelLoadError: it is not trusted, cannot be read, or there is no place for it.
+        ModelLoadError: it is not trusted, cannot be read, or there is no room for it.
     """
     content = read_code(path, trusted)
     try:
@@ -68,24 +68,24 @@ def private_copy(path: Path, trusted: Set[str]) -> Path:
             target = _copies() / hashlib.sha256(content).hexdigest() / path.name
             if not target.exists():
                 target.parent.mkdir(mode=0o700, exist_ok=True)
-                begun = target.with_name(f".{path.name}")  # where there is no room, half of it must not be run later
-                begun.write_bytes(content)
-                begun.replace(target)
+                partial = target.with_name(f".{path.name}")  # where there is no room, half of it must not be run later
+                partial.write_bytes(content)
+                partial.replace(target)
     except OSError as error:
         raise ModelLoadError(f"{path.name} cannot be copied to be loaded: {error.strerror or error}") from None
     return target
 
 
-def not_trusted(path: Path, why: str) -> str:
-    """Write the sentence for code, or for a file that may be code, without its owner's consent.
+def not_trusted(path: Path, reason: str) -> str:
+    """Return the sentence for code, or for a file that may be code, without its owner's consent.
 
     Args:
         path: the model's file or folder.
-        why: such as ``m.savedmodel has the operator ReadFile``.
+        reason: such as ``m.savedmodel has the operator ReadFile``.
     """
     import shlex  # late: most models hold no code
 
-    return f"{why}; `pocketserve trust {shlex.quote(str(path))}` shows what it may do, and asks for your consent"
+    return f"{reason}; `pocketserve trust {shlex.quote(str(path))}` shows what it may do, and asks for your consent"
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from conftest import MODELS
-from pocketserve.state.run_lock import RunLock, boot_id, killed, notice_killed, running
+from pocketserve.state.run_lock import RunLock, boot_id, killed, notice_killed, running_servers
 
 ENDLESS = '{"pid": Infinity, "started": 1, "suspended": null, "boot": "", "ports": []}'
 NEVER = '{"pid": 7, "started": 1e300, "suspended": null, "boot": "", "ports": []}'
@@ -30,17 +30,17 @@ def start_and_die(state) -> int:
 
 def test_a_clean_end_leaves_nothing(tmp_path):
     marker = RunLock(tmp_path, (1, 2))
-    (run,) = running(tmp_path)
+    (run,) = running_servers(tmp_path)
     assert (run.pid, run.ports) == (os.getpid(), (1, 2))
     assert killed(tmp_path) is None and notice_killed(tmp_path) is None
     marker.close()
     marker.close()
-    assert running(tmp_path) == [] and killed(tmp_path) is None
+    assert running_servers(tmp_path) == [] and killed(tmp_path) is None
 
 
 def test_a_killed_run_is_noticed_once_and_remembered(tmp_path):
     pid = start_and_die(tmp_path)
-    assert running(tmp_path) == []
+    assert running_servers(tmp_path) == []
     found = killed(tmp_path)
     assert found is not None and found.pid == pid
     assert notice_killed(tmp_path) == found
@@ -53,7 +53,7 @@ def test_a_living_server_with_the_same_folder_is_left_alone(tmp_path):
     dead = start_and_die(tmp_path)
     noticed = notice_killed(tmp_path)
     assert noticed is not None and noticed.pid == dead
-    assert [run.pid for run in running(tmp_path)] == [os.getpid()]
+    assert [run.pid for run in running_servers(tmp_path)] == [os.getpid()]
     marker.close()
 
 
@@ -83,13 +83,13 @@ def test_damaged_files_are_passed_over(tmp_path, content):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "7.json").write_text(content)
     (tmp_path / "last-killed.json").write_text(content)
-    assert killed(tmp_path) is None and running(tmp_path) == [] and notice_killed(tmp_path) is None
+    assert killed(tmp_path) is None and running_servers(tmp_path) == [] and notice_killed(tmp_path) is None
 
 
 def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path):
     (tmp_path / "file").write_text("")
     RunLock(tmp_path / "file", ()).close()
-    assert running(tmp_path / "file") == []
+    assert running_servers(tmp_path / "file") == []
     assert boot_id(tmp_path / "none") == ""
 
 
@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path):
 def test_a_server_tells_of_the_one_before_it(new_server, tmp_path):
     own = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
     first = new_server(MODELS, environment=own)
-    (run,) = running(tmp_path / "state")
+    (run,) = running_servers(tmp_path / "state")
     assert run.pid == first.process.pid and first.port in run.ports
     first.process.kill()
     first.process.wait(20)
