@@ -220,7 +220,7 @@ def test_the_owners_own_group_may_write(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     file.chmod(0o664)
-    ownership._is_private_group.cache_clear()
+    ownership._group.cache_clear()
     import grp
     import pwd
 
