@@ -143,9 +143,14 @@ def check_against(spec: TensorSpec, tensor: Tensor, *, rows_free: bool = False) 
         raise invalid(where, f"expected shape {list(spec.shape)}, got {list(tensor.shape)}")
 
 
-def zeros(spec: TensorSpec) -> Array:
-    """The first state of a tensor: zeros (empty strings), variable dimensions as 1."""
-    shape = [1 if dim < 0 else dim for dim in spec.shape]
+def zeros(spec: TensorSpec, size: int = 1) -> Array:
+    """Return zeros (empty strings) in the shape of a spec.
+
+    Args:
+        size: of free dimensions; a first one in front of others counts rows, of which there is one.
+    """
+    sizes = (1 if at == 0 and len(spec.shape) > 1 else size for at in range(len(spec.shape)))
+    shape = [free if dim < 0 else dim for dim, free in zip(spec.shape, sizes, strict=True)]
     if spec.datatype == "BYTES":
         return np.full(shape, b"", dtype=object)
     return np.zeros(shape, dtype=DATATYPES[spec.datatype].typestr)

@@ -19,8 +19,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch")
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
-from pocketserve.runtimes.torch import ptl  # noqa: E402
-from pocketserve.runtimes.torch.ptl import RUNTIME, outline_of  # noqa: E402
+from pocketserve.runtimes.torch.ptl import RUNTIME  # noqa: E402
 from pocketserve.runtimes.torch.torchscript import ScriptSession  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
 
@@ -52,8 +51,6 @@ class Pair(NamedTuple):
 
 
 class Fields(torch.nn.Module):
-    """The lite interpreter does not find a named tuple inside another one."""
-
     def forward(self, x):
         return Pair(x.sum(), x), x
 
@@ -80,7 +77,7 @@ class Writer(torch.nn.Module):
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    """Scripts a module and saves it for the lite interpreter."""
+    """Scripts a module and saves it in the mobile form."""
 
     def saved(module: Any, name: str = "model.ptl") -> Path:
         with warnings.catch_warnings():
@@ -112,12 +109,12 @@ def rewritten(path: Path, change: Callable[[str, bytes], tuple[str, bytes] | Non
 def test_says_who_it_is(save: Save):
     session = opened(save(torch.nn.Linear(3, 2)))
     assert (RUNTIME.platform, RUNTIME.option_keys) == ("pytorch_mobile", {"arguments", "reset", "trust"})
-    assert session.runtime == f"torch {torch.__version__} (lite interpreter)"
+    assert session.runtime == f"torch {torch.__version__} (TorchScript)"
     assert session.device == "cpu" and session.signatures == {} and session.memory_bytes > 0
     assert not isinstance(session, ResettableSession)
 
 
-def test_names_and_types_come_from_the_bytecode(save: Save):
+def test_names_and_types_come_from_the_program(save: Save):
     session = opened(save(torch.nn.Linear(3, 2)))
     assert list(session.inputs) == [TensorSpec("input", "FP32", (-1,), open=True)]
     assert list(session.outputs) == [TensorSpec("output_0", "FP32", (-1,), open=True)]
@@ -133,10 +130,6 @@ def test_a_manifests_inputs_let_a_run_tell_the_outputs(save: Save):
 def test_keys_come_from_the_code(save: Save):
     path = save(Named())
     assert list(opened(path).run({"x": floats(1)})) == ["a", "b"]
-    bare = rewritten(path, lambda name, data: None if "/code/" in name or "debug" in name else (name, data))
-    with pytest.raises(ModelLoadError, match="does not tell how many outputs"):
-        opened(bare)
-    assert list(opened(bare, (TensorSpec("x", "FP32", (1,)),)).run({"x": floats(1)})) == ["a", "b"]
 
 
 def test_plain_arguments(save: Save):
@@ -154,8 +147,7 @@ def test_plain_arguments(save: Save):
 
 
 @pytest.mark.parametrize("value", [np.array(1.5), np.array([1, 2]), np.array(True), np.array(b"a", dtype=object)])
-def test_wrong_kinds_never_reach_the_lite_interpreter(save: Save, value: np.ndarray):
-    """It would end the process."""
+def test_wrong_kinds_are_refused(save: Save, value: np.ndarray):
     with pytest.raises(ValueError, match="input 'n' takes"):
         opened(save(Plain())).run({"x": floats(1), "n": value})
     with pytest.raises(ModelLoadError, match=r"arguments\.n must be int"):
@@ -188,44 +180,13 @@ def test_closed(save: Save):
         session.reset()
 
 
-@pytest.mark.parametrize(
-    ("text", "outline"),
-    [
-        ("Tensor", None),
-        ("Tuple[Tensor, Tuple[int, List[int]], Optional[Tensor]]", [None, [None, None], None]),
-    ],
-)
-def test_outlines(text: str, outline: object):
-    assert outline_of(text) == outline
-
-
-@pytest.mark.parametrize("text", ["List[Tensor]", "Dict[str, Tensor]", "__torch__.Pair", "Tuple[Tensor, Any]"])
-def test_outlines_that_only_a_run_tells(text: str):
-    with pytest.raises(LookupError):
-        outline_of(text)
-
-
-# --- The full interpreter takes over
-
-
-def test_the_full_interpreter_takes_what_the_lite_one_refuses(save: Save):
-    session = opened(save(Fields()))
-    assert session.runtime.endswith("(TorchScript)")
-    assert session.run({"x": floats(3)})["total"] == 3
-
-
-def test_bytecode_that_tells_no_types_is_not_run(save: Save, monkeypatch: pytest.MonkeyPatch):
-    path = save(torch.nn.Linear(3, 2))
-    read = ptl.read_methods
-    monkeypatch.setattr(ptl, "read_methods", lambda *file: {**read(*file), "forward": ptl.Method(None, "")})
-    session = opened(path)
-    assert session.runtime.endswith("(TorchScript)")
-    assert session.run({"input": floats(1, 3)})["output_0"].shape == (1, 2)
+def test_a_named_tuple_inside_a_tuple(save: Save):
+    assert opened(save(Fields())).run({"x": floats(3)})["total"] == 3
 
 
 def test_missing_operators_are_named(save: Save):
     def patched(name: str, data: bytes) -> tuple[str, bytes]:
-        return name, data.replace(b"aten::linear", b"prepacked::l")
+        return name, data.replace(b"torch.linear", b"ops.prepacked.l")
 
     path = rewritten(save(torch.nn.Linear(3, 2)), patched)
     with pytest.raises(ModelLoadError, match=r"prepacked::l.*optimize_for_mobile"):
@@ -259,14 +220,15 @@ def test_other_files_are_named(save: Save, tmp_path: Path):
 
 
 def test_a_pickle_in_the_bytecode_calls_nothing(save: Save, tmp_path: Path):
+    """The bytecode is not read: the program beside it is served."""
     target = tmp_path / "made-by-pickle"
     hostile = b"cos\nmkdir\n(V" + str(target).encode() + b"\ntR."
 
     def patched(name: str, data: bytes) -> tuple[str, bytes]:
         return name, hostile if name.endswith("bytecode.pkl") else data
 
-    with pytest.raises(ModelLoadError):
-        opened(rewritten(save(Counter()), patched))
+    session = opened(rewritten(save(Counter()), patched))
+    assert session.run({"x": floats(2)})["output_0"].item() == 1
     assert not target.exists()
 
 
@@ -309,7 +271,7 @@ def test_silero(assets: Path):
     expected = json.loads((assets / "expected" / f"{case}.json").read_text())
     tolerance = float(expected["tolerance"].removeprefix("abs "))
     session = opened(assets / expected["model"])
-    assert isinstance(session, ResettableSession) and session.runtime.endswith("(lite interpreter)")
+    assert isinstance(session, ResettableSession) and session.runtime.endswith("(TorchScript)")
     x, rate = np.load(assets / "inputs" / "tensors" / f"{case}.x.npy"), np.array(16000)
     fresh = np.load(assets / "expected" / "silero_vad_v4_jit__en_num.fresh_state_prob_of_chunk.npy")
     np.testing.assert_allclose(session.run({"x": x, "sr": rate})["output_0"].reshape(-1), fresh, atol=tolerance)

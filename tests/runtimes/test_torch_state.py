@@ -220,7 +220,7 @@ def test_only_what_was_changed_is_copied(serve: Save, tmp_path: Path):
             return self.large(x) + self.total
 
     serve(Two(), "ts")
-    restore = torch_state.restorer(torch, torch_graphs.load_checked(torch, tmp_path / "model.ts"))
+    restore = torch_state.state_restorer(torch, torch_graphs.load_checked(torch, tmp_path / "model.ts"))
     assert restore is not None and restore.__closure__ is not None
     kept = next(cell.cell_contents for cell in restore.__closure__ if isinstance(cell.cell_contents, list))
     assert [attribute._name for attribute in kept] == ["total"]

@@ -481,7 +481,7 @@ def test_the_run_on_zeros_leaves_no_state(save: Save):
 
 
 def test_the_run_on_zeros_leaves_no_second_copy(save: Save, monkeypatch: pytest.MonkeyPatch):
-    """The program that was tried is gone before the one that serves is read: together they might not fit."""
+    """A program that the run changed is gone before it is read again: both together might not fit."""
     loaded: list[weakref.ref[Any]] = []
     load = torchscript.load_checked
 
@@ -493,6 +493,9 @@ def test_the_run_on_zeros_leaves_no_second_copy(save: Save, monkeypatch: pytest.
 
     monkeypatch.setattr(torchscript, "load_checked", watched)
     opened(save(Linear()), (TensorSpec("x", "FP32", (-1, 3)),))
+    assert len(loaded) == 1
+    loaded.clear()
+    opened(save(Counter()), (TensorSpec("x", "FP32", (-1, 3)),))
     assert len(loaded) == 2
 
 
@@ -573,7 +576,7 @@ def test_what_is_not_supported_is_not_called_damaged():
 
 def test_what_pytorch_says_to_its_makers_is_left_out():
     error = RuntimeError("'C (of Python compilation unit at: 0x55aa)' has no 'x', please report a bug to PyTorch.")
-    assert torch_common.one_line(error) == "'C' has no 'x'"
+    assert torch_common.error_message(error) == "'C' has no 'x'"
 
 
 def test_complex_results_are_refused(save: Save):

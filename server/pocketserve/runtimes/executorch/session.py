@@ -29,7 +29,7 @@ from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from pocketserve.runtimes.executorch import INSTALL
-from pocketserve.runtimes.torch.common import file_size, import_torch, leaf_array, load_error, one_line, to_torch
+from pocketserve.runtimes.torch.common import error_message, file_size, import_torch, leaf_array, load_error, to_torch
 from pocketserve.tensors import Array, TensorSpec
 
 _HOW_TO_INSTALL = f"ExecuTorch is not usable ({{}}); run: {INSTALL}"
@@ -169,7 +169,7 @@ class ExecutorchSession:
         if "set_inputs" in str(error) or (varies and code in _SIZE_ERRORS):
             shapes = ", ".join(f"{spec.name} {list(inputs[spec.name].shape)}" for spec in self.inputs)
             return ValueError(f"the program cannot take inputs of these shapes or types: {shapes} (error {code})")
-        return RuntimeError(one_line(error))
+        return RuntimeError(error_message(error))
 
 
 def _specs(role: str, ends: Sequence[End], meta: Any) -> list[TensorSpec | None]:
@@ -199,7 +199,9 @@ def _import() -> tuple[Any, Any, str]:
     try:
         return torch, importlib.import_module("executorch.runtime"), f"executorch {metadata.version('executorch')}"
     except Exception as error:  # a native library that does not fit raises OSError, among others
-        raise RuntimeMissingError(_HOW_TO_INSTALL.format(f"{type(error).__name__}: {one_line(error, 200)}")) from None
+        raise RuntimeMissingError(
+            _HOW_TO_INSTALL.format(f"{type(error).__name__}: {error_message(error, 200)}")
+        ) from None
 
 
 def _chosen(name: str, plans: Sequence[Plan]) -> Plan:
@@ -232,7 +234,7 @@ def read_plans(path: Path) -> tuple[Plan, ...]:
             _check_texts(program)
             return program.tables(1, _plan)
     except (DamagedFileError, OSError) as error:
-        raise ModelLoadError(f"{path.name} is damaged or cut short ({one_line(error)}); copy it again") from error
+        raise ModelLoadError(f"{path.name} is damaged or cut short ({error_message(error)}); copy it again") from error
 
 
 def _extent(data: mmap.mmap) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What the PyTorch formats share: the import, tensors to arrays and back, names of results, errors in words."""
+"""Helpers of the PyTorch formats: the import, tensors to arrays and back, names of results, texts of errors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,10 @@ from pocketserve.messages import excerpt, plural
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
 from pocketserve.runtimes.privacy import import_framework
 from pocketserve.runtimes.torch import INSTALL
-from pocketserve.tensors import Array, TensorSpec
-from pocketserve_wire import DATATYPES
+from pocketserve.tensors import Array, TensorSpec, datatype_of, zeros
 
 MINIMUM_TORCH = (2, 10)
 """Below it, weights_only could be made to run code or corrupt memory (CVE-2025-32434, CVE-2026-24747)."""
-
-_DATATYPES = {
-    "float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16", "bool": "BOOL",
-    "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
-    "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
-}  # fmt: skip
 
 # Only numbers are exchanged: these say that sizes, types or indices do not fit, which the caller chose.
 _INPUT_FAULT = re.compile(
@@ -39,7 +32,7 @@ _NOT_THE_INPUT = re.compile(r"allocate|out of memory|not implemented|INTERNAL AS
 
 
 def import_torch() -> Any:
-    """PyTorch, new enough to be safe.
+    """Import PyTorch, new enough to be safe.
 
     Raises:
         RuntimeMissingError: it is missing, broken or too old; with the commands that help.
@@ -59,17 +52,8 @@ def import_torch() -> Any:
     return torch
 
 
-def use_threads(torch: Any, threads: int) -> None:
-    """Have what this thread runs next use so many threads.
-
-    PyTorch keeps the number for each calling thread: one that has run anything does not follow a change that another
-    thread makes, and several models share the thread. Saying it before each run costs a tenth of a microsecond.
-    """
-    torch.set_num_threads(threads)
-
-
 def file_size(path: Path) -> int:
-    """Bytes of a model file.
+    """Return the bytes of a model file.
 
     Raises:
         ModelLoadError: it cannot be read.
@@ -81,7 +65,7 @@ def file_size(path: Path) -> int:
 
 
 def weight_bytes(tensors: Iterable[Any]) -> int:
-    """Memory of weights."""
+    """Return the memory of weights."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -89,21 +73,20 @@ def weight_bytes(tensors: Iterable[Any]) -> int:
 
 
 def datatype_of_torch(dtype: Any) -> str:
-    """The protocol's datatype for a torch dtype.
+    """Return the protocol's datatype for a torch dtype.
 
     Raises:
-        ValueError: when the protocol has none (complex numbers, 8-bit floats).
+        ValueError: there is none (complex numbers, 8-bit floats).
     """
     name = str(dtype).removeprefix("torch.")
-    if name not in _DATATYPES:
-        raise ValueError(f"the protocol has no datatype for {name}")
-    return _DATATYPES[name]
+    try:
+        return "BF16" if name == "bfloat16" else datatype_of(name)
+    except (TypeError, ValueError):
+        raise ValueError(f"the protocol has no datatype for {name}") from None
 
 
 def to_torch(torch: Any, array: Array, spec: TensorSpec) -> Any:
-    """An array as a tensor with memory of its own.
-
-    The request's memory is read-only; torch has no read-only tensors and warns, so the input is copied.
+    """Return a copy of an array as a tensor: the request's memory is read-only, which torch has no tensors for.
 
     Raises:
         ValueError: for texts.
@@ -115,14 +98,13 @@ def to_torch(torch: Any, array: Array, spec: TensorSpec) -> Any:
 
 
 def to_numpy(torch: Any, tensor: Any) -> Array:
-    """A tensor as an array that owns its memory; bfloat16 becomes its 16 bits as uint16."""
-    # A module may hand out its own state, which the next run changes: hence the copy.
+    """Return a copy of a tensor, which may be a module's state; bfloat16 becomes its 16 bits as uint16."""
     plain = plain_tensor(torch, tensor)
     return np.array(plain.view(torch.uint16).numpy() if plain.dtype == torch.bfloat16 else plain.numpy())
 
 
 def plain_tensor(torch: Any, tensor: Any) -> Any:
-    """The same numbers, dense, contiguous, on the CPU, not quantised."""
+    """Return the same numbers, dense, contiguous, on the CPU, not quantised."""
     tensor = tensor.detach().cpu()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
@@ -133,47 +115,56 @@ def plain_tensor(torch: Any, tensor: Any) -> Any:
 
 
 PROBE_SIZES = (1, 16, 64, 256)
-"""What free dimensions are in a first run: a window of a convolution may be larger than 1."""
+"""Free dimensions of a first run: a window of a convolution may be larger than 1."""
 
 
-def zeros(spec: TensorSpec, size: int = 1) -> Array:
-    """An input of zeros.
+class FirstRunError(ModelLoadError):
+    """A model whose run on zeros failed."""
+
+
+def probe_outputs(
+    torch: Any,
+    run: Callable[[dict[str, Array]], list[tuple[str, Any]]],
+    inputs: Sequence[TensorSpec],
+    explain: Callable[[Exception], str],
+) -> list[TensorSpec]:
+    """Describe outputs by a run on zeros: the first size of free dimensions at which the model runs.
 
     Args:
-        size: of free dimensions; a first one in front of others is taken for rows, of which there is one.
-    """
-    fill = b"" if spec.datatype == "BYTES" else 0
-    shape = [
-        (1 if at == 0 and len(spec.shape) > 1 else size) if dim == -1 else dim for at, dim in enumerate(spec.shape)
-    ]
-    return np.full(shape, fill, dtype=DATATYPES[spec.datatype].typestr)
-
-
-def probe(run: Callable[[dict[str, Array]], list[TensorSpec]], inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Run on zeros of several sizes until one does.
+        run: returns the leaves of a result by name.
+        explain: the text for a failed run.
 
     Returns:
-        What that run tells of the outputs; a size is free where a run on other sizes gave another one.
+        Specs; a size is free where a run on other sizes gave another one.
 
     Raises:
-        Exception: what the first run raised, where none succeeds.
+        FirstRunError: no run succeeds.
+        ModelLoadError: a result cannot be served.
     """
     sized = any(-1 in spec.shape[len(spec.shape) > 1 :] for spec in inputs)
-    failed: Exception | None = None
+    failure: Exception | None = None
+
+    def specs_at(size: int) -> list[TensorSpec]:
+        leaves = run({spec.name: zeros(spec, size) for spec in inputs})
+        try:
+            return [leaf_spec(torch, name, leaf) for name, leaf in leaves]
+        except (TypeError, ValueError) as error:
+            raise ModelLoadError(f"the model's results cannot be served: {error}") from error
+
     for size in PROBE_SIZES if sized else PROBE_SIZES[:1]:
         try:
-            found = run({spec.name: zeros(spec, size) for spec in inputs})
+            specs = specs_at(size)
         except ModelLoadError:
             raise
         except Exception as error:
-            failed = failed or error
+            failure = failure or error
             continue
-        others = found
         with suppress(Exception):
-            others = run({spec.name: zeros(spec, size + 16) for spec in inputs}) if sized else found
-        return [_where_equal(spec, other) for spec, other in zip(found, others, strict=False)]
-    assert failed is not None
-    raise failed
+            return list(map(_where_equal, specs, specs_at(size + 16))) if sized else specs
+        return specs
+    assert failure is not None
+    shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in inputs)
+    raise FirstRunError(f"a first run on zeros ({shapes}) failed: {explain(failure)}") from failure
 
 
 def _where_equal(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
@@ -183,22 +174,27 @@ def _where_equal(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
     return replace(spec, shape=tuple(sizes))
 
 
+def with_free_rows(spec: TensorSpec) -> TensorSpec:
+    """Return the spec with its first size free, where it is one row."""
+    return replace(spec, shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
+
+
 # --- Results
 
 
 def flatten(result: Any) -> list[tuple[str, Any]]:
-    """The leaves of a result with unique names.
+    """Return the leaves of a result with unique names.
 
     Dictionaries, named tuples and dataclasses name what is in them, with dots below (``boxes``, ``levels.0``); what no
     name leads to is ``output_N``, N being its place among all leaves. A list of plain numbers or texts is one leaf.
     """
-    named: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for number, (path, leaf) in enumerate(_leaves(result, ())):
         start = next((at for at, part in enumerate(path) if isinstance(part, str)), None)
         name = f"output_{number}" if start is None else ".".join(map(str, path[start:]))
         candidates = (name, *(f"{name}:{again}" for again in range(1, number + 2)))
-        named[next(other for other in candidates if other not in named)] = leaf
-    return list(named.items())
+        leaves[next(candidate for candidate in candidates if candidate not in leaves)] = leaf
+    return list(leaves.items())
 
 
 def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str | int, ...], Any]]:
@@ -228,7 +224,7 @@ def is_result(torch: Any, leaf: Any) -> bool:
 
 
 def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
-    """A leaf as an array. An optional value that is absent becomes an empty one.
+    """Return a leaf as an array. An optional value that is absent becomes an empty one.
 
     Args:
         datatype: the declared one. Only where it is BF16 do callers know that uint16 means bfloat16; else those
@@ -256,22 +252,18 @@ def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
     return array if isinstance(leaf, list) else array.reshape(())
 
 
-def leaf_spec(torch: Any, name: str, leaf: Any, batched: bool) -> TensorSpec:
-    """Return what a run on zeros tells of an output; its first size is free where the first input's is."""
+def leaf_spec(torch: Any, name: str, leaf: Any) -> TensorSpec:
+    """Return the spec of one result."""
     if isinstance(leaf, torch.Tensor):
-        datatype = datatype_of_torch(plain_tensor(torch, leaf).dtype)
-        shape = tuple(int(size) for size in leaf.shape)
-    else:
-        array = leaf_array(torch, leaf)
-        datatype = "BYTES" if array.dtype == object else datatype_of_torch(array.dtype)
-        shape = array.shape
-    return TensorSpec(name, datatype, (-1, *shape[1:]) if batched and shape[:1] == (1,) else shape)
+        return TensorSpec(name, datatype_of_torch(plain_tensor(torch, leaf).dtype), tuple(map(int, leaf.shape)))
+    array = leaf_array(torch, leaf)
+    return TensorSpec(name, datatype_of(array.dtype), array.shape)
 
 
-def match(names: Sequence[str], declared: Sequence[TensorSpec], what: str) -> dict[str, TensorSpec]:
-    """The manifest's specs for a model's tensors, by name; or in order, where both sides have as many.
+def match_specs(names: Sequence[str], declared: Sequence[TensorSpec], noun: str) -> dict[str, TensorSpec]:
+    """Return the manifest's specs for a model's tensors, by name; or in order, where both sides have as many.
 
-    Where the manifest renames a tensor, the model's own name stays as an alias.
+    Where the manifest renames a tensor, the model's name stays as an alias.
 
     Raises:
         ModelLoadError: a declaration fits nothing.
@@ -283,62 +275,55 @@ def match(names: Sequence[str], declared: Sequence[TensorSpec], what: str) -> di
         return {
             name: spec if name == spec.name else replace(spec, aliases=(*spec.aliases, name)) for name, spec in pairs
         }
-    known = ", ".join(repr(name) for name in names) or "none"
-    asked = ", ".join(spec.name for spec in declared)
     raise ModelLoadError(
-        f"model.toml declares {plural(len(declared), what)} ({asked}), the model has {len(names)}: {known}"
+        f"model.toml declares {plural(len(declared), noun)} ({', '.join(spec.name for spec in declared)}), "
+        f"the model has {len(names)}: {', '.join(map(repr, names)) or 'none'}"
     )
 
 
 # --- Errors
 
 
-def one_line(error: BaseException, maximum: int = 300) -> str:
-    """Return what an error says, without the traceback that TorchScript puts around it."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
-    # TorchScript tells the reason last, the lite interpreter first.
-    text = lines[-1] if "TorchScript interpreter" in lines[0] else lines[0]
-    return excerpt(_NOISE.sub("", text), maximum)
-
-
 _NOISE = re.compile(
     r"^(builtins\.)?\w*(Error|Exception): | \(of Python compilation unit at: \w+\)|, please report a bug to PyTorch"
 )
-_FOREIGN_OPERATOR = re.compile(r"Unknown builtin op: (\w+::\w+)")
-
-
+_UNKNOWN_OPERATOR = re.compile(r"Unknown builtin op: (\w+::\w+)")
 _DAMAGE = re.compile(
     r"PytorchStreamReader|central directory|zip archive|corrupt|damaged|CRC|truncat|[Uu]npickl|UnpicklingError|pickle|"
     r"Error -\d|end of (file|data)|EOF|INTERNAL ASSERT|Parsing error|JSON|decode|Expecting|KeyError|line \d+ column"
 )
 
 
-def load_error(name: str, what: str, error: BaseException) -> ModelLoadError:
-    """One sentence for a file that a framework refused with any exception."""
-    if found := _FOREIGN_OPERATOR.search(str(error)):
-        return ModelLoadError(
-            f"{name} uses the operator {found[1]}, which {what} does not have: it belongs to another package, such as "
-            "torchvision, or to another version; export the model as ONNX, or without that operator"
-        )
-    why = one_line(error, 200)
+def error_message(error: BaseException, maximum: int = 300) -> str:
+    """Return the text of an error without the traceback that TorchScript puts around it."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
+    text = lines[-1] if "TorchScript interpreter" in lines[0] else lines[0]
+    return excerpt(_NOISE.sub("", text), maximum)
+
+
+def load_error(name: str, framework: str, error: BaseException) -> ModelLoadError:
+    """Return the error for a file that a framework refused with any exception."""
+    if match := _UNKNOWN_OPERATOR.search(str(error)):
+        advice = "it belongs to another package, such as torchvision, or to another version; export the model as "
+        advice += "ONNX, or without that operator"
+        if match[1].startswith("prepacked::"):
+            advice = "the file was made by optimize_for_mobile; save the model again without that step"
+        return ModelLoadError(f"{name} uses the operator {match[1]}, which {framework} does not have: {advice}")
+    reason = error_message(error, 200)
     if _DAMAGE.search(str(error)):
-        return ModelLoadError(f"{what} cannot load {name}, which may be damaged ({why}); copy it again")
+        return ModelLoadError(f"{framework} cannot load {name}, which may be damaged ({reason}); copy it again")
     return ModelLoadError(
-        f"{what} cannot load {name} ({why}); it may be of another version: save it again with this one"
+        f"{framework} cannot load {name} ({reason}); it may be of another version: save it again with this one"
     )
 
 
-def input_fault(error: Exception, raised_by_model: type[Exception] | None = None) -> ValueError | None:
-    """The error as a ValueError, where the input is to blame: its sizes, types or indices.
+def input_fault(error: Exception, raised_by_model: type[Exception] = ValueError) -> ValueError | None:
+    """Return the error as a ValueError, where the input is to blame: its sizes, types or indices.
 
     Args:
-        raised_by_model: the type that stands for a ``raise`` or ``assert`` in the model's own code; models check their
-            input that way.
+        raised_by_model: the type that stands for a ``raise`` or ``assert`` in the model, which may check its input.
     """
-    text = str(error)
-    ours = isinstance(error, AssertionError | IndexError | ValueError) or _INPUT_FAULT.search(one_line(error, 2000))
-    if raised_by_model is not None and isinstance(error, raised_by_model):
-        ours = True
-    if ours and not _NOT_THE_INPUT.search(text):
-        return ValueError(one_line(error, 500))
-    return None
+    types = (AssertionError, IndexError, ValueError, raised_by_model)
+    if not isinstance(error, types) and not _INPUT_FAULT.search(error_message(error, 2000)):
+        return None
+    return None if _NOT_THE_INPUT.search(str(error)) else ValueError(error_message(error, 500))

@@ -20,11 +20,10 @@ from pocketserve.runtimes.torch.common import (
     import_torch,
     is_result,
     leaf_array,
-    leaf_spec,
-    probe,
+    probe_outputs,
     to_torch,
-    use_threads,
     weight_bytes,
+    with_free_rows,
 )
 from pocketserve.runtimes.torch.weights import fill, unfilled
 from pocketserve.tensors import Array, TensorSpec
@@ -50,7 +49,7 @@ class TorchRuntime:
 
 
 class TorchSession:
-    """One module in evaluation mode."""
+    """A module in evaluation mode."""
 
     signatures: Mapping[str, Signature] = {}
 
@@ -68,7 +67,7 @@ class TorchSession:
         self.inputs = tuple(source.inputs)
         self._by_name = _takes_names(module, [spec.name for spec in self.inputs])
         self.memory_bytes = weight_bytes((*module.parameters(), *module.buffers()))
-        self._own_names: dict[str, str] = {}
+        self._result_names: dict[str, str] = {}
         self.outputs = self._probe(source.outputs)
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
@@ -78,7 +77,7 @@ class TorchSession:
         """
         leaves = dict(flatten(self._run(inputs)))
         return {
-            spec.name: leaf_array(self._torch, leaves.get(self._own_names[spec.name]), spec.datatype)
+            spec.name: leaf_array(self._torch, leaves.get(self._result_names[spec.name]), spec.datatype)
             for spec in self.outputs
         }
 
@@ -87,55 +86,50 @@ class TorchSession:
         self._module = None
 
     def _probe(self, declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Run once on zeros: it proves that the module works and tells the outputs' datatypes and shapes."""
+        """Run on zeros, which proves that the module works, and describe the outputs."""
         result: Any = None
 
-        def run(inputs: dict[str, Array]) -> list[TensorSpec]:
+        def run(inputs: dict[str, Array]) -> list[tuple[str, Any]]:
             nonlocal result
             result = self._run(inputs)
-            try:
-                return [leaf_spec(self._torch, name, leaf, batched=False) for name, leaf in self._results(result)]
-            except (TypeError, ValueError) as error:
-                raise ModelLoadError(f"the module's results cannot be served: {error}") from error
+            return self._results(result)
 
-        try:
-            found = probe(run, self.inputs)
-        except ModelLoadError:
-            raise
-        except Exception as error:
-            shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in self.inputs)
-            raise ModelLoadError(
-                f"a first run on zeros ({shapes}) failed: {_told(error)}; check [[inputs]] in model.toml"
-            ) from error
-        names = _output_names(result, [spec.name for spec in found], [spec.name for spec in declared])
-        self._own_names = {name: spec.name for name, spec in zip(names, found, strict=True)}
-        results = [replace(spec, name=name) for name, spec in zip(names, found, strict=True)]
+        specs = probe_outputs(
+            self._torch, run, self.inputs, lambda error: f"{_message(error)}; check [[inputs]] in model.toml"
+        )
+        names = [spec.name for spec in specs]
+        if declared and not isinstance(result, Mapping):  # dictionaries keep their names
+            if len(declared) != len(names):
+                raise ModelLoadError(
+                    f"the module returns {plural(len(names), 'output')}, model.toml declares {len(declared)}"
+                )
+            names = [spec.name for spec in declared]
+        self._result_names = {name: spec.name for name, spec in zip(names, specs, strict=True)}
+        specs = [replace(spec, name=name) for name, spec in zip(names, specs, strict=True)]
         if declared:
-            _check_declared(declared, results)
+            _check_declared(declared, specs)
             return tuple(declared)
-        batched = self.inputs[0].shape[:1] == (-1,)
-        return tuple(_with_free_rows(spec) if batched else spec for spec in results)
+        return tuple(map(with_free_rows, specs) if self.inputs[0].shape[:1] == (-1,) else specs)
 
     def _results(self, result: Any) -> list[tuple[str, Any]]:
-        """The leaves that callers get: what is None, or an object of the module's own, is left out.
+        """Return the leaves that callers get: None and objects of the module's own are left out.
 
         Raises:
             ModelLoadError: there is nothing else.
         """
-        leaves = flatten(result)
-        given = [(name, leaf) for name, leaf in leaves if is_result(self._torch, leaf)]
-        others = (leaf for _, leaf in leaves if leaf is not None and not is_result(self._torch, leaf))
-        objects = ", ".join(type(leaf).__name__ for leaf in others)
-        if not given:
+        leaves = [(name, leaf) for name, leaf in flatten(result) if leaf is not None]
+        results = [(name, leaf) for name, leaf in leaves if is_result(self._torch, leaf)]
+        objects = ", ".join(type(leaf).__name__ for _, leaf in leaves if not is_result(self._torch, leaf))
+        if not results:
             raise ModelLoadError(
                 f"the module returns {objects or 'nothing'} instead of tensors; wrap it in one that does"
             )
         if objects:
             _log.warning("outputs that no tensor can carry are left out: %s", objects)
-        return given
+        return results
 
     def _run(self, inputs: Mapping[str, Array]) -> Any:
-        use_threads(self._torch, self._threads)
+        self._torch.set_num_threads(self._threads)  # PyTorch keeps the number by thread, which models share
         arguments = [to_torch(self._torch, inputs[spec.name], spec) for spec in self.inputs]
         with self._torch.inference_mode():
             if not self._by_name:
@@ -144,20 +138,18 @@ class TorchSession:
 
 
 def _takes_names(module: Any, names: Sequence[str]) -> bool:
-    """Return whether ``forward`` has parameters of all these names: then their order in the manifest does not
-    matter.
-    """
+    """Return whether ``forward`` has parameters of all these names; then their order does not matter."""
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):  # written in C, or scripted
         return False
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = {parameter.name for parameter in parameters if parameter.kind in kinds}
-    return len(set(names)) == len(names) and known.issuperset(names)
+    parameter_names = {parameter.name for parameter in parameters if parameter.kind in kinds}
+    return len(set(names)) == len(names) and parameter_names.issuperset(names)
 
 
 def _build_unfilled(torch: Any, source: ModelSource) -> Any:
-    """The module without random numbers where a file's weights will be, unless it counts on them."""
+    """Build the module without random numbers where a file's weights will be, unless it counts on them."""
     before = torch.get_rng_state()  # another model may have seeded it, for what it draws in its runs
     seed = torch.seed()
     try:
@@ -182,32 +174,19 @@ def _build(torch: Any, source: ModelSource) -> Any:
     try:
         module = function(**arguments)
     except Exception as error:
-        raise ModelLoadError(f"{name}() in {source.path.name} failed: {_told(error)}") from error
+        raise ModelLoadError(f"{name}() in {source.path.name} failed: {_message(error)}") from error
     if not isinstance(module, torch.nn.Module):
         raise ModelLoadError(f"{name}() in {source.path.name} returned {type(module).__name__}, not an nn.Module")
     return module
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return excerpt(f"{type(error).__name__}: {error}", 400)
 
 
-def _output_names(result: Any, own: list[str], declared: list[str]) -> list[str]:
-    """The names that callers see: dictionaries keep theirs, a tensor or tuple gets the manifest's."""
-    if not declared or isinstance(result, Mapping):
-        return own
-    if len(declared) != len(own):
-        raise ModelLoadError(f"the module returns {plural(len(own), 'output')}, model.toml declares {len(declared)}")
-    return declared
-
-
-def _with_free_rows(spec: TensorSpec) -> TensorSpec:
-    return replace(spec, shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
-
-
-def _check_declared(declared: Sequence[TensorSpec], found: Sequence[TensorSpec]) -> None:
+def _check_declared(declared: Sequence[TensorSpec], specs: Sequence[TensorSpec]) -> None:
     """Refuse a declaration that would make callers read an output's bytes as something else."""
-    results = {spec.name: spec for spec in found}
+    results = {spec.name: spec for spec in specs}
     for spec in declared:
         result = results.get(spec.name)
         if result is None:

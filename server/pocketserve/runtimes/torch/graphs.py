@@ -4,9 +4,8 @@
 2. The pickles are read for what runs while they are loaded: objects of PyTorch's own classes, and ``__setstate__`` of
    the program's (:mod:`~pocketserve.runtimes.torch.archive`). Where there is one, the sources are compiled without
    the objects first.
-3. Every operator in every graph that PyTorch made of them has to be in the allow-list.
-
-No text decides about operators: aliases, ``getattr`` and escapes end as the same graph.
+3. Every operator in every graph that PyTorch made of them has to be in the allow-list: aliases, ``getattr`` and escapes
+   end as the same graph.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,48 +27,46 @@ _ROOT = b"class Root(Module):\n  __parameters__ = []\n  __buffers__ = []\n"
 
 
 class NotPlainError(ModelLoadError):
-    """A program that does more than compute, or of which that cannot be told: it is code."""
+    """A program that may do more than compute: it is code."""
 
 
 def load_checked(torch: Any, path: Path) -> Any:
-    """Load a TorchScript archive that only computes.
-
-    Returns:
-        The module, in evaluation mode.
+    """Load a TorchScript archive that only computes, in evaluation mode.
 
     Raises:
-        NotPlainError: it does more, or that cannot be told.
+        NotPlainError: it may do more.
         ModelLoadError: it is damaged.
         Exception: whatever PyTorch raises.
     """
     archive = Archive(torch, path)
     archive.check_debug()
     sources = dict(archive.sources())
-    _check_sources(path, sources)
-    _, held = archive.unpickle("constants")
-    _, named = archive.unpickle("data")
-    if any(b"__setstate__" in source for source in sources.values()):  # no escape can write a name in another way
-        _check_compiled(torch, path, archive, sources, held, named)
-    unit = torch._C.CompilationUnit()
-    loaded = torch._C.import_ir_module(unit, str(path), torch.device("cpu"), {}, False)
-    _check_graphs(path, unit)
-    return torch.jit._recursive.wrap_cpp_module(loaded).eval()
-
-
-def _check_sources(path: Path, sources: dict[str, bytes]) -> None:
     for name, source in sources.items():
         try:
             check_source(source)
         except SourceError as error:
-            raise NotPlainError(f"{path.name} is code, which is not run: in {name[:80]}, {error}") from error
+            raise _not_plain(path, f"in {name[:80]}, {error}") from error
+    constants = archive.pickled_classes("constants")
+    classes = archive.pickled_classes("data")
+    if any(b"__setstate__" in source for source in sources.values()):  # no escape can write a name in another way
+        if constants - CLASSES:
+            raise _not_plain(path, "its constants are objects that set themselves up")
+        _check_compiled(torch, path, archive, sources, sorted(classes - CLASSES))
+    unit = torch._C.CompilationUnit()
+    module = torch._C.import_ir_module(unit, str(path), torch.device("cpu"), {}, False)
+    _check_graphs(path, unit)
+    return wrapped_module(torch, module)
+
+
+def wrapped_module(torch: Any, module: Any) -> Any:
+    """Return PyTorch's Python object for a C++ module, in evaluation mode."""
+    return torch.jit._recursive.wrap_cpp_module(module).eval()
 
 
 def _check_compiled(
-    torch: Any, path: Path, archive: Archive, sources: dict[str, bytes], held: frozenset[str], named: frozenset[str]
+    torch: Any, path: Path, archive: Archive, sources: dict[str, bytes], classes: Sequence[str]
 ) -> None:
     """Compile the program without its objects, whose ``__setstate__`` would run at once, and check that."""
-    if held - CLASSES:
-        raise NotPlainError(f"{path.name} is code, which is not run: its constants are objects that set themselves up")
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as file:
         for name in archive.names:
@@ -80,14 +77,14 @@ def _check_compiled(
         for name, source in sources.items():
             file.writestr(f"a/code/{name}", source)
         file.writestr("a/code/__torch__/pocketserve_check.py", _ROOT)
-        file.writestr("a/data.pkl", _naming(sorted(named - CLASSES)))
+        file.writestr("a/data.pkl", _pickle_naming(classes))
     unit = torch._C.CompilationUnit()
     torch._C.import_ir_module_from_buffer(unit, packed.getvalue(), torch.device("cpu"), {}, False)
     _check_graphs(path, unit)
 
 
-def _naming(classes: list[str]) -> bytes:
-    """A pickle that names classes, which has PyTorch compile them, and makes an object of an empty one only."""
+def _pickle_naming(classes: Sequence[str]) -> bytes:
+    """Return a pickle that names classes, which has PyTorch compile them, and makes an object of an empty one only."""
     names = b"".join(b"c%s\n%s\n" % tuple(part.encode() for part in name.rpartition(".")[::2]) for name in classes)
     return b"\x80\x02c__torch__.pocketserve_check\nRoot\n)\x81}(X\x01\x00\x00\x00c(" + names + b"tub."
 
@@ -98,42 +95,24 @@ def _check_graphs(path: Path, unit: Any) -> None:
         for node in nodes_of(function.graph):
             kind = node.kind()
             if kind not in allowed:
-                raise _not_among(path, kind)
+                raise _not_plain(path, f"it calls {kind[:80]}, which is not among the operators that only compute")
             for value in node.outputs():
-                check_type(path, value.type().str())
+                _check_type(path, value)
         for value in function.graph.inputs():
-            check_type(path, value.type().str())
+            _check_type(path, value)
 
 
-def check_operator(torch: Any, path: Path, name: str) -> None:
-    """Check that an operator named in bytecode only computes, or is none of this PyTorch's, which then refuses it.
-
-    Raises:
-        NotPlainError: it does more.
-    """
-    if name not in allowed_operators() and (
-        name.partition("::")[0] in ("aten", "prim") or torch._C._jit_get_schemas_for_operator(name)
-    ):
-        raise _not_among(path, name)
-
-
-def _not_among(path: Path, name: str) -> NotPlainError:
-    return NotPlainError(
-        f"{path.name} is code, which is not run: it calls {name[:80]}, which is not among the operators that only "
-        "compute"
-    )
-
-
-def check_type(path: Path, text: str) -> None:
-    """Check that a type names no class of PyTorch's own that does more than hold weights.
-
-    Raises:
-        NotPlainError: it does.
-    """
+def _check_type(path: Path, value: Any) -> None:
+    """Check that a value is of no class of PyTorch's own that does more than hold weights."""
+    text = value.type().str()
     if "torch.classes" in text:
         for name in _NATIVE.findall(text):
             if name not in CLASSES:
-                raise NotPlainError(f"{path.name} is code, which is not run: it uses the class {name[:100]}")
+                raise _not_plain(path, f"it uses the class {name[:100]}")
+
+
+def _not_plain(path: Path, reason: str) -> NotPlainError:
+    return NotPlainError(f"{path.name} is code, which is not run: {reason}")
 
 
 def nodes_of(block: Any) -> Iterator[Any]:

@@ -24,7 +24,6 @@ from pocketserve.runtimes.torch.common import (
     leaf_spec,
     load_error,
     to_torch,
-    use_threads,
     weight_bytes,
 )
 from pocketserve.runtimes.torch.pt2_containers import stand_ins
@@ -122,7 +121,7 @@ class Pt2Session:
         """
         if self._module is None:
             raise RuntimeError("the session is closed")
-        use_threads(self._torch, self._threads)
+        self._torch.set_num_threads(self._threads)  # PyTorch keeps the number by thread, which models share
         args, kwargs = self._unflatten([self._value(port, inputs) for port in self._ports])
         try:
             with self._torch.inference_mode():
@@ -244,7 +243,7 @@ def _outputs(torch: Any, program: Any) -> list[TensorSpec]:
         if isinstance(leaf, _Node):
             specs.append(_spec(name, values[leaf.name]))
         elif leaf is not None:
-            specs.append(leaf_spec(torch, name, leaf, batched=False))
+            specs.append(leaf_spec(torch, name, leaf))
     return specs
 
 

@@ -1,52 +1,44 @@
 """Finds what a TorchScript program changes of itself when it runs, and puts it back.
 
-A program may count, or add to its own buffers: one caller would hear what another one said. Which attributes a run
-writes is told by PyTorch's own analysis of what may share memory with what (``AliasDb``), so that programs that write
-nothing of their own pay nothing. Layers that write only while they are trained do not count: every module is in
-evaluation mode.
+A program may count, or add to its buffers: one caller would see traces of another. PyTorch's analysis of aliases
+(``AliasDb``) tells which attributes a run writes, so programs that write none pay nothing. Layers that write only in
+training do not count: every module is in evaluation mode.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pocketserve.runtimes.torch.graphs import nodes_of
 
-Names = tuple[str, ...]
+AttributePath = tuple[str, ...]
 
 
 class UndecidedError(Exception):
-    """What a program writes to cannot be put back piece by piece."""
+    """The state of a program cannot be put back piece by piece: the program has to be loaded again."""
 
 
-def restorer(torch: Any, module: Any) -> Callable[[], None] | None:
-    """Return what makes a module as it is now; None for one that writes nothing of its own.
+def state_restorer(torch: Any, module: Any) -> Callable[[], None] | None:
+    """Return a function that restores the present state of a module; None for one that writes nothing of its own.
 
     Raises:
-        UndecidedError: it writes to what cannot be told or copied; it has to be loaded again.
+        UndecidedError: it writes to something that is not an attribute or cannot be copied.
     """
     graph = _in_evaluation(torch, module.inlined_graph.copy())
-    kept = [_Kept(torch, _at(module._c, path), path[-1]) for path in sorted(_written(torch, graph))]
+    attributes = [_Attribute(torch, module._c, path) for path in sorted(_written(torch, graph))]
 
     def restore() -> None:
         with torch.no_grad():
-            for attribute in kept:
+            for attribute in attributes:
                 attribute.restore()
 
-    return restore if kept else None
-
-
-def _at(root: Any, path: Sequence[str]) -> Any:
-    """The object that has the last attribute of a path."""
-    for name in path[:-1]:
-        root = root.getattr(name)
-    return root
+    return restore if attributes else None
 
 
 def _in_evaluation(torch: Any, graph: Any) -> Any:
-    """The graph without what runs in training only."""
+    """Return the graph without what runs in training only."""
     if not any(node.kind() == "prim::SetAttr" and node.s("name") == "training" for node in nodes_of(graph)):
         for node in graph.findAllNodes("prim::GetAttr", True):
             if node.s("name") == "training":
@@ -57,45 +49,46 @@ def _in_evaluation(torch: Any, graph: Any) -> Any:
     return graph
 
 
-def _written(torch: Any, graph: Any) -> set[Names]:
-    """The attributes that a run may write to, each as the names that lead to it."""
-    itself = next(graph.inputs())
+def _written(torch: Any, graph: Any) -> set[AttributePath]:
+    """Return the attributes that a run may write to."""
+    module = next(graph.inputs())
     _check_subgraphs(torch, graph)
-    tensors = [node for node in graph.findAllNodes("prim::GetAttr", True) if _is_tensor(node.output())]
-    names = [_names_of(node, itself) for node in tensors]
-    constants = [node.output() for node in nodes_of(graph) if node.kind() == "prim::Constant" and _has_tensor(node)]
-    # Attributes could be one and the same for the analysis: it would take all for written if one is. So each of them
-    # becomes a tensor of its own.
-    apart: dict[Names, Any] = {}
+    getters = [(node, _path_of(node, module)) for node in graph.findAllNodes("prim::GetAttr", True)
+               if _is_tensor(node.output())]  # fmt: skip
+    constants = [node.output() for node in nodes_of(graph)
+                 if node.kind() == "prim::Constant" and any(map(_is_tensor, node.outputs()))]  # fmt: skip
+    # To the analysis all attributes may be one and the same: if one is written, all are. So each of them becomes a
+    # tensor of its own.
+    tensors: dict[AttributePath, Any] = {}
     graph.setInsertPoint(next(graph.nodes()))
-    for node, path in zip(tensors, names, strict=True):
-        if path not in apart:
-            apart[path] = graph.insertConstant(torch.zeros(1))
-        node.output().replaceAllUsesWith(apart[path])
-    shared = graph.alias_db()
-    if any(shared.has_writers(value) for value in constants):
+    for node, path in getters:
+        if path not in tensors:
+            tensors[path] = graph.insertConstant(torch.zeros(1))
+        node.output().replaceAllUsesWith(tensors[path])
+    aliases = graph.alias_db()
+    if any(aliases.has_writers(value) for value in constants):
         raise UndecidedError  # a weight that is part of the program
-    written = {path for path, value in apart.items() if shared.has_writers(value)}
+    written = {path for path, value in tensors.items() if aliases.has_writers(value)}
     for node in nodes_of(graph):
-        if node.kind() == "prim::GetAttr" and shared.has_writers(node.output()):
-            written.add(_names_of(node, itself))
+        if node.kind() == "prim::GetAttr" and aliases.has_writers(node.output()):
+            written.add(_path_of(node, module))
         elif node.kind() == "prim::SetAttr":
             target, value = node.inputs()
             if target.node().kind() != "prim::CreateObject":
-                written.add(_names_of(node, itself))
-            # Whoever changes the one attribute in place later changes the other one as well.
-            written |= {path for path, other in apart.items() if shared.may_contain_alias(value, other)}
+                written.add(_path_of(node, module))
+            # A later write to this attribute in place changes those that share its memory as well.
+            written |= {path for path, other in tensors.items() if aliases.may_contain_alias(value, other)}
     return written
 
 
-def _names_of(node: Any, itself: Any) -> Names:
-    """The names that lead from the module to the attribute that a node gets or sets."""
+def _path_of(node: Any, module: Any) -> AttributePath:
+    """Return the names that lead from the module to the attribute that a node gets or sets."""
     owner = next(node.inputs())
-    if owner == itself:
+    if owner == module:
         return (node.s("name"),)
     if owner.node().kind() != "prim::GetAttr":
         raise UndecidedError
-    return (*_names_of(owner.node(), itself), node.s("name"))
+    return (*_path_of(owner.node(), module), node.s("name"))
 
 
 def _check_subgraphs(torch: Any, graph: Any) -> None:
@@ -105,7 +98,7 @@ def _check_subgraphs(torch: Any, graph: Any) -> None:
             raise UndecidedError
         for name in node.attributeNames():
             inner = nodes_of(node.g(name)) if node.kindOf(name) == "g" else ()
-            if any(step.kind() == "prim::SetAttr" or may_write(torch, step.kind()) for step in inner):
+            if any(step.kind() == "prim::SetAttr" or _may_write(torch, step.kind()) for step in inner):
                 raise UndecidedError
 
 
@@ -113,25 +106,23 @@ def _is_tensor(value: Any) -> bool:
     return bool(value.type().kind() == "TensorType")
 
 
-def _has_tensor(node: Any) -> bool:
-    return any(_is_tensor(value) for value in node.outputs())
-
-
-def may_write(torch: Any, operator: str) -> bool:
-    """Tell whether an operator writes to what it is given; ``operator`` is a name such as ``aten::add_``."""
+def _may_write(torch: Any, operator: str) -> bool:
     if operator in ("aten::batch_norm", "aten::instance_norm"):  # by an argument
         return True
     schemas = torch._C._jit_get_schemas_for_operator(operator)
     return any(a.alias_info is not None and a.alias_info.is_write for schema in schemas for a in schema.arguments)
 
 
-class _Kept:
-    """One attribute, as it was."""
+class _Attribute:
+    """An attribute with a copy of its value."""
 
-    def __init__(self, torch: Any, owner: Any, name: str) -> None:
-        self._owner, self._name = owner, name
+    def __init__(self, torch: Any, owner: Any, path: AttributePath) -> None:
+        *owners, self._name = path
+        for name in owners:
+            owner = owner.getattr(name)
+        self._owner = owner
         try:
-            self._value = owner.getattr(name)
+            self._value = owner.getattr(self._name)
             self._tensor = isinstance(self._value, torch.Tensor)
             self._copy = self._value.detach().clone() if self._tensor else copy.deepcopy(self._value)
         except Exception as error:  # an object of a class of the program's own
@@ -139,13 +130,10 @@ class _Kept:
         self._version = self._value._version if self._tensor else 0
 
     def restore(self) -> None:
-        """Put it back. A tensor keeps its memory, which others may share."""
-        if not self._tensor:
-            self._owner.setattr(self._name, copy.deepcopy(self._copy))
-            return
-        value = self._value
-        if value._version != self._version:
-            if value.shape != self._copy.shape:
+        """Restore the value; a tensor keeps its memory, which others may share."""
+        value = self._value if self._tensor else copy.deepcopy(self._copy)
+        if self._tensor and value._version != self._version:
+            if value.shape != self._copy.shape:  # which no parameter's can be
                 value.resize_(self._copy.shape)
             value.copy_(self._copy)
             self._version = value._version

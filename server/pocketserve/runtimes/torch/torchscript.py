@@ -1,97 +1,129 @@
 """Runs TorchScript archives (``torch.jit.save``), whatever their ending.
 
 The file holds a program in TorchScript's own language, which cannot call Python. It could write files all the same
-(``torch.save``) and read them (``torch.from_file``): a program is only run if all of its operators are among those that
+(``torch.save``) and read them (``torch.from_file``): a program only runs if all of its operators are among those that
 only compute (:mod:`~pocketserve.runtimes.torch.graphs`). A forward run releases the GIL.
 
-A file tells names and kinds of its inputs, but neither datatypes nor ranks of tensors; a manifest may. What it gives is
-described by what runs gave.
+A file tells names and kinds of its inputs, but neither datatypes nor ranks of tensors; a manifest may. Outputs are
+described by the results of runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pocketserve.formats.zip_archives import BadZipError, members
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.registry import content_of
+from pocketserve.runtimes.torch.archive import refuse_flatbuffer
 from pocketserve.runtimes.torch.common import (
+    FirstRunError,
+    error_message,
     file_size,
     flatten,
     import_torch,
     input_fault,
-    leaf_spec,
     load_error,
-    one_line,
-    probe,
-    use_threads,
+    probe_outputs,
     weight_bytes,
+    with_free_rows,
 )
-from pocketserve.runtimes.torch.graphs import NotPlainError, load_checked
-from pocketserve.runtimes.torch.state import UndecidedError, restorer
+from pocketserve.runtimes.torch.graphs import NotPlainError, load_checked, wrapped_module
+from pocketserve.runtimes.torch.state import UndecidedError, state_restorer
 from pocketserve.runtimes.torch.torchscript_values import Argument, Parameters, Results, outline
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.verified_files import not_trusted, read_code
 
 RESET_METHOD = "reset_states"
-"""What stateful modules call it by custom, such as Silero's voice activity detectors."""
-
-_INSTEAD: Mapping[str | None, str] = {
-    "state_dict": "holds weights without a model, or a pickled module, which is code that is never run; save the model "
-    "with torch.jit.save or as ONNX, or build it in a model.py and name its state dict as the weights",
-    "pt2": "is an exported program; give it the ending .pt2",
-    "aoti": "is a compiled package of native code, which is not served; serve the exported program",
-    None: "is no TorchScript archive, or is damaged; save it again with torch.jit.save",
-}
+"""The usual name in stateful modules, such as Silero's voice activity detectors."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A loaded model, as both interpreters offer it.
+class TorchScriptRuntime:
+    """Opens TorchScript archives.
 
     Attributes:
-        run: the method, called with an input's arrays by name.
-        reset: forgets what earlier runs left; None where the model keeps nothing.
+        contents: what the file may be by its content.
+        advice: what to say of a file with another content.
     """
 
-    torch: Any
-    parameters: Parameters
-    run: Callable[[Mapping[str, Array]], Any]
-    reset: Callable[[], Any] | None
-    runtime: str
-    memory_bytes: int
-    names: Sequence[str] | None
+    platform = "pytorch_torchscript"
+    option_keys = frozenset({"arguments", "reset", "trust"})
+    contents: Sequence[str] = ("torchscript", "ptl")
+    advice: Mapping[str | None, str] = {
+        "state_dict": "holds weights without a model, or a pickled module, which is code that is never run; save the "
+        "model with torch.jit.save or as ONNX, or build it in a model.py and name its state dict as the weights",
+        "pt2": "is an exported program; give it the ending .pt2",
+        "aoti": "is a compiled package of native code, which is not served; serve the exported program",
+        None: "is no TorchScript archive, or is damaged; save it again with torch.jit.save",
+    }
+
+    def open(self, source: ModelSource) -> ScriptSession:
+        """See :class:`~pocketserve.runtimes.base.Runtime`."""
+        name = source.path.name
+        file_size(source.path)
+        refuse_flatbuffer(source.path)
+        content = content_of(source.path)
+        if content not in self.contents:
+            raise ModelLoadError(f"{name} {self.advice.get(content, self.advice[None])}")
+        torch = import_torch()
+        try:
+            return ScriptSession(torch, source)
+        except ModelLoadError:
+            raise
+        except Exception as error:
+            raise load_error(name, f"torch {torch.__version__}", error) from error
+
+
+RUNTIME = TorchScriptRuntime()
+"""The runtime of the format ``torchscript``."""
 
 
 class ScriptSession:
     """One loaded program.
 
-    Args:
-        opener: loads the file; used twice where a run on zeros is needed, which must leave no state behind.
+    Attributes:
+        reset: see :class:`~pocketserve.runtimes.base.ResettableSession`; only there if the program keeps state.
     """
 
     signatures: Mapping[str, Signature] = {}
+    reset: Callable[[], None]
+    _module: Any = None
 
-    def __init__(self, opener: Callable[[], Program], source: ModelSource) -> None:
-        program = opener()
-        self._path = source.path
-        self._threads = source.threads
-        use_threads(program.torch, self._threads)  # for the run on zeros
-        self.inputs: Sequence[TensorSpec] = program.parameters.inputs
-        names, found = program.names, dict[str, TensorSpec]()
+    def __init__(self, torch: Any, source: ModelSource) -> None:
+        self._torch = torch
+        self._source = source
+        self._load()
+        if not self._module._c._has_method("forward"):
+            raise ModelLoadError(f"{source.path.name} has no method forward")
+        arguments = [
+            Argument(a.name, a.type.annotation_str, a.has_default_value())
+            for a in self._module.forward.schema.arguments[1:]
+        ]
+        self._parameters = Parameters(torch, arguments, source)
+        self.inputs: Sequence[TensorSpec] = self._parameters.inputs
+        self._reset_method = _reset_method(source, self._module)
+        self._restore = self._load if self._reset_method else self._restorer()
+        names, specs = _output_names(self._module), dict[str, TensorSpec]()
         if not source.outputs and not any(spec.open for spec in self.inputs):
-            names, found = _probe(program)
-            del program  # first, or the weights would be held twice
-            program = opener()
-        self._results = Results(names, source.outputs, found)
-        self._program: Program | None = program
+            try:
+                specs = self._probe()
+                names = list(specs)
+            except FirstRunError:
+                if names is None:  # a model that refuses zeros (a sampling rate of 0) may tell its outputs
+                    raise
+            if self._restore is not None:
+                self._restore()
+        self._results = Results(names, source.outputs, specs)
         self.outputs: Sequence[TensorSpec] = self._results.outputs
-        self.runtime = program.runtime
+        if self._restore is not None:
+            self.reset = self._reset
+        self.runtime = f"torch {torch.__version__} (TorchScript)"
         self.device = "cpu"
-        self.memory_bytes = program.memory_bytes
+        # A frozen module keeps its weights in the program, where they are not counted.
+        weights = weight_bytes((*self._module.parameters(), *self._module.buffers()))
+        self.memory_bytes = max(weights, file_size(source.path))
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
         """See :class:`~pocketserve.runtimes.base.Session`.
@@ -99,32 +131,65 @@ class ScriptSession:
         Raises:
             ValueError: the model cannot take these sizes, types or values.
         """
-        program = self._ready()
-        use_threads(program.torch, self._threads)
+        self._check_open()
         try:
-            result = program.run(inputs)
+            result = self._run(inputs)
         except Exception as error:
-            if (fault := input_fault(error, program.torch.jit.Error)) is not None:
+            if (fault := input_fault(error, self._torch.jit.Error)) is not None:
                 raise fault from error
-            raise RuntimeError(one_line(error, 400) + _age_of(self._path)) from error
-        arrays = self._results.arrays(program.torch, result)
+            raise RuntimeError(error_message(error, 400) + _age_of(self._source.path)) from error
+        arrays = self._results.arrays(self._torch, result)
         self.outputs = self._results.outputs  # a run may have told more of them
         return arrays
 
     def close(self) -> None:
         """See :class:`~pocketserve.runtimes.base.Session`."""
-        self._program = None
+        self._module = None
 
-    def _ready(self) -> Program:
-        if self._program is None:
+    def _run(self, inputs: Mapping[str, Array]) -> Any:
+        values = self._parameters.values(inputs)
+        self._torch.set_num_threads(self._source.threads)  # PyTorch keeps the number by thread, which models share
+        with self._torch.inference_mode():
+            return self._module(**values)
+
+    def _reset(self) -> None:
+        self._check_open()
+        if self._reset_method is not None:
+            getattr(self._module, self._reset_method)()
+        elif self._restore is not None:
+            self._restore()
+
+    def _check_open(self) -> None:
+        if self._module is None:
             raise RuntimeError("the session is closed")
-        return self._program
+
+    def _load(self) -> None:
+        self._module = None  # first, or the weights would be held twice
+        try:
+            self._module = load_checked(self._torch, self._source.path)
+        except NotPlainError as error:
+            self._module = _load_trusted(self._torch, self._source, error)
+
+    def _restorer(self) -> Callable[[], None] | None:
+        try:
+            return state_restorer(self._torch, self._module)
+        except UndecidedError:
+            return self._load
+
+    def _probe(self) -> dict[str, TensorSpec]:
+        """Describe the outputs by a run on zeros."""
+        specs = probe_outputs(
+            self._torch,
+            lambda arrays: [(name, leaf) for name, leaf in flatten(self._run(arrays)) if leaf is not None],
+            self.inputs,
+            lambda error: f"{error_message(error)}; check [[inputs]] or declare [[outputs]] in model.toml",
+        )
+        batched = bool(self.inputs) and self.inputs[0].shape[:1] == (-1,)
+        return {spec.name: with_free_rows(spec) if batched else spec for spec in specs}
 
 
 def _age_of(path: Path) -> str:
-    """Return what to add to a failure of a file that was saved before PyTorch 2.0, which writes a byte order into
-    each.
-    """
+    """Return the advice for a file from before PyTorch 2.0, which writes a byte order into each."""
     try:
         old = all(member.name != "byteorder" for member in members(path))
     except (BadZipError, OSError):
@@ -132,110 +197,22 @@ def _age_of(path: Path) -> str:
     return "; the file was saved before PyTorch 2.0, and operators have changed since: save it again" if old else ""
 
 
-class StatefulSession(ScriptSession):
-    """One loaded program that keeps state from run to run, by a method that resets it or in its own attributes."""
-
-    def reset(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
-        program = self._ready()
-        assert program.reset is not None
-        program.reset()
-
-
-def open_session(opener: Callable[[], Program], source: ModelSource) -> ScriptSession:
-    """A session of the class that fits the program."""
-    first: list[Program] = [opener()]
-
-    def again() -> Program:
-        # The program that told whether there is state serves; only a probe makes a second one necessary.
-        return first.pop() if first else opener()
-
-    return (ScriptSession if first[0].reset is None else StatefulSession)(again, source)
-
-
-def _probe(program: Program) -> tuple[Sequence[str] | None, dict[str, TensorSpec]]:
-    """Return what a run on zeros tells of the outputs.
-
-    A model that refuses zeros (a sampling rate of 0) is no fault where its text tells the outputs.
-    """
-    inputs = program.parameters.inputs
-    batched = bool(inputs) and inputs[0].shape[:1] == (-1,)
-
-    def run(arrays: dict[str, Array]) -> list[TensorSpec]:
-        leaves = flatten(program.run(arrays))
-        try:
-            return [leaf_spec(program.torch, name, leaf, batched) for name, leaf in leaves if leaf is not None]
-        except (TypeError, ValueError) as error:
-            raise ModelLoadError(f"the model's results cannot be served: {error}") from error
-
-    try:
-        found = {spec.name: spec for spec in probe(run, inputs)}
-    except ModelLoadError:
-        raise
-    except Exception as error:
-        if program.names is not None:
-            return program.names, {}
-        shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in inputs)
-        raise ModelLoadError(
-            f"a first run on zeros ({shapes}) failed: {one_line(error)}; check [[inputs]] or declare [[outputs]] in "
-            "model.toml"
-        ) from error
-    return list(found), found
-
-
-def chosen_reset(source: ModelSource, has_method: Callable[[str], bool]) -> str | None:
-    """The name of the method that resets a module, or None.
+def _reset_method(source: ModelSource, module: Any) -> str | None:
+    """Return the name of the method that resets a module, if it has one.
 
     Raises:
-        ModelLoadError: the manifest names one that the model does not have.
+        ModelLoadError: the manifest names one that the model does not have, or that takes arguments.
     """
-    name = source.options.get("reset")
-    if name is None:
-        return RESET_METHOD if has_method(RESET_METHOD) else None
-    if not isinstance(name, str) or not has_method(name):
+    name = source.options.get("reset", RESET_METHOD)
+    arguments = getattr(module, name).schema.arguments if isinstance(name, str) and module._c._has_method(name) else ()
+    if arguments and all(argument.has_default_value() for argument in arguments[1:]):
+        return str(name)
+    if "reset" in source.options:
         raise ModelLoadError(f"model.toml: reset names {name!r:.80}, but the model has no method of that name")
-    return name
+    return None
 
 
-class TorchScriptRuntime:
-    """Opens TorchScript archives."""
-
-    platform = "pytorch_torchscript"
-    option_keys = frozenset({"arguments", "reset", "trust"})
-
-    def open(self, source: ModelSource) -> ScriptSession:
-        """See :class:`~pocketserve.runtimes.base.Runtime`."""
-        file_size(source.path)
-        kind = content_of(source.path)
-        if kind not in ("torchscript", "ptl"):  # mobile files keep the whole program beside the other form
-            raise ModelLoadError(f"{source.path.name} {_INSTEAD.get(kind, _INSTEAD[None])}")
-        torch = import_torch()
-        try:
-            return open_session(lambda: load_script(torch, source), source)
-        except ModelLoadError:
-            raise
-        except Exception as error:
-            raise load_error(source.path.name, f"torch {torch.__version__}", error) from error
-
-
-RUNTIME = TorchScriptRuntime()
-"""The runtime of the kind ``torchscript``."""
-
-
-def load_module(torch: Any, source: ModelSource) -> Any:
-    """Load a module that only computes, or that its owner trusts.
-
-    Raises:
-        ModelLoadError: it is neither.
-        Exception: whatever PyTorch raises.
-    """
-    try:
-        return load_checked(torch, source.path)
-    except NotPlainError as error:
-        return load_trusted(torch, source, error)
-
-
-def load_trusted(torch: Any, source: ModelSource, why: NotPlainError) -> Any:
+def _load_trusted(torch: Any, source: ModelSource, reason: NotPlainError) -> Any:
     """Load a module that does more than compute, if its owner trusts it.
 
     Raises:
@@ -243,66 +220,14 @@ def load_trusted(torch: Any, source: ModelSource, why: NotPlainError) -> Any:
         Exception: whatever PyTorch raises.
     """
     if not source.trusted:
-        raise ModelLoadError(not_trusted(source.original, str(why))) from why
+        raise ModelLoadError(not_trusted(source.original, str(reason))) from reason
     content = read_code(source.path, source.trusted, source.original)
     unit = torch._C.CompilationUnit()
-    loaded = torch._C.import_ir_module_from_buffer(unit, content, torch.device("cpu"), {}, False)
-    return torch.jit._recursive.wrap_cpp_module(loaded).eval()
+    return wrapped_module(torch, torch._C.import_ir_module_from_buffer(unit, content, torch.device("cpu"), {}, False))
 
 
-def load_script(torch: Any, source: ModelSource) -> Program:
-    """Load a program for the full interpreter.
-
-    Raises:
-        Exception: whatever PyTorch raises.
-    """
-    held = [load_module(torch, source)]
-    module = held[0]
-    if not module._c._has_method("forward"):
-        raise ModelLoadError(f"{source.path.name} has no method forward")
-    schema = module.forward.schema
-    arguments = [
-        Argument(a.name, a.type.annotation_str, a.default_value, a.has_default_value()) for a in schema.arguments[1:]
-    ]
-    parameters = Parameters(torch, arguments, source)
-
-    def run(inputs: Mapping[str, Array]) -> Any:
-        values = {argument.name: value for argument, value in parameters.values(inputs)}
-        with torch.inference_mode():
-            return held[0](**values)
-
-    def again() -> None:
-        held[0] = load_module(torch, source)
-
-    name = chosen_reset(source, lambda name: _is_reset(module, name))
-    reset: Callable[[], Any] | None = getattr(module, name) if name else None
-    if reset is None:
-        try:
-            reset = restorer(torch, module)
-        except UndecidedError:
-            reset = again
-    # A frozen module keeps its weights in the program, where they are not counted.
-    weights = weight_bytes((*module.parameters(), *module.buffers()))
-    return Program(
-        torch,
-        parameters,
-        run,
-        reset,
-        f"torch {torch.__version__} (TorchScript)",
-        max(weights, file_size(source.path)),
-        read_outline(module),
-    )
-
-
-def _is_reset(module: Any, name: str) -> bool:
-    """Return whether a module has a method of that name that can be called with nothing."""
-    if not module._c._has_method(name):
-        return False
-    return all(argument.has_default_value() for argument in getattr(module, name).schema.arguments[1:])
-
-
-def read_outline(module: Any) -> list[str] | None:
-    """Names of the results, as far as the program's text tells them."""
+def _output_names(module: Any) -> list[str] | None:
+    """Return the names of the results, as far as the program's text tells them."""
     try:
         value = next(iter(module.inlined_graph.outputs()))
         return [name for name, _ in flatten(outline(module.forward.schema.returns[0].type, value))]
