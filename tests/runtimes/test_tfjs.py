@@ -378,7 +378,7 @@ def test_no_tensors_are_left_behind(runtime: TfjsRuntime, session: TfjsSession, 
         answer(session)
     runtime.open(ModelSource(folder)).close()
     worker = runtime._worker
-    with worker.turn(5):
+    with worker.exclusive():
         reply, _ = worker.ask({"op": "close", "model": "unknown"}, (), 5)
     assert reply == {"tensors": 2}, "the open model's kernel and bias, and nothing else"
 

@@ -1,4 +1,4 @@
-"""What a framework must offer to be served."""
+"""The interface of frameworks: what a runtime and its sessions offer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ModelLoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a version's files lie and how its owner wants it loaded.
+    """A version's files, and how its owner wants them loaded.
 
     Attributes:
         path: the model file (for unconverted PyTorch: ``model.py``), in a private copy of the version's files.
@@ -60,7 +60,7 @@ class Signature:
 
 
 class Session(Protocol):
-    """One loaded instance of a model. It is used by one thread at a time; the engine sees to that.
+    """A loaded instance of a model. It is used by one thread at a time; the engine sees to that.
 
     Attributes:
         inputs, outputs: the specs of the default entry point, in the model's order.
@@ -93,7 +93,7 @@ class Session(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of all memory. The session is not used afterwards."""
+        """Free all memory. The session is not used afterwards."""
         ...
 
 
@@ -107,7 +107,7 @@ class ResettableSession(Session, Protocol):
 
 
 class Runtime(Protocol):
-    """A framework: opens model files of some kinds.
+    """A framework: opens model files of some formats.
 
     Attributes:
         platform: the name in OIP metadata, such as ``tensorflow_lite``.
@@ -127,3 +127,11 @@ class Runtime(Protocol):
             ModelLoadError: the file cannot be served.
         """
         ...
+
+
+def learned_shape(shape: tuple[int, ...], free: bool) -> tuple[int, ...]:
+    """Return an output's shape as a run on zeros tells it, with -1 for free dimensions.
+
+    A size of 0 follows from the values; where inputs have ``free`` dimensions, which were 1, so may a size of 1.
+    """
+    return tuple(-1 if size == 0 or (free and size == 1) else size for size in shape)

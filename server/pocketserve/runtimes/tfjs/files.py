@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError
 
@@ -17,8 +16,7 @@ MAX_MODEL_JSON_BYTES = 64 * 2**20
 _STORED_BYTES = {"float32": 4, "int32": 4, "bool": 1, "complex64": 8, "uint8": 1, "uint16": 2, "float16": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFiles:
+class ModelFiles(NamedTuple):
     """A model's files, checked.
 
     Attributes:
@@ -48,111 +46,97 @@ def read_files(path: Path) -> ModelFiles:
     """
     title = f"{path.parent.name}/{path.name}"
     try:
-        document = _read_json(path, title)
-        groups = [_Group(group) for group in document["weightsManifest"]]
+        if path.stat().st_size > MAX_MODEL_JSON_BYTES:
+            raise ModelLoadError(f"{title} is larger than {MAX_MODEL_JSON_BYTES} bytes")
+        document = json.loads(path.read_bytes())
+        groups = [_WeightGroup.parse(group) for group in document["weightsManifest"]]
         topology = document["modelTopology"]
         topology = json.loads(topology) if isinstance(topology, str) else topology
         graph = document.get("format") == "graph-model" or "node" in topology
         signature = document.get("signature") or (document.get("userDefinedMetadata") or {}).get("signature")
-        memory_bytes = sum(group.memory_bytes for group in groups)
-        stateful = not graph and _says_stateful(topology)
+        stateful = not graph and _has_stateful_layer(topology)
+    except OSError as error:
+        raise ModelLoadError(f"{title} cannot be read: {error.strerror or error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelLoadError(
             f"{title} is no whole TensorFlow.js model ({type(error).__name__}: {str(error)[:100]}); copy or convert it "
             "again"
         ) from error
-    shards = [shard for group in groups for shard in _checked_shards(path.parent, group, title)]
     return ModelFiles(
         path.absolute(),
         title,
-        tuple(shards),
+        tuple(shard for group in groups for shard in _check_shards(path.parent, group, title)),
         graph,
         signature if isinstance(signature, dict) else {},
-        memory_bytes,
+        sum(group.memory_bytes for group in groups),
         stateful,
     )
 
 
-def _says_stateful(topology: Any) -> bool:
-    waiting = [topology]
-    while waiting:
-        item = waiting.pop()
+def _has_stateful_layer(topology: Any) -> bool:
+    pending = [topology]
+    while pending:
+        item = pending.pop()
         if isinstance(item, dict):
             if item.get("stateful"):
                 return True
-            waiting += item.values()
+            pending += item.values()
         elif isinstance(item, list):
-            waiting += item
+            pending += item
     return False
 
 
-class _Group:
-    """A group of weights, which lie one after the other in its files.
+class _WeightGroup(NamedTuple):
+    """Weights that lie one after the other in files.
 
     Attributes:
         paths: as the file writes them.
-        stored_bytes: their size; None where there is text among the weights, whose size only its content tells.
-        memory_bytes: once they are real numbers.
+        memory_bytes: once the weights are real numbers.
+        stored_bytes: None where there is text among the weights, whose size only its content tells.
     """
 
-    def __init__(self, group: Mapping[str, Any]) -> None:
-        self.paths: list[Any] = list(group["paths"])
-        counts = [(weight, math.prod(_sizes(weight["shape"]))) for weight in group["weights"]]
-        self.memory_bytes = sum(4 * count for _, count in counts)
-        self.stored_bytes: int | None = None
-        if all(weight["dtype"] != "string" for weight, _ in counts):
-            self.stored_bytes = sum(count * _STORED_BYTES[_stored_dtype(weight)] for weight, count in counts)
+    paths: list[Any]
+    memory_bytes: int
+    stored_bytes: int | None
+
+    @classmethod
+    def parse(cls, group: Mapping[str, Any]) -> _WeightGroup:
+        weights = [(weight.get("quantization") or weight, _count(weight["shape"])) for weight in group["weights"]]
+        memory_bytes = sum(4 * count for _, count in weights)
+        if any(weight["dtype"] == "string" for weight in group["weights"]):
+            return cls(list(group["paths"]), memory_bytes, None)
+        stored_bytes = sum(count * _STORED_BYTES[str(stored["dtype"])] for stored, count in weights)
+        return cls(list(group["paths"]), memory_bytes, stored_bytes)
 
 
-def _stored_dtype(weight: Mapping[str, Any]) -> str:
-    quantization = weight.get("quantization")
-    return str(quantization["dtype"] if quantization else weight["dtype"])
-
-
-def _sizes(shape: Iterable[Any]) -> list[int]:
+def _count(shape: Any) -> int:
     sizes = [int(size) for size in shape]
     if any(size < 0 for size in sizes):
         raise ValueError("a weight has a negative size")
-    return sizes
+    return math.prod(sizes)
 
 
-def _read_json(path: Path, title: str) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > MAX_MODEL_JSON_BYTES:
-            raise ModelLoadError(f"{title} is larger than {MAX_MODEL_JSON_BYTES} bytes")
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelLoadError(f"{title} cannot be read: {error.strerror or error}") from error
-    if not isinstance(document, dict):
-        raise TypeError("not an object")
-    return document
-
-
-def _checked_shards(folder: Path, group: _Group, title: str) -> list[Path]:
-    shards = [_checked_shard(folder, name, title) for name in group.paths]
-    found = sum(path.stat().st_size for path in shards)
-    if group.stored_bytes is not None and found != group.stored_bytes:
+def _check_shards(folder: Path, group: _WeightGroup, title: str) -> list[Path]:
+    shards = [_check_shard(folder, name, title) for name in group.paths]
+    size = sum(path.stat().st_size for path in shards)
+    if group.stored_bytes is not None and size != group.stored_bytes:
         names = ", ".join(map(str, group.paths[:3])) + (" …" if len(group.paths) > 3 else "")
         raise ModelLoadError(
-            f"{title}: the weights in {names} have {found} bytes and must have {group.stored_bytes}; "
-            "copy the files again"
+            f"{title}: the weights in {names} have {size} bytes and must have {group.stored_bytes}; copy the files "
+            "again"
         )
     return shards
 
 
-def _is_text(name: str) -> bool:
-    """Return whether a name can be written at all: JSON may hold halves of letters."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
-def _checked_shard(folder: Path, name: Any, title: str) -> Path:
-    """The file that a weights manifest names.
+def _check_shard(folder: Path, name: Any, title: str) -> Path:
+    """Return the file that a weights manifest names.
 
     Raises:
         ModelLoadError: it leads out of the folder, or does not exist.
     """
     inside = isinstance(name, str) and name != "" and not any(mark in name for mark in ("\0", "\\", "://"))
-    if not inside or name.startswith("/") or ".." in name.split("/") or not _is_text(name):
+    # JSON may hold halves of letters, which no name can.
+    if not inside or name.startswith("/") or ".." in name.split("/") or any("\ud800" <= c <= "\udfff" for c in name):
         raise ModelLoadError(f"{title} names the weights file {name!r:.100}, which is not inside the model's folder")
     path = Path(os.path.realpath(folder / name))
     if not path.is_relative_to(os.path.realpath(folder)):

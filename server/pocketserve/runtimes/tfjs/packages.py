@@ -1,4 +1,4 @@
-"""Where Node.js and the npm packages of TensorFlow.js are, and how to get them."""
+"""Finds Node.js and the npm packages of TensorFlow.js, and says how to install them."""
 
 from __future__ import annotations
 
@@ -25,25 +25,21 @@ def missing() -> str | None:
 
 
 def find_modules(modules: Path | None = None) -> Path:
-    """The folder with the npm packages: as given, else from the environment, else in the state folder.
+    """Return the folder with the npm packages: the argument, else the environment's, else one in the state folder.
 
     Raises:
         RuntimeMissingError: the packages are not in it; the text tells the command that puts them there.
     """
-    named = os.environ.get(MODULES_VARIABLE)
-    folder = modules or (Path(named).expanduser() if named else _default_modules())
-    folder = folder.absolute()  # Node takes a relative path for a package's name
+    if modules is None and (variable := os.environ.get(MODULES_VARIABLE)):
+        modules = Path(variable).expanduser()
+    if modules is None:
+        variable = os.environ.get(STATE_VARIABLE)  # `serve --state-dir` sets it too
+        modules = (Path(variable).expanduser() if variable else default_state_dir()) / "tfjs"
+    folder = modules.absolute()  # Node takes a relative path for a package's name
     folder = folder if folder.name == "node_modules" else folder / "node_modules"
-    absent = [name for name in PACKAGES if not (folder / name.rpartition("@")[0] / "package.json").is_file()]
-    if absent:
+    if not all((folder / name.rpartition("@")[0] / "package.json").is_file() for name in PACKAGES):
         raise RuntimeMissingError(
             f"TensorFlow.js is not installed in {folder}; run (in Termux after: pkg install nodejs): "
             f"npm install --prefix {folder.parent} {' '.join(PACKAGES)}"
         )
     return folder
-
-
-def _default_modules() -> Path:
-    named = os.environ.get(STATE_VARIABLE)  # `serve --state-dir` sets it too
-    state = Path(named).expanduser() if named else default_state_dir()
-    return state / "tfjs" / "node_modules"

@@ -1,4 +1,4 @@
-"""What a TensorFlow.js model takes and gives, from what Node and the model's file tell."""
+"""Specs of a TensorFlow.js model's inputs and outputs, from what Node and the model's file tell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.base import ModelLoadError, learned_shape
 from pocketserve.tensors import Array, TensorSpec
 
 from .files import ModelFiles
@@ -23,45 +23,40 @@ _TYPE_NUMBERS |= {9: "DT_INT64", 10: "DT_BOOL", 17: "DT_UINT16", 19: "DT_HALF"}
 
 
 def dtype_of(spec: TensorSpec) -> str:
-    """TensorFlow.js's name for a spec's datatype: ``float32``, ``int32`` or ``bool``."""
+    """Return TensorFlow.js's name for a spec's datatype: ``float32``, ``int32`` or ``bool``."""
     return next(dtype for dtype, datatype in DATATYPES.items() if datatype == spec.datatype)
 
 
-def input_specs(described: Sequence[Mapping[str, Any]], files: ModelFiles) -> list[TensorSpec]:
-    """Inputs in the model's order, with the signature's names as aliases; ``open`` where the rank is not known.
+def input_specs(entries: Sequence[Mapping[str, Any]], files: ModelFiles) -> list[TensorSpec]:
+    """Return the inputs in the model's order, with the signature's names as aliases; open where the rank is unknown.
 
     Raises:
         ModelLoadError: an input is neither float32, int32 nor bool.
     """
-    signature = _by_tensor(files.signature.get("inputs"))
+    keys = {_node(str(info.get("name", key))): key for key, info in _infos(files, "inputs").items()}
     specs = []
-    for entry in described:
-        name, dtype = str(entry["name"]), entry["dtype"]
+    for entry in entries:
+        name, dtype, shape = str(entry["name"]), entry["dtype"], entry["shape"]
         if dtype not in DATATYPES:
             raise ModelLoadError(f"input {name!r} of {files.title} is of type {dtype}, which cannot be served")
-        key, _ = signature.get(name, (name, {}))
-        aliases = _aliases(name, key, f"{name}:0" if files.graph else name)
-        if entry["shape"] is None:
-            specs.append(TensorSpec(name, DATATYPES[dtype], (-1,), aliases=aliases, open=True))
-        else:
-            specs.append(TensorSpec(name, DATATYPES[dtype], _free(entry["shape"]), aliases=aliases))
+        aliases = _aliases(name, keys.get(name, name), f"{name}:0" if files.graph else name)
+        sizes = (-1,) if shape is None else _free(shape)
+        specs.append(TensorSpec(name, DATATYPES[dtype], sizes, aliases=aliases, open=shape is None))
     return specs
 
 
-def output_specs(described: Mapping[str, Any], files: ModelFiles) -> list[TensorSpec]:
-    """Outputs; those of which the file says too little are marked as open.
+def output_specs(description: Mapping[str, Any], files: ModelFiles) -> list[TensorSpec]:
+    """Return the outputs; those of which the file says too little are open.
 
     TensorFlow.js calls a graph's outputs as its signature does, else as their nodes are called.
     """
-    entries = [dict(entry) for entry in described["outputs"]]
     if not files.graph:
-        return [_output_spec(entry, {}) for entry in entries]
-    outputs = files.signature.get("outputs")
-    signature = {str(k): v for k, v in outputs.items() if isinstance(v, dict)} if isinstance(outputs, dict) else {}
-    nodes = {entry["name"]: entry for entry in entries}
+        return [_output_spec(entry, {}) for entry in description["outputs"]]
+    infos = _infos(files, "outputs")
+    nodes = {entry["name"]: entry for entry in description["outputs"]}
     specs = []
-    for name in described["nodes"]:
-        info = signature.get(name, {})
+    for name in description["nodes"]:
+        info = infos.get(name, {})
         node = nodes.get(_node(str(info.get("name", name))), {})
         specs.append(_output_spec({"dtype": None, "shape": None, **node, "name": name}, info))
     return specs
@@ -78,16 +73,15 @@ def _output_spec(entry: Mapping[str, Any], info: Mapping[str, Any]) -> TensorSpe
     return TensorSpec(name, DATATYPES[dtype], _free(shape), aliases=aliases)
 
 
-def _by_tensor(entries: Any) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """A signature's entries by the node that they mean: its own name for it, and what it says of it."""
-    if not isinstance(entries, dict):
-        return {}
-    named = {str(key): info for key, info in entries.items() if isinstance(info, dict)}
-    return {_node(str(info.get("name", key))): (key, info) for key, info in named.items()}
+def _infos(files: ModelFiles, role: str) -> dict[str, Mapping[str, Any]]:
+    """Return the signature's entries by the signature's name."""
+    entries = files.signature.get(role)
+    pairs = entries.items() if isinstance(entries, dict) else ()
+    return {str(key): info for key, info in pairs if isinstance(info, dict)}
 
 
-def _aliases(name: str, *others: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(other for other in others if other != name))
+def _aliases(name: str, *candidates: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(alias for alias in candidates if alias != name))
 
 
 def _node(tensor: str) -> str:
@@ -99,7 +93,7 @@ def _graph_dtype(code: Any) -> str | None:
 
 
 def _graph_shape(info: Mapping[str, Any]) -> list[int] | None:
-    """A TensorShapeProto in JSON, which writes its sizes as text; a scalar's may be missing altogether."""
+    """Read a TensorShapeProto in JSON, which writes its sizes as text; a scalar's may be missing altogether."""
     shape = info.get("tensorShape")
     if not isinstance(shape, dict) or shape.get("unknownRank"):
         return None
@@ -110,9 +104,7 @@ def _free(shape: Iterable[Any]) -> tuple[int, ...]:
     return tuple(-1 if size is None or int(size) < 0 else int(size) for size in shape)
 
 
-def as_seen(spec: TensorSpec, array: Array, free: bool) -> TensorSpec:
-    """A size of 0 follows from the values; where inputs have free sizes, which were 1, so may a size of 1."""
-    unsure = (0, 1) if free else (0,)
-    shape = tuple(-1 if size in unsure else size for size in array.shape)
+def learned_spec(spec: TensorSpec, array: Array, free: bool) -> TensorSpec:
+    """Return an open spec with datatype and shape of an output that a run on zeros gave."""
     datatype = next(DATATYPES[dtype] for dtype, kind in DTYPES.items() if kind == array.dtype)
-    return replace(spec, datatype=datatype, shape=shape, open=False)
+    return replace(spec, datatype=datatype, shape=learned_shape(array.shape, free), open=False)
