@@ -31,7 +31,7 @@ from words_models import VOCABULARY, model
 VOCAB = AssociatedFile("vocab.txt", type=FileType.VOCABULARY)
 LABELS = AssociatedFile("labels.txt", type=FileType.TENSOR_AXIS_LABELS)
 GERMAN = AssociatedFile("labels-de.txt", type=FileType.TENSOR_AXIS_LABELS, locale="de")
-ENGLISH = dataclasses.replace(LABELS, locale="en")
+ENGLISH = LABELS._replace(locale="en")
 FILES = {
     "vocab.txt": "\n".join(VOCABULARY),
     "labels.txt": "bad\ngood",
@@ -104,7 +104,7 @@ def test_words_by_a_delimiter(tmp_path: Path) -> None:
 
 def test_a_sound_with_its_rate(tmp_path: Path) -> None:
     """Rate and channels come from the metadata; without labels nothing is guessed."""
-    sound = TensorMetadata("audio_clip", content=Content("audio", AudioProperties(8000, 1), None))
+    sound = TensorMetadata("audio_clip", content=Content("audio", AudioProperties(8000, 1)))
     labelled = ModelMetadata(inputs=(sound,), outputs=(TensorMetadata("scores", associated_files=(LABELS,)),))
     inputs = [TensorSpec("x", "FP32", (1, 4000))]
     task = task_of(tmp_path, inputs, {"y": (1, 2)}, labelled)

@@ -1,8 +1,8 @@
-"""Tells PyTorch's zip archives apart by their members' names, and reads small members within bounds.
+"""Reads zip archives within bounds, and tells PyTorch's apart by their members' names.
 
-TorchScript, its mobile form, exported programs, compiled packages and plain weights all are zips, often under the
-same ending. The directory is read here in steps: ``zipfile`` would make an object of every entry that a hostile file
-claims. Only names decide, nothing is unpickled. Layout: APPNOTE.TXT of PKWARE, sections 4.3.12 to 4.3.16.
+TorchScript, its mobile form, exported programs, compiled packages and plain weights all are zips, often with the same
+suffix. The directory is read in steps: ``zipfile`` would make an object of every entry that a hostile file claims.
+Only names decide, nothing is unpickled. Layout: APPNOTE.TXT of PKWARE, sections 4.3.12 to 4.3.16.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
-
-from pocketserve_wire.records import dataclass
+from typing import BinaryIO, NamedTuple
 
 MAX_ENTRIES = 200_000
 """A model has one entry per weight tensor: the largest have some ten thousand."""
@@ -25,21 +23,28 @@ _END, _END64, _LOCATOR64, _ENTRY, _LOCAL = b"PK\5\6", b"PK\6\6", b"PK\6\7", b"PK
 _END_SIZE, _ENTRY_SIZE, _LOCAL_SIZE = 22, 46, 30
 _MAX_COMMENT = 0xFFFF
 _STORED, _DEFLATED = 0, 8
+_ENCRYPTED = 1
 
 
 class BadZipError(ValueError):
     """Not a zip, a damaged one, or one beyond the bounds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One entry of the directory; ``name`` is without the archive's own top folder."""
+class Member(NamedTuple):
+    """An entry of the directory.
+
+    Attributes:
+        name: without the archive's top folder, which all of PyTorch's have; whole in an appended archive.
+        crc: of the content; None in PyTorch's, which may lack it.
+    """
 
     name: str
     method: int
     packed: int
     size: int
     offset: int
+    flags: int = 0
+    crc: int | None = None
 
 
 def kind_of_zip(path: Path) -> str | None:
@@ -50,89 +55,91 @@ def kind_of_zip(path: Path) -> str | None:
         anything else, damaged files among it.
     """
     try:
-        return _decide({_marker(member.name) for member in members(path)})
+        markers = {_marker(member.name) for member in members(path)}
     except (BadZipError, OSError):
         return None
+    return next((kind for needed, kind in _KINDS if needed <= markers), None)
 
 
-def members(path: Path) -> Iterator[Member]:
-    """The directory's entries, read in steps.
+def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
+    """Yield the directory's entries.
+
+    Args:
+        appended: the archive may begin behind something else. PyTorch takes offsets as they are written.
 
     Raises:
         BadZipError: no zip, damaged, or beyond the bounds.
     """
     with path.open("rb") as file:
-        count, size, start = _directory(file)
+        count, size, start, end = _directory(file)
         if count > MAX_ENTRIES or size > MAX_DIRECTORY_BYTES:
             raise BadZipError(f"its directory claims {count} entries in {size} bytes")
-        file.seek(start)
-        left = size
+        shift = max(0, end - size - start) if appended else 0
+        file.seek(start + shift)
         for _ in range(count):
-            member, used = _entry(file, left)
-            left -= used
-            yield member
+            member, used = _entry(file, size)
+            size -= used
+            if appended:
+                yield member._replace(offset=member.offset + shift)
+            else:
+                yield member._replace(name=member.name.partition("/")[2] or member.name, crc=None)
 
 
 def read_member(path: Path, member: Member, maximum: int) -> bytes:
-    """A member's content, if it is no longer than ``maximum`` bytes.
+    """Return a member's content, if it is no longer than ``maximum`` bytes.
 
     Raises:
         BadZipError: it is longer, damaged, or packed in an unknown way.
     """
+    name = repr(member.name[:80])
     if member.size > maximum or member.packed > maximum + 1024:
-        raise BadZipError(f"{member.name[:80]!r} is larger than {maximum} bytes")
+        raise BadZipError(f"{name} is larger than {maximum} bytes")
+    if member.method not in (_STORED, _DEFLATED) or member.flags & _ENCRYPTED:
+        raise BadZipError(f"{name} is encrypted, or packed by method {member.method}")
     with path.open("rb") as file:
         file.seek(member.offset)
         head = _exactly(file, _LOCAL_SIZE)
         if head[:4] != _LOCAL:
-            raise BadZipError(f"{member.name[:80]!r} is not where the directory says")
+            raise BadZipError(f"{name} is not where the directory says")
         file.seek(sum(struct.unpack_from("<HH", head, 26)), os.SEEK_CUR)
-        packed = _exactly(file, member.packed)
-    return _unpacked(member, packed, maximum)
-
-
-def _unpacked(member: Member, packed: bytes, maximum: int) -> bytes:
-    if member.method == _STORED:
-        return packed
-    if member.method != _DEFLATED:
-        raise BadZipError(f"{member.name[:80]!r} is packed by method {member.method}")
+        content = _exactly(file, member.packed)
     import zlib  # late: most models are no archives
 
-    try:
-        # A few bytes may claim gigabytes; zlib stops at the bound.
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, maximum)
-    except zlib.error as error:
-        raise BadZipError(f"{member.name[:80]!r} is damaged") from error
+    if member.method == _DEFLATED:
+        try:
+            # A few bytes may claim gigabytes; zlib stops at the bound.
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, member.size or 1)
+        except zlib.error as error:
+            raise BadZipError(f"{name} is damaged") from error
+    if len(content) != member.size or (member.crc is not None and zlib.crc32(content) != member.crc):
+        raise BadZipError(f"{name} is damaged")
+    return content
+
+
+_FOLDERS = ("data/aotinductor/", "code/", "data/")
+_FILES = frozenset({"bytecode.pkl", "constants.pkl", "data.pkl", "archive_format", "serialized_exported_program.json"})
+
+_KINDS = (
+    # Compiled packages come first: whatever else such a file holds, opening it would run native code.
+    ({"data/aotinductor/"}, "aoti"),
+    ({"models/", "archive_format"}, "pt2"),
+    ({"serialized_exported_program.json"}, "pt2"),
+    ({"bytecode.pkl"}, "ptl"),
+    ({"code/", "constants.pkl"}, "torchscript"),
+    ({"data.pkl"}, "state_dict"),
+)
+"""Markers that a kind's archives have; the first row that fits decides."""
 
 
 def _marker(name: str) -> str:
-    """The part of a member's name that tells the kind, or an empty text; so that the set of them stays small."""
-    for folder in ("data/aotinductor/", "code/", "data/"):
-        if name.startswith(folder):
-            return folder
+    """Return the part of a member's name that tells the kind, or an empty text; so that the set of them stays small."""
     if name.startswith("models/") and name.endswith(".json"):
         return "models/"
-    return name if name in _FILES else ""
+    return next((folder for folder in _FOLDERS if name.startswith(folder)), name if name in _FILES else "")
 
 
-_FILES = frozenset({"bytecode.pkl", "constants.pkl", "data.pkl", "archive_format", "serialized_exported_program.json"})
-
-
-def _decide(markers: set[str]) -> str | None:
-    # Compiled packages come first: whatever else such a file holds, opening it would run native code.
-    if "data/aotinductor/" in markers:
-        return "aoti"
-    if {"models/", "archive_format"} <= markers or "serialized_exported_program.json" in markers:
-        return "pt2"
-    if "bytecode.pkl" in markers:
-        return "ptl"
-    if {"code/", "constants.pkl"} <= markers:
-        return "torchscript"
-    return "state_dict" if "data.pkl" in markers else None
-
-
-def _directory(file: BinaryIO) -> tuple[int, int, int]:
-    """Count of entries, bytes and start of the directory, from the record at the file's end."""
+def _directory(file: BinaryIO) -> tuple[int, int, int, int]:
+    """Return count of entries, bytes and start of the directory, and where it should end, from the file's end."""
     size = file.seek(0, os.SEEK_END)
     begin = max(0, size - _END_SIZE - _MAX_COMMENT)
     file.seek(begin)
@@ -140,37 +147,32 @@ def _directory(file: BinaryIO) -> tuple[int, int, int]:
     at = tail.rfind(_END)
     if at < 0 or len(tail) - at < _END_SIZE:
         raise BadZipError("it is no zip archive, or is cut short")
+    end = begin + at
     count, length, start = struct.unpack_from("<HII", tail, at + 10)
     if count == 0xFFFF or 0xFFFFFFFF in (length, start):
-        count, length, start = _directory64(file, begin + at)
+        count, length, start, end = _directory64(file, end)
     if start + length > size:
         raise BadZipError("its directory lies outside the file")
-    return count, length, start
+    return count, length, start, end
 
 
-def _directory64(file: BinaryIO, end: int) -> tuple[int, int, int]:
-    if end < 20:
-        raise BadZipError("its large directory is missing")
-    file.seek(end - 20)
+def _directory64(file: BinaryIO, end: int) -> tuple[int, int, int, int]:
+    file.seek(max(0, end - 20))
     locator = _exactly(file, 20)
-    if locator[:4] != _LOCATOR64:
-        raise BadZipError("its large directory is missing")
     (position,) = struct.unpack_from("<Q", locator, 8)
-    if position > end:
-        raise BadZipError("its large directory lies outside the file")
+    if locator[:4] != _LOCATOR64 or position > end:
+        raise BadZipError("its large directory is missing")
     file.seek(position)
     record = _exactly(file, 56)
     if record[:4] != _END64:
         raise BadZipError("its large directory is damaged")
     count, length, start = struct.unpack_from("<QQQ", record, 32)
-    return count, length, start
+    return count, length, start, position
 
 
 def _entry(file: BinaryIO, left: int) -> tuple[Member, int]:
     head = _exactly(file, _ENTRY_SIZE)
-    method, packed, size = *struct.unpack_from("<H", head, 10), *struct.unpack_from("<II", head, 20)
-    names, extras, comment = struct.unpack_from("<HHH", head, 28)
-    (offset,) = struct.unpack_from("<I", head, 42)
+    flags, method, crc, packed, size, names, extras, comment, offset = struct.unpack("<8xHH4xIIIHHH8xI", head)
     used = _ENTRY_SIZE + names + extras + comment
     if head[:4] != _ENTRY or used > left:
         raise BadZipError("its directory is damaged")
@@ -178,12 +180,11 @@ def _entry(file: BinaryIO, left: int) -> tuple[Member, int]:
     extra = _exactly(file, extras)
     file.seek(comment, os.SEEK_CUR)
     packed, size, offset = _wide(extra, packed, size, offset)
-    # Every archive of PyTorch's has one top folder of any name.
-    return Member(name.partition("/")[2] or name, method, packed, size, offset), used
+    return Member(name, method, packed, size, offset, flags, crc), used
 
 
 def _wide(extra: bytes, packed: int, size: int, offset: int) -> tuple[int, int, int]:
-    """Values of a ZIP64 entry: the extra field holds, in this order, those that are all ones in the entry."""
+    """Return a ZIP64 entry's values: the extra field holds, in this order, those that are all ones in the entry."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)

@@ -6,12 +6,11 @@ A format's reader of it is :attr:`~pocketserve.runtimes.model_format.ModelFormat
 from __future__ import annotations
 
 import enum
-
-from pocketserve_wire.records import dataclass
+from typing import NamedTuple
 
 
 class FileType(enum.IntEnum):
-    """What an associated file is for."""
+    """The use of an associated file."""
 
     UNKNOWN = 0
     DESCRIPTIONS = 1
@@ -22,56 +21,43 @@ class FileType(enum.IntEnum):
     SCANN_INDEX_FILE = 6
 
 
-@dataclass(frozen=True, slots=True)
-class AssociatedFile:
-    """A member of the archive at the model's end.
+class AssociatedFile(NamedTuple):
+    """A file inside the model file.
 
     Attributes:
         locale: a language such as ``en`` or ``en-US``; empty where the author gave none.
     """
 
     name: str
-    description: str = ""
     type: FileType = FileType.UNKNOWN
     locale: str = ""
-    version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureProperties:
+class FeatureProperties(NamedTuple):
     """A tensor of plain numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageProperties:
-    """A tensor that is an image.
+class ImageProperties(NamedTuple):
+    """A tensor that is an image; ``default_size`` is width and height where the shape does not tell them."""
 
-    Attributes:
-        color_space: ``rgb``, ``grayscale`` or ``unknown``.
-        default_size: width and height for tensors whose shape does not tell.
-    """
-
-    color_space: str
     default_size: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class BoundingBoxProperties:
+class BoundingBoxProperties(NamedTuple):
     """A tensor of boxes.
 
     Attributes:
-        index: positions of the four numbers in the type's usual order; empty means that order.
+        order: positions of the four numbers in the type's usual order; empty means that order.
         type: ``boundaries``, ``upper_left``, ``center`` or ``unknown``.
         coordinate_type: ``ratio`` (0 to 1) or ``pixel``.
     """
 
-    index: tuple[int, ...]
+    order: tuple[int, ...]
     type: str
     coordinate_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class AudioProperties:
+class AudioProperties(NamedTuple):
     """A tensor of samples."""
 
     sample_rate: int
@@ -81,111 +67,70 @@ class AudioProperties:
 Properties = FeatureProperties | ImageProperties | BoundingBoxProperties | AudioProperties
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a tensor's numbers are.
+class Content(NamedTuple):
+    """The meaning of a tensor's numbers.
 
     Attributes:
         kind: ``feature``, ``image``, ``bounding_box``, ``audio``; ``unknown`` for what newer schemas add.
         properties: None where the kind is unknown.
-        range: first and last dimension that the content spans; None means all but the batch.
     """
 
     kind: str
     properties: Properties | None
-    range: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Normalization:
+class Normalization(NamedTuple):
     """(x - mean) / std. One number stands for all channels. All are finite and no std is 0."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreCalibration:
+class ScoreCalibration(NamedTuple):
     """Scores are mapped with the parameters of an associated file after ``transformation``."""
 
     transformation: str
     default_score: float
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreThresholding:
+class ScoreThresholding(NamedTuple):
     """Scores below this are not worth showing."""
 
     threshold: float
 
 
-@dataclass(frozen=True, slots=True)
-class BertTokenizer:
+class BertTokenizer(NamedTuple):
     """Text becomes word pieces."""
 
     vocab_files: tuple[AssociatedFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(NamedTuple):
     """Text becomes sentence pieces."""
 
     model_files: tuple[AssociatedFile, ...]
     vocab_files: tuple[AssociatedFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RegexTokenizer:
+class RegexTokenizer(NamedTuple):
     """Text is split where ``delimiter`` (a regular expression, not to be trusted) matches."""
 
     delimiter: str
     vocab_files: tuple[AssociatedFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownUnit:
-    """A processing step of a newer schema."""
-
-    number: int
-
-
 ProcessUnit = (
-    Normalization
-    | ScoreCalibration
-    | ScoreThresholding
-    | BertTokenizer
-    | SentencePieceTokenizer
-    | RegexTokenizer
-    | UnknownUnit
+    Normalization | ScoreCalibration | ScoreThresholding | BertTokenizer | SentencePieceTokenizer | RegexTokenizer
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Range of a tensor's values, by channel or one for all."""
-
-    max: tuple[float, ...]
-    min: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorGroup:
-    """Tensors that belong together, such as the boxes, classes and scores of one list of objects."""
-
-    name: str
-    tensor_names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorMetadata:
-    """What the author says of one input or output, in the model's order."""
+class TensorMetadata(NamedTuple):
+    """The author's words about one input or output, in the model's order."""
 
     name: str
     description: str = ""
-    dimension_names: tuple[str, ...] = ()
     content: Content | None = None
     process_units: tuple[ProcessUnit, ...] = ()
-    stats: Stats | None = None
     associated_files: tuple[AssociatedFile, ...] = ()
 
     @property
@@ -201,9 +146,8 @@ class TensorMetadata:
         return next(filter(None, by_kind), [])
 
 
-@dataclass(frozen=True, slots=True)
-class ModelMetadata:
-    """What the author says of a model and its main graph. Texts are empty where there are none."""
+class ModelMetadata(NamedTuple):
+    """The author's words about a model and its main graph. Texts are empty where there are none."""
 
     name: str = ""
     description: str = ""
@@ -214,7 +158,3 @@ class ModelMetadata:
     outputs: tuple[TensorMetadata, ...] = ()
     associated_files: tuple[AssociatedFile, ...] = ()
     input_process_units: tuple[ProcessUnit, ...] = ()
-    output_process_units: tuple[ProcessUnit, ...] = ()
-    input_groups: tuple[TensorGroup, ...] = ()
-    output_groups: tuple[TensorGroup, ...] = ()
-    min_parser_version: str = ""

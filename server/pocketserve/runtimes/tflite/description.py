@@ -1,13 +1,12 @@
-"""Reads the description inside a ``.tflite`` file: a FlatBuffer within the model's, its entry ``TFLITE_METADATA``.
+"""Reads the metadata inside a ``.tflite`` file: a FlatBuffer within the model's, its entry ``TFLITE_METADATA``.
 
-It comes from strangers; what is read is bounded. Nesting is bounded by this code, which follows the schema and never
-recurses. Field numbers are those of ``metadata_schema.fbs`` 1.5.0 (TensorFlow Lite Support) and ``schema.fbs`` (Model).
+Field numbers are those of ``metadata_schema.fbs`` 1.5.0 (TensorFlow Lite Support) and ``schema.fbs`` (Model). Fields
+that nothing needs are not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from pocketserve.formats import DamagedFileError, mapped
@@ -29,32 +28,33 @@ from pocketserve.runtimes.metadata import (
     ScoreCalibration,
     ScoreThresholding,
     SentencePieceTokenizer,
-    Stats,
-    TensorGroup,
     TensorMetadata,
-    UnknownUnit,
 )
 
 MAX_METADATA_BYTES = 1 << 20
-"""Size of the description without the files. The largest in the wild are some kilobytes."""
+"""Size of the metadata without the files. The largest in the wild are some kilobytes."""
 
 
 def read_metadata(path: Path) -> ModelMetadata | None:
-    """The description inside a model file, or None where there is none.
+    """Return the metadata inside a model file, or None where there is none.
 
     Raises:
-        DamagedFileError: the file cannot be read, is no TFLite model, or its description is damaged.
+        DamagedFileError: the file cannot be read, is no TFLite model, or its metadata is damaged.
     """
     try:
         with mapped(path) as data:
-            found = _find_metadata(FlatBuffer(data, b"TFL3"))
-            return None if found is None else _model_metadata(FlatBuffer(found, b"M001").root())
+            content = _find_metadata(FlatBuffer(data, b"TFL3"))
+            return None if content is None else _model_metadata(FlatBuffer(content, b"M001").root())
     except OSError as error:
         raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
 def _find_metadata(model: FlatBuffer) -> bytes | None:
-    """The bytes of the entry TFLITE_METADATA. Model: 4 buffers, 6 metadata; Metadata: 0 name, 1 buffer."""
+    """Return the bytes of the entry TFLITE_METADATA.
+
+    Model: 4 buffers, 6 metadata; Metadata: 0 name, 1 buffer. Buffer: 0 data; or, in models too large for a FlatBuffer,
+    1 offset, 2 size.
+    """
     root = model.root()
     entries = root.tables(6, lambda entry: (entry.text(0), entry.integer(1, "I")))
     number = next((number for name, number in entries if name == "TFLITE_METADATA"), None)
@@ -63,11 +63,6 @@ def _find_metadata(model: FlatBuffer) -> bytes | None:
     buffer = root.element(4, number)
     if buffer is None:
         raise DamagedFileError(f"the description is said to be in buffer {number}, which is not there")
-    return _contents(model, buffer)
-
-
-def _contents(model: FlatBuffer, buffer: FlatTable) -> bytes:
-    """A model buffer's bytes. Buffer: 0 data; or, in models too large for a FlatBuffer, 1 offset, 2 size."""
     offset, size = buffer.integer(1, "Q"), buffer.integer(2, "Q")
     if offset <= 1:
         return buffer.blob(0, MAX_METADATA_BYTES)
@@ -77,7 +72,10 @@ def _contents(model: FlatBuffer, buffer: FlatTable) -> bytes:
 
 
 def _model_metadata(root: FlatTable) -> ModelMetadata:
-    """ModelMetadata: 0 name, 1 description, 2 version, 3 graphs, 4 author, 5 license, 6 files, 7 parser."""
+    """ModelMetadata: 0 name, 1 description, 2 version, 3 graphs, 4 author, 5 license, 6 files.
+
+    SubGraphMetadata: 2 inputs, 3 outputs, 4 files, 5 process units of inputs.
+    """
     model = ModelMetadata(
         name=root.text(0),
         description=root.text(1),
@@ -85,73 +83,52 @@ def _model_metadata(root: FlatTable) -> ModelMetadata:
         author=root.text(4),
         license=root.text(5),
         associated_files=root.tables(6, _file),
-        min_parser_version=root.text(7),
     )
     graph = root.element(3, 0)
-    return model if graph is None else _with_graph(model, graph)
-
-
-def _with_graph(model: ModelMetadata, graph: FlatTable) -> ModelMetadata:
-    """SubGraphMetadata: 2 inputs, 3 outputs, 4 files, 5 and 6 process units, 7 and 8 tensor groups."""
-    return replace(
-        model,
+    if graph is None:
+        return model
+    return model._replace(
         inputs=graph.tables(2, _tensor),
         outputs=graph.tables(3, _tensor),
         associated_files=model.associated_files + graph.tables(4, _file),
-        input_process_units=graph.tables(5, _unit),
-        output_process_units=graph.tables(6, _unit),
-        input_groups=graph.tables(7, _group),
-        output_groups=graph.tables(8, _group),
+        input_process_units=_units(graph, 5),
     )
 
 
 def _tensor(table: FlatTable) -> TensorMetadata:
-    """TensorMetadata: its fields in this order."""
-    content, stats = table.table(3), table.table(5)
+    """TensorMetadata: 0 name, 1 description, 3 content, 4 process units, 6 files."""
+    content = table.table(3)
     return TensorMetadata(
         name=table.text(0),
         description=table.text(1),
-        dimension_names=table.texts(2),
         content=None if content is None else _content(content),
-        process_units=table.tables(4, _unit),
-        stats=None if stats is None else Stats(max=stats.reals(0), min=stats.reals(1)),
+        process_units=_units(table, 4),
         associated_files=table.tables(6, _file),
     )
 
 
-def _group(table: FlatTable) -> TensorGroup:
-    return TensorGroup(table.text(0), table.texts(1))
-
-
 def _file(table: FlatTable) -> AssociatedFile:
-    """AssociatedFile: 0 name, 1 description, 2 type, 3 locale, 4 version."""
+    """AssociatedFile: 0 name, 2 type, 3 locale."""
     number = table.integer(2, "b")
     kind = FileType(number) if number in FileType.__members__.values() else FileType.UNKNOWN
-    return AssociatedFile(table.text(0), table.text(1), kind, table.text(3), table.text(4))
+    return AssociatedFile(table.text(0), kind, table.text(3))
 
 
 def _content(table: FlatTable) -> Content:
-    """Content: 0 kind and 1 table of the properties, 2 range of dimensions."""
+    """Content: 0 kind and 1 table of the properties."""
     kind, read = _PROPERTIES.get(table.integer(0, "B"), ("unknown", None))
-    properties, span = table.table(1), table.table(2)
-    return Content(
-        kind=kind,
-        properties=None if read is None or properties is None else read(properties),
-        range=None if span is None else (span.integer(0, "i"), span.integer(1, "i")),
-    )
+    properties = table.table(1)
+    return Content(kind, None if read is None or properties is None else read(properties))
 
 
 def _image(table: FlatTable) -> ImageProperties:
     size = table.table(1)
-    return ImageProperties(
-        color_space=table.choice(0, ("unknown", "rgb", "grayscale")),
-        default_size=None if size is None else (size.integer(0, "I"), size.integer(1, "I")),
-    )
+    return ImageProperties(None if size is None else (size.integer(0, "I"), size.integer(1, "I")))
 
 
 def _boxes(table: FlatTable) -> BoundingBoxProperties:
     return BoundingBoxProperties(
-        index=table.integers(0),
+        order=table.integers(0),
         type=table.choice(1, ("unknown", "boundaries", "upper_left", "center")),
         coordinate_type=table.choice(2, ("ratio", "pixel")),
     )
@@ -166,11 +143,15 @@ _PROPERTIES: dict[int, tuple[str, Callable[[FlatTable], Properties]]] = {
 """The union ContentProperties."""
 
 
-def _unit(table: FlatTable) -> ProcessUnit:
+def _units(table: FlatTable, number: int) -> tuple[ProcessUnit, ...]:
+    """Return the process units in a field, without those of newer schemas."""
+    return tuple(unit for unit in table.tables(number, _unit) if unit is not None)
+
+
+def _unit(table: FlatTable) -> ProcessUnit | None:
     """ProcessUnit: 0 kind and 1 table of the options."""
-    number, options = table.integer(0, "B"), table.table(1)
-    read = _OPTIONS.get(number)
-    return UnknownUnit(number) if read is None or options is None else read(options)
+    read, options = _OPTIONS.get(table.integer(0, "B")), table.table(1)
+    return None if read is None or options is None else read(options)
 
 
 def _normalization(table: FlatTable) -> ProcessUnit:

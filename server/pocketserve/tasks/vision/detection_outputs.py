@@ -121,7 +121,7 @@ def _box_layout(
 ) -> tuple[str, tuple[int, ...]]:
     """Type and order of the boxes: as the manifest says, else the file, else as is usual for the format."""
     if found is not None and found.type != "unknown":
-        kind, order = found.type, found.index if sorted(found.index) == [0, 1, 2, 3] else (0, 1, 2, 3)
+        kind, order = found.type, found.order if sorted(found.order) == [0, 1, 2, 3] else (0, 1, 2, 3)
     if options.box_type is not None:
         kind, order = options.box_type, (0, 1, 2, 3)
     return kind, options.box_order or order
