@@ -5,7 +5,6 @@ Cost is counted, or bounded by the kernel in a process of its own: no time is as
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import os
@@ -226,7 +225,7 @@ def described(folder: Path, locales: int, content: bytes) -> ModelFacts:
     path = folder / "m" / "m.tflite"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("labels.txt", content)
-    version = dataclasses.replace(facts.version, format=next(kind for kind in FORMATS if kind.name == "tflite"))
+    version = facts.version._replace(format=next(kind for kind in FORMATS if kind.name == "tflite"))
     facts = ModelFacts(facts.entry, version, facts.inputs, facts.outputs, opened=path)
     kind = FileType.TENSOR_AXIS_LABELS
     files = tuple(AssociatedFile("labels.txt", type=kind, locale=f"l{number}") for number in range(locales))
