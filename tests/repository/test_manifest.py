@@ -19,7 +19,9 @@ from pocketserve.repository.manifest import (
     read_manifest,
 )
 from pocketserve.repository.toml_table import ManifestError, is_contained_name
-from pocketserve.tasks.vision.options import AnchorOptions, DetectionOptions, ImageOptions, PoseOptions
+from pocketserve.tasks.vision.detection_options import AnchorOptions, DetectionOptions
+from pocketserve.tasks.vision.options import ImageOptions
+from pocketserve.tasks.vision.pose_estimation import PoseOptions
 from pocketserve.tensors import TensorSpec
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)

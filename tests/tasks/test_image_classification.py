@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions
+from pocketserve.tasks.classification_options import ClassificationOptions
 from pocketserve.tasks.labels import Labels, mismatch
+from pocketserve.tasks.ranking import Ranking
 from pocketserve.tasks.vision.image_classification import ImageClassification
 from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.picture_input import PictureInput, picture_shape
@@ -34,7 +36,8 @@ def task(
 ) -> ImageClassification:
     """A task for pictures of 4x2 pixels."""
     spec = TensorSpec("image", datatype, shape, quantization)
-    return ImageClassification(PictureInput(spec, ImageOptions(**options), 1000), output, Labels(labels))
+    ranking = Ranking(output, Labels(labels), ClassificationOptions())
+    return ImageClassification(PictureInput(spec, ImageOptions(**options), 1000), ranking)
 
 
 def picture() -> memoryview:
@@ -306,6 +309,12 @@ def test_shapes_of_scores(shape: tuple[int, ...]) -> None:
     """Scores of any shape are one row of classes."""
     scores = np.array([0.0, 0.25, 1.0, 0.5], np.float32).reshape(shape)
     assert [index for _, index, _ in answer(scores)] == [2, 3, 1, 0]
+
+
+def test_one_score_for_two_labels() -> None:
+    """It is the second one's probability, as in all classifiers."""
+    output = TensorSpec("scores", "FP32", (1, 1))
+    assert answer([0.75], labels=("no", "yes"), output=output) == [("yes", 1, 0.75), ("no", 0, 0.25)]
 
 
 def test_only_the_first_row_counts() -> None:

@@ -19,7 +19,7 @@ from pocketserve.tasks.model_facts import properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.vision import object_detection
 from pocketserve.tasks.vision.boxes import decode_anchors, generate_anchors, overlap, suppress, to_corners
-from pocketserve.tasks.vision.options import AnchorOptions
+from pocketserve.tasks.vision.detection_options import AnchorOptions
 from pocketserve_wire import ApiError, ErrorCode
 from vision_models import facts, picture
 
@@ -304,7 +304,7 @@ def test_suppression(boxes: list[Any], limit: float, data: st.DataObject) -> Non
     """What is left does not overlap within its class, and what was dropped overlaps something better."""
     corners = to_corners(np.array(boxes), "upper_left")
     classes = np.array([data.draw(st.integers(0, 2)) for _ in boxes])
-    kept = list(suppress(corners, classes, limit))
+    kept = list(suppress(corners, classes, limit, len(boxes)))
     assert list(suppress(corners, classes, limit, 2)) == kept[:2]
     assert kept == sorted(kept) and kept[0] == 0
     for index in range(len(boxes)):

@@ -6,20 +6,19 @@ text needs room, and a large one reduced, since nobody looks at 12 megapixels of
 
 from __future__ import annotations
 
+import colorsys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pocketserve.tasks.base import Hints, invalid_input
+from pocketserve.tasks.base import Hints
 from pocketserve.tasks.vision.geometry import Area
-from pocketserve.tasks.vision.picture_input import is_tensor
 from pocketserve.tasks.vision.pictures import CheckedFile, read_whole
 from pocketserve.tensors import Array
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from PIL.ImageFont import FreeTypeFont, ImageFont
 
 LONGEST, SHORTEST, NARROWEST = 1600, 480, 200
 """Pixels of the canvas: the longer side's limits, and the least of the shorter one."""
@@ -36,13 +35,13 @@ MAX_BARS = 50
 """Each makes the picture higher: 10,000 of them would take gigabytes."""
 
 Colour = tuple[int, int, int]
+Frame = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
 
 
 def colour(index: int) -> Colour:
-    """A colour for a class: neighbours differ strongly, and the same class is the same everywhere."""
+    """Return a colour for a class: neighbours differ strongly, and the same class is the same everywhere."""
     hue = (0.58 + index * 0.618034) % 1.0
-    import colorsys  # late: few ask for a picture
-
     red, green, blue = colorsys.hsv_to_rgb(hue, (0.72, 0.88, 0.58)[index % 3], (0.98, 0.90, 1.0)[index // 3 % 3])
     return round(red * 255), round(green * 255), round(blue * 255)
 
@@ -53,43 +52,45 @@ class Canvas:
     Args:
         body, hints: the request's picture.
         max_pixels: see :func:`~pocketserve.tasks.vision.pictures.read_picture`.
-
-    Raises:
-        ApiError: INVALID_INPUT where the body is numbers.
     """
 
     def __init__(self, body: memoryview, hints: Hints, max_pixels: int) -> None:
-        from PIL import ImageDraw
+        from PIL import ImageFont
 
-        if is_tensor(body, hints):
-            raise invalid_input("annotate needs a picture, the body holds numbers")
         picture, size = read_whole(body, max_pixels, LONGEST, hints)
-        grow = max(1.0, SHORTEST / max(picture.size))
+        grow = SHORTEST / max(picture.size)
         if grow > 1:
             picture = picture.resize([max(1, round(side * grow)) for side in picture.size])
         self._scale = (picture.width / size[0], picture.height / size[1])
-        self._image, self._origin = _with_margins(picture)
-        self._draw = ImageDraw.Draw(self._image)
-        longest = max(self._image.size)
-        self._line = max(2, round(longest / 270))
-        self._font = _font(max(13, round(longest / 44)))
-        self._taken: list[tuple[float, float, float, float]] = []
+        # A picture that is hardly wider or higher than a line of text gets margins to write on.
+        width, height = max(picture.width, NARROWEST), max(picture.height, NARROWEST)
+        self._origin = ((width - picture.width) // 2, (height - picture.height) // 2)
+        self._set_image(_extended(picture, (width, height), self._origin))
+        self._line = max(2, round(max(width, height) / 270))
+        self._font = ImageFont.load_default(max(13, round(max(width, height) / 44)))
+        _, top, _, bottom = self._font.getbbox("Ág")
+        self._text_bottom, self._text_height = bottom, float(bottom - top)
+        self._labels: list[Frame] = []
+
+    def _set_image(self, image: Image) -> None:
+        from PIL import ImageDraw
+
+        self._image, self._draw = image, ImageDraw.Draw(image)
 
     def png(self) -> bytes:
-        """The picture as a PNG file."""
+        """Return the picture as a PNG file."""
         file = CheckedFile()
         self._image.save(file, "PNG", compress_level=3)
         return file.getvalue()
 
     def boxes(self, entries: Sequence[tuple[Mapping[str, float], str, int]]) -> None:
-        """A frame with a label for each (box, text, class), the first on top; no frame runs through a label."""
-        shown = entries[:MAX_BOXES]
-        placed = [(self._frame(box, index), text, index) for box, text, index in reversed(shown)]
-        for (left, top), text, index in reversed(placed):
+        """Draw a frame with a label for each (box, text, class), the first on top; no frame runs through a label."""
+        corners = [self._frame(box, index) for box, _, index in reversed(entries[:MAX_BOXES])]
+        for (left, top), (_, text, index) in zip(reversed(corners), entries, strict=False):
             self._label(text, left, top, colour(index))
 
     def _frame(self, box: Mapping[str, float], index: int) -> tuple[float, float]:
-        """One frame; its upper left corner on the canvas."""
+        """Draw one frame; return its upper left corner on the canvas."""
         left, top = self._at(box["x"], box["y"])
         right, bottom = self._at(box["x"] + box["width"], box["y"] + box["height"])
         right, bottom = max(right - 1, left), max(bottom - 1, top)
@@ -102,29 +103,29 @@ class Canvas:
         return left, top
 
     def mask(self, classes: Array, area: Area, clear: Sequence[int] = ()) -> None:
-        """Every class's colour over the part of the picture that the mask covers, but for the clear ones."""
+        """Draw every class's colour over the part of the picture that the mask covers, but for the clear ones."""
         import PIL.Image
 
-        left, top = self._at(area.x, area.y)
-        right, bottom = self._at(area.x + area.width, area.y + area.height)
-        place = tuple(round(value) for value in (left, top, right, bottom))
-        size = (max(1, place[2] - place[0]), max(1, place[3] - place[1]))
-        kinds = np.unique(classes)
+        left, top = map(round, self._at(area.x, area.y))
+        right, bottom = map(round, self._at(area.x + area.width, area.y + area.height))
+        size = (max(1, right - left), max(1, bottom - top))
+        kinds, positions = np.unique(classes, return_inverse=True)
+        positions = positions.reshape(classes.shape)
         table = np.array([colour(int(kind)) for kind in kinds], np.uint8)
-        shown = ~np.isin(kinds, list(clear))
-        positions = np.searchsorted(kinds, classes)
-        nearest, smooth = PIL.Image.Resampling.NEAREST, PIL.Image.Resampling.BILINEAR
-        paint = PIL.Image.fromarray(table[positions]).resize(size, nearest)
-        cover = PIL.Image.fromarray((shown[positions] * round(255 * MASK_SHARE)).astype(np.uint8)).resize(size, smooth)
-        self._image.paste(paint, (place[0], place[1]), cover)
+        cover = (~np.isin(kinds, list(clear)) * round(255 * MASK_SHARE)).astype(np.uint8)
+        self._image.paste(
+            PIL.Image.fromarray(table[positions]).resize(size, PIL.Image.Resampling.NEAREST),
+            (left, top),
+            PIL.Image.fromarray(cover[positions]).resize(size, PIL.Image.Resampling.BILINEAR),
+        )
 
     def skeleton(
         self, points: Sequence[tuple[float, float] | None], bones: Sequence[tuple[int, int]], index: int
     ) -> None:
-        """The points that are seen, joined where both ends are.
+        """Draw the points that are visible, joined where both ends are.
 
         Args:
-            points: x and y in pixels of the picture; None was not seen.
+            points: x and y in pixels of the picture; None is not visible.
             bones: pairs of positions in ``points``.
             index: chooses the colour.
         """
@@ -133,37 +134,40 @@ class Canvas:
 
         layer = PIL.Image.new("RGBA", (SMOOTH * self._image.width, SMOOTH * self._image.height), (0, 0, 0, 0))
         draw = ImageDraw.Draw(layer)
-        places = [None if at is None else self._at(*at) for at in points]
-        spots = [None if at is None else (SMOOTH * at[0], SMOOTH * at[1]) for at in places]
-        bones = [pair for pair in bones if max(pair) < len(spots)]
+        spots = {
+            number: tuple(SMOOTH * value for value in self._at(*point))
+            for number, point in enumerate(points)
+            if point is not None
+        }
         width = round(1.5 * SMOOTH * self._line)
         for rim, shade in ((SMOOTH, PANEL), (0, colour(index))):
             for first, second in bones:
-                ends = [spot for spot in (spots[first], spots[second]) if spot is not None]
-                if len(ends) == 2:
-                    draw.line(ends, fill=(*shade, 235), width=width + 2 * rim)
+                if first in spots and second in spots:
+                    draw.line([spots[first], spots[second]], fill=(*shade, 235), width=width + 2 * rim)
         radius = 1.1 * width
-        for spot in spots:
-            if spot is not None:
-                frame = [spot[0] - radius, spot[1] - radius, spot[0] + radius, spot[1] + radius]
-                draw.ellipse(frame, fill=(*INK, 255), outline=(*PANEL, 255), width=max(1, width // 3))
+        for x, y in spots.values():
+            frame = (x - radius, y - radius, x + radius, y + radius)
+            draw.ellipse(frame, fill=(*INK, 255), outline=(*PANEL, 255), width=max(1, width // 3))
         reduced = layer.resize(self._image.size, PIL.Image.Resampling.BOX)
         self._image.paste(reduced, (0, 0), reduced)
 
     def legend(self, entries: Sequence[tuple[str, int]]) -> None:
-        """Names with their colours, in the lower left corner; as many as there is room for."""
-        line = self._height() * 1.5
-        pad = self._height() * 0.5
-        room = int((self._image.height * 0.8 - 2 * pad) / line)
-        shown = entries[: max(1, room)]
-        if not shown:
+        """Draw names with their colours into the lower left corner; as many as there is room for."""
+        import PIL.Image
+        from PIL import ImageDraw
+
+        line, pad, swatch = self._text_height * 1.5, self._text_height * 0.5, self._text_height * 0.9
+        rows = entries[: max(1, int((self._image.height * 0.8 - 2 * pad) / line))]
+        if not rows:
             return
-        swatch = self._height() * 0.9
-        widest = max(self._width(text) for text, _ in shown)
+        widest = max(self._width(text) for text, _ in rows)
         right = min(3 * pad + swatch + widest + pad, self._image.width - pad)
-        top = self._image.height - 2 * pad - line * len(shown)
-        self._panel((pad, top, right, self._image.height - pad))
-        for row, (text, index) in enumerate(shown):
+        top = self._image.height - 2 * pad - line * len(rows)
+        cover = PIL.Image.new("L", self._image.size, 0)  # half transparent
+        frame = (pad, top, right, self._image.height - pad)
+        ImageDraw.Draw(cover).rounded_rectangle(frame, self._text_height * 0.4, fill=190)
+        self._image.paste(PANEL, (0, 0, *self._image.size), cover)
+        for row, (text, index) in enumerate(rows):
             middle = top + pad / 2 + line * (row + 0.5)
             frame = (2 * pad, middle - swatch / 2, 2 * pad + swatch, middle + swatch / 2)
             self._draw.rounded_rectangle(frame, swatch / 4, fill=colour(index))
@@ -171,34 +175,26 @@ class Canvas:
             self._draw.text((3 * pad + swatch, middle), fitting, INK, self._font, anchor="lm")
 
     def bars(self, entries: Sequence[tuple[str, float]]) -> None:
-        """A panel below the picture with a bar for each class, but for those beyond the first MOST_BARS.
+        """Draw a panel below the picture with a bar for each class, but for those beyond the first MAX_BARS.
 
         Args:
             entries: names with probabilities, or with other numbers, which are compared with the largest.
         """
-        import PIL.Image
-        from PIL import ImageDraw
-
-        line, pad = self._height() * 2.3, self._height() * 0.8
+        line, pad = self._text_height * 2.3, self._text_height * 0.8
         rows = entries[:MAX_BARS] or [("nothing above the threshold", 0.0)]
-        width = max(self._image.width, round(SHORTEST * 0.75))
-        height = round(2 * pad + line * len(rows))
-        grown = PIL.Image.new("RGB", (width, self._image.height + height), PANEL)
-        grown.paste(self._image, ((width - self._image.width) // 2, 0))
-        top = self._image.height
-        self._image, self._draw = grown, ImageDraw.Draw(grown)
+        width, top = max(self._image.width, round(SHORTEST * 0.75)), self._image.height
+        size = (width, top + round(2 * pad + line * len(rows)))
+        self._set_image(_extended(self._image, size, ((width - self._image.width) // 2, 0)))
         scores = [score for _, score in rows]
-        # Probabilities have their own scale; other numbers are compared with the largest.
         full = 1.0 if all(0 <= score <= 1 for score in scores) else max(map(abs, scores))
+        right, thick = width - pad, max(3, self._text_height * 0.35)
         for row, (text, score) in enumerate(rows):
             base = top + pad + line * row
             value = f"{score:.1%}" if full == 1.0 else f"{score:.4g}"
-            right = width - pad
             self._draw.text((right, base), value if entries else "", INK, self._font, anchor="ra")
             room = right - pad - self._width(value) - pad
             self._draw.text((pad, base), self._cut(text, room), INK, self._font, anchor="la")
-            below = base + self._font.getbbox("Ág")[3] * 1.15
-            thick = max(3, self._height() * 0.35)
+            below = base + self._text_bottom * 1.15
             self._draw.rounded_rectangle((pad, below, right, below + thick), thick / 2, fill=MUTED)
             length = (right - pad) * min(1.0, max(0.0, score / full if full else 0.0))
             if length >= thick:
@@ -208,42 +204,29 @@ class Canvas:
         return x * self._scale[0] + self._origin[0], y * self._scale[1] + self._origin[1]
 
     def _label(self, text: str, left: float, top: float, shade: Colour) -> None:
-        """A filled tag on the frame's upper edge; inside where there is no room above, lower where one lies already."""
-        pad = self._height() * 0.3
+        """Draw a filled tag on the frame's upper edge; inside where there is no room above, lower where another is."""
+        pad = self._text_height * 0.3
         text = self._cut(text, self._image.width - 2 * pad)
-        width, height = self._width(text) + 2 * pad, self._height() + 2 * pad
+        width, height = self._width(text) + 2 * pad, self._text_height + 2 * pad
         x = max(0.0, min(left - self._line / 2, self._image.width - width))
         y = top - height if top >= height else top
         for _ in range(12):
-            crossing = next((one for one in self._taken if _cross(one, (x, y, x + width, y + height))), None)
+            crossing = next((label for label in self._labels if _cross(label, (x, y, x + width, y + height))), None)
             if crossing is None or crossing[3] + height > self._image.height:
                 break
             y = crossing[3] + 1
         frame = (x, y, x + width, y + height)
-        self._taken.append(frame)
+        self._labels.append(frame)
         self._draw.rounded_rectangle(frame, pad, fill=shade)
         red, green, blue = shade
         ink = (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else (255, 255, 255)
         self._draw.text((x + pad, y + height / 2), text, ink, self._font, anchor="lm")
 
-    def _panel(self, frame: tuple[float, float, float, float]) -> None:
-        """A dark, half transparent ground for text."""
-        import PIL.Image
-        from PIL import ImageDraw
-
-        cover = PIL.Image.new("L", self._image.size, 0)
-        ImageDraw.Draw(cover).rounded_rectangle(frame, self._height() * 0.4, fill=190)
-        self._image.paste(PANEL, (0, 0, *self._image.size), cover)
-
-    def _height(self) -> float:
-        box = self._font.getbbox("Ág")
-        return float(box[3] - box[1])
-
     def _width(self, text: str) -> float:
         return float(self._font.getlength(text))
 
     def _cut(self, text: str, room: float) -> str:
-        """The text, or as much of it as there is room for."""
+        """Return the text, or as much of it as there is room for."""
         text = " ".join(text.split())[:200]
         if self._width(text) <= room:
             return text
@@ -252,24 +235,16 @@ class Canvas:
         return text + "…"
 
 
-def _with_margins(picture: Image) -> tuple[Image, tuple[int, int]]:
-    """A picture that is hardly wider or higher than a line gets margins to write on; and where it lies then."""
+def _extended(image: Image, size: tuple[int, int], origin: tuple[int, int]) -> Image:
+    """Return a picture with the panel's colour around it."""
     import PIL.Image
 
-    width, height = max(picture.width, NARROWEST), max(picture.height, NARROWEST)
-    if (width, height) == picture.size:
-        return picture, (0, 0)
-    grown = PIL.Image.new("RGB", (width, height), PANEL)
-    origin = ((width - picture.width) // 2, (height - picture.height) // 2)
-    grown.paste(picture, origin)
-    return grown, origin
+    if size == image.size:
+        return image
+    larger = PIL.Image.new("RGB", size, PANEL)
+    larger.paste(image, origin)
+    return larger
 
 
-def _font(size: int) -> FreeTypeFont | ImageFont:
-    from PIL import ImageFont
-
-    return ImageFont.load_default(size)
-
-
-def _cross(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _cross(first: Frame, second: Frame) -> bool:
+    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]

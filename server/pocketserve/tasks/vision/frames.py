@@ -16,10 +16,10 @@ from pocketserve.tasks.vision.strips import spans
 from pocketserve.tensors import Array
 
 FORMATS = ("nv21", "yuv420", "rgba", "rgb", "gray")
-_BYTES = {"rgba": 4, "rgb": 3, "gray": 1}
-_STEPS = {**_BYTES, "nv21": 2}
-"""Bytes from value to value, where the format itself says so."""
+_PACKED = {"rgba": 4, "rgb": 3, "gray": 1}
+"""Bytes per pixel."""
 
+_PIXEL_STRIDES = {**_PACKED, "nv21": 2}
 _NEEDS_FORMAT = ("width", "height", "rotation", "row_stride", "uv_row_stride", "pixel_stride")
 
 
@@ -29,19 +29,19 @@ def is_frame(hints: Hints) -> bool:
     Raises:
         ApiError: INVALID_PARAMETER for an unknown format, or a frame's parameter without a format.
     """
-    given = hints.values.get("format")
-    if given is None:
+    name = hints.values.get("format")
+    if name is None:
         stray = next((name for name in _NEEDS_FORMAT if name in hints.values), None)
         if stray is not None:
             raise invalid_parameter(f"parameter {stray} needs format, one of {', '.join(FORMATS)}")
         return False
-    if given not in FORMATS:
+    if name not in FORMATS:
         raise invalid_parameter(f"parameter format must be one of {', '.join(FORMATS)}")
     return True
 
 
 def frame_size(hints: Hints, max_pixels: int) -> tuple[int, int]:
-    """(width, height) of the frame once it is turned upright.
+    """Return (width, height) of the frame once it is turned upright.
 
     Raises:
         ApiError: INVALID_PARAMETER, or INVALID_INPUT for more pixels than the limit.
@@ -55,10 +55,11 @@ def frame_size(hints: Hints, max_pixels: int) -> tuple[int, int]:
     return (height, width) if values.get("rotation", 0) % 180 else (width, height)
 
 
-def read_frame(body: memoryview, hints: Hints, max_pixels: int, *, halved: bool = False) -> Array:
-    """The frame's pixels, upright.
+def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Array:
+    """Return the frame's pixels, upright.
 
     Args:
+        hints: those of a frame whose size was checked by :func:`frame_size`.
         halved: at half its width and height, for ``nv21`` and ``yuv420``: that is how their colours come anyway, and a
             quarter of the work.
 
@@ -68,25 +69,24 @@ def read_frame(body: memoryview, hints: Hints, max_pixels: int, *, halved: bool 
     Raises:
         ApiError: INVALID_PARAMETER, or INVALID_INPUT where the length does not fit the parameters exactly.
     """
-    width, height = frame_size(hints, max_pixels)
-    kind = hints.values["format"]
-    if kind in _STEPS and hints.values.get("pixel_stride", _STEPS[kind]) != _STEPS[kind]:
-        raise invalid_parameter(f"format={kind} has a pixel_stride of {_STEPS[kind]}")
-    if kind not in ("nv21", "yuv420"):
-        turned = _turned(_packed(body, hints, _BYTES[kind]), hints)
-        return _by_strips(turned.shape, lambda rows: turned[rows])
-    if width % 2 or height % 2:
-        raise invalid_parameter(f"format={kind} needs an even width and height, not {width}x{height}")
+    values = hints.values
+    name, turns = values["format"], -values.get("rotation", 0) // 90
+    step = _PIXEL_STRIDES.get(name)
+    if step is not None and values.get("pixel_stride", step) != step:
+        raise invalid_parameter(f"format={name} has a pixel_stride of {step}")
+    if name in _PACKED:
+        pixels = np.rot90(_packed(body, hints, _PACKED[name]), turns)
+        return _by_strips(pixels.shape, lambda rows: pixels[rows])
     # Turning the planes moves half of the bytes that turning the colours would.
-    luma, blue, red = (_turned(plane, hints) for plane in _yuv(body, hints))
+    luma, blue, red = (np.rot90(plane, turns) for plane in _yuv(body, hints))
     if halved:
-        whole = luma
-        luma = _by_strips(blue.shape, lambda rows: _halved(whole[2 * rows.start : 2 * rows.stop]))
+        full = luma
+        luma = _by_strips(blue.shape, lambda rows: _halved(full[2 * rows.start : 2 * rows.stop]))
     return to_rgb(luma, blue, red)
 
 
 def _by_strips(shape: tuple[int, ...], make: Callable[[slice], Array]) -> Array:
-    """Put uint8 pixels together from rows, asking on the way whether the answer is still wanted."""
+    """Put uint8 pixels together from rows, with checkpoints."""
     result = np.empty(shape, np.uint8)
     for top, bottom in spans(-(-shape[0] // 2), 2 * shape[1]):  # pairs of rows have their colours in common
         rows = slice(2 * top, 2 * bottom)
@@ -94,73 +94,47 @@ def _by_strips(shape: tuple[int, ...], make: Callable[[slice], Array]) -> Array:
     return result
 
 
-def _turned(pixels: Array, hints: Hints) -> Array:
-    return np.rot90(pixels, -hints.values.get("rotation", 0) // 90)
-
-
 def _halved(luma: Array) -> Array:
-    """The rounded mean of each 2 x 2 pixels."""
+    """Return the rounded mean of each 2 x 2 pixels."""
     wide = luma.astype(np.uint16)
     total = wide[0::2, 0::2] + wide[0::2, 1::2] + wide[1::2, 0::2] + wide[1::2, 1::2]
-    mean: Array = (total + 2) >> 2
-    return mean.astype(np.uint8)
+    return np.asarray((total + 2) >> 2, np.uint8)
 
 
 def _packed(body: memoryview, hints: Hints, size: int) -> Array:
+    """Return [height, width, 3], or [height, width] for one byte per pixel."""
     width, height = hints.values["width"], hints.values["height"]
     row = _stride(hints, "row_stride", width * size)
-    _check_length(body, _span(height, row, width * size), height * row, hints)
-    pixels = _plane(body, 0, height, row, width * size).reshape(height, width, size)
+    _check_length(body, (height - 1) * row + width * size, height * row, hints)
+    pixels: Array = np.ndarray((height, width, size), np.uint8, body, 0, (row, size, 1))
     return pixels[..., 0] if size == 1 else pixels[..., :3]
 
 
 def _yuv(body: memoryview, hints: Hints) -> tuple[Array, Array, Array]:
-    """The planes Y, U and V."""
-    width, height = hints.values["width"], hints.values["height"]
+    """Return the planes Y, U and V: in NV21 V and U take turns in one plane, in yuv420 they lie in one each."""
+    values, interleaved = hints.values, hints.values["format"] == "nv21"
+    width, height = values["width"], values["height"]
+    if width % 2 or height % 2:
+        raise invalid_parameter(f"format={values['format']} needs an even width and height, not {width}x{height}")
     row = _stride(hints, "row_stride", width)
-    if hints.values["format"] == "nv21":
-        blue, red = _in_turns(body, hints, height * row)
-    else:
-        blue, red = _two_planes(body, hints, height * row)
-    return _plane(body, 0, height, row, width), blue, red
-
-
-def _in_turns(body: memoryview, hints: Hints, start: int) -> tuple[Array, Array]:
-    """NV21: V and U in turns behind the luma plane."""
-    width, rows = hints.values["width"], hints.values["height"] // 2
-    row = _stride(hints, "uv_row_stride", width, otherwise=_stride(hints, "row_stride", width))
-    _check_length(body, start + _span(rows, row, width), start + rows * row, hints)
-    both = _plane(body, start, rows, row, width)
-    return both[:, 1::2], both[:, 0::2]
-
-
-def _two_planes(body: memoryview, hints: Hints, start: int) -> tuple[Array, Array]:
-    """yuv420: the planes U and V behind the luma plane, as they lie in Android's buffers."""
-    columns, rows = hints.values["width"] // 2, hints.values["height"] // 2
-    step = hints.values.get("pixel_stride", 1)
-    used = (columns - 1) * step + 1
-    row = _stride(hints, "uv_row_stride", used, otherwise=columns * step)
+    start, columns, rows = height * row, width // 2, height // 2
+    step = 2 if interleaved else values.get("pixel_stride", 1)
+    used = width if interleaved else (columns - 1) * step + 1
+    uv_row = _stride(hints, "uv_row_stride", used, row if interleaved else columns * step)
     # Android's buffers end with the last value of the last row; other sources pad that row too. The length tells.
-    short, full = _span(rows, row, used), rows * row
-    _check_length(body, start + 2 * short, start + 2 * full, hints)
-    plane = full if len(body) == start + 2 * full else short
-    blue = _plane(body, start, rows, row, used)[:, ::step]
-    return blue, _plane(body, start + plane, rows, row, used)[:, ::step]
+    short, full, planes = (rows - 1) * uv_row + used, rows * uv_row, 1 if interleaved else 2
+    _check_length(body, start + planes * short, start + planes * full, hints)
+    second = start + (full if len(body) == start + 2 * full else short)
+    blue, red = (start + 1, start) if interleaved else (start, second)
+    return (
+        np.ndarray((height, width), np.uint8, body, 0, (row, 1)),
+        np.ndarray((rows, columns), np.uint8, body, blue, (uv_row, step)),
+        np.ndarray((rows, columns), np.uint8, body, red, (uv_row, step)),
+    )
 
 
-def _plane(body: memoryview, start: int, rows: int, stride: int, used: int) -> Array:
-    """A plane's bytes without what pads its rows, [rows, used]. The body is long enough: that is checked before."""
-    flat = np.frombuffer(body[start : start + _span(rows, stride, used)], np.uint8)
-    return np.lib.stride_tricks.as_strided(flat, (rows, used), (stride, 1), writeable=False)
-
-
-def _span(rows: int, stride: int, used: int) -> int:
-    """Bytes from a plane's first to its last value."""
-    return (rows - 1) * stride + used
-
-
-def _stride(hints: Hints, name: str, least: int, otherwise: int | None = None) -> int:
-    stride: int = hints.values.get(name, least if otherwise is None else otherwise)
+def _stride(hints: Hints, name: str, least: int, default: int | None = None) -> int:
+    stride: int = hints.values.get(name, least if default is None else default)
     if stride < least:
         raise invalid_parameter(f"parameter {name} is {stride}, but a row has {least} bytes")
     return stride
@@ -177,7 +151,7 @@ def _check_length(body: memoryview, short: int, full: int, hints: Hints) -> None
 
 
 def to_rgb(luma: Array, blue: Array, red: Array) -> Array:
-    """BT.601 in full range; the colour terms are made at the planes' own size, a quarter of the picture's.
+    """Convert by BT.601 in full range; the colour terms are made at the planes' own size, a quarter of the picture's.
 
     Args:
         luma: uint8 [height, width].
@@ -199,11 +173,9 @@ def _strip_to_rgb(luma: Array, blue: Array, red: Array) -> Array:
     b, r = blue.astype(np.int32) - 128, red.astype(np.int32) - 128
     # 1.402, 0.344136, 0.714136 and 1.772 with 16 bits behind the point, rounded.
     shifted = (r * 91881, b * -22554 + r * -46802, b * 116130)
-    terms = [((term + 32768) >> 16).astype(np.int16) for term in shifted]
-    height, width = luma.shape
-    out = np.empty((height, width, 3), np.uint8)
-    wide = luma.astype(np.int16)
-    for channel, term in enumerate(terms):
+    out, wide = np.empty((*luma.shape, 3), np.uint8), luma.astype(np.int16)
+    for channel, term in enumerate(shifted):
+        term = ((term + 32768) >> 16).astype(np.int16)
         spread = term if term.shape == luma.shape else np.repeat(np.repeat(term, 2, axis=0), 2, axis=1)
         spread = spread + wide
         np.clip(spread, 0, 255, out=spread)

@@ -1,41 +1,58 @@
-"""A picture in; which class each of its pixels has."""
+"""A picture in, the class of each of its pixels out."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import (
-    NO_HINTS,
-    Answer,
-    AnswerOptions,
-    Arrays,
-    Detailed,
-    Hints,
-    Prepared,
-    TaskDefinition,
-    single_run,
-)
+from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, Detailed, TaskDefinition
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.geometry import Area, Placement
-from pocketserve.tasks.vision.options import IMAGE, SEGMENTATION, SegmentationOptions
+from pocketserve.tasks.vision.options import IMAGE
 from pocketserve.tasks.vision.picture_input import PictureInput, picture_input, takes_picture
+from pocketserve.tasks.vision.picture_task import PictureTask
 from pocketserve.tasks.vision.pictures import CheckedFile
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.tasks.vision.drawing import Canvas
 
 NAME = "image-segmentation"
 BACKGROUND = "background"
 
 
+class SegmentationOptions(NamedTuple):
+    """The reading of a map of classes; ``output`` empty is the only one that fits."""
+
+    output: str = ""
+    threshold: float = 0.5
+    activation: str = "none"
+    label_offset: int = 0
+
+
+def _segmentation(table: TomlTable) -> SegmentationOptions:
+    return with_defaults(
+        SegmentationOptions,
+        output=table.text("output"),
+        threshold=table.number("threshold", -1e30, 1e30),
+        activation=table.choice("activation", ("none", "sigmoid")),
+        label_offset=table.integer("label_offset", -1000, 1000),
+    )
+
+
+SEGMENTATION = Section("segmentation", SegmentationOptions, _segmentation)
+
+
 def fits(facts: ModelFacts) -> bool:
-    """A picture in, and a map out with a channel for each of the names or of numbers that have names."""
+    """Return whether a map comes out with a channel for each of the names, or of numbers that have names."""
     if not takes_picture(facts) or len(facts.outputs) != 1:
         return False
     names, output = len(find_labels(facts).names), facts.outputs[0]
@@ -51,9 +68,11 @@ def create(facts: ModelFacts) -> ImageSegmentation:
         ModelLoadError: input or output do not fit.
     """
     options = facts.manifest.section(SegmentationOptions)
-    fitting = [spec for spec in facts.outputs if options.output in (spec.name, *spec.aliases)]
-    if options.output is None:
-        fitting = [spec for spec in facts.outputs if spec.open or len(spec.shape) in (3, 4)]
+    fitting = [
+        spec
+        for spec in facts.outputs
+        if (options.output in (spec.name, *spec.aliases) if options.output else spec.open or len(spec.shape) in (3, 4))
+    ]
     if len(fitting) != 1:
         names = ", ".join(repr(spec.name) for spec in facts.outputs)
         raise ModelLoadError(f"model.toml: segmentation.output must name the map of classes, one of {names}")
@@ -61,47 +80,32 @@ def create(facts: ModelFacts) -> ImageSegmentation:
 
 
 def _channels(spec: TensorSpec) -> int:
-    """Classes of a map [1, height, width, classes] or [1, classes, height, width]; 0 for what is no such map."""
+    """Return the classes of a map [1, height, width, classes] or [1, classes, height, width]; 0 for no such map."""
     if len(spec.shape) != 4 or spec.shape[0] not in (1, -1):
         return 0
     last, first = spec.shape[3], spec.shape[1]
     return last if 0 < last < max(spec.shape[1:3]) or first < 1 else first
 
 
-class ImageSegmentation:
-    """Takes a picture; also the input tensor's values as JSON or ``.npy``.
-
-    Args:
-        picture: the only input.
-        output: scores [1, height, width, classes] or [1, classes, height, width], or class numbers [1, height, width].
-        labels: class names.
-        options: how the output is read.
-    """
+class ImageSegmentation(PictureTask):
+    """Reads scores [1, height, width, classes] or [1, classes, height, width], or class numbers [1, height, width]."""
 
     name = NAME
+    answer_text = "label, index, share and pixels of each class, largest first; with ?mask=png the mask too"
 
     def __init__(self, picture: PictureInput, output: TensorSpec, labels: Labels, options: SegmentationOptions) -> None:
-        self.labels = labels.names
-        self._labels = labels
-        self._picture = picture
+        super().__init__(picture, labels)
         self._output = output
         self._options = options
 
-    def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """See :class:`~pocketserve.tasks.base.Task`."""
-        array, placement = self._picture.read(body, hints)
-        return single_run({self._picture.spec.name: array}, placement)
-
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer | Detailed:
-        """``{"label", "index", "share", "pixels"}``, the largest first; with ``mask=png`` also the mask itself.
+        """Return ``{"label", "index", "share", "pixels"}``, the largest first; with ``mask=png`` also the mask itself.
 
         ``threshold`` is the least share. Bars of a letterbox do not count.
         """
         classes, area = self._mask(runs[0], context)
         counts = np.bincount(classes.reshape(-1))
-        order = np.argsort(-counts, kind="stable")
         names = self._names(runs[0], options.language)
-        least = options.threshold or 0.0
         entries: Answer = [
             {
                 "label": label_of(names, int(index) + self._options.label_offset),
@@ -109,45 +113,30 @@ class ImageSegmentation:
                 "share": float(counts[index] / classes.size),
                 "pixels": int(counts[index]),
             }
-            for index in order
-            if counts[index] and counts[index] / classes.size >= least
+            for index in np.argsort(-counts, kind="stable")
+            if counts[index] and counts[index] / classes.size >= (options.threshold or 0.0)
         ]
         entries = entries[: options.top_k]
         if "mask" not in options.values:
             return entries
-        box = {"x": area.x, "y": area.y, "width": area.width, "height": area.height}
-        return Detailed(entries, {"mask": base64.b64encode(_png(classes)).decode("ascii"), "mask_box": box})
+        return Detailed(entries, {"mask": base64.b64encode(_png(classes)).decode("ascii"), "mask_box": area._asdict()})
 
-    def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
-        """See :class:`~pocketserve.tasks.base.Annotator`: each class in a colour over the picture, with a legend."""
-        from pocketserve.tasks.vision import drawing  # late: few answers are drawn
-
-        canvas = drawing.Canvas(body, hints, self._picture.max_pixels)
+    def _draw(self, canvas: Canvas, runs: Sequence[Arrays], answer: Answer, context: Any) -> None:
         classes, area = self._mask(runs[0], context)
         ground = [entry["index"] for entry in answer if entry["label"].lower() in (BACKGROUND, "0")]
         canvas.mask(classes, area, ground)
-        shown = [entry for entry in answer if entry["index"] not in ground]
-        canvas.legend([(f"{entry['label']} {entry['share']:.0%}", entry["index"]) for entry in shown])
-        return canvas.png()
-
-    def describe(self) -> Mapping[str, str]:
-        """See :class:`~pocketserve.tasks.base.Described`."""
-        return {
-            "input": "a picture (JPEG, PNG, WebP, BMP, GIF), or a camera frame with ?format=",
-            "preprocessing": self._picture.describe(),
-            "answer": "label, index, share and pixels of each class, largest first; with ?mask=png the mask too",
-            "example": "photo.jpg",
-        }
+        objects = [entry for entry in answer if entry["index"] not in ground]
+        canvas.legend([(f"{entry['label']} {entry['share']:.0%}", entry["index"]) for entry in objects])
 
     def _names(self, outputs: Arrays, language: str | None) -> Sequence[str]:
-        """The classes' names. The only name of a map of one channel is the object's: class 0 is what it is not."""
+        """Return the classes' names. The only name of a map of one channel is the object's: class 0 is the rest."""
         names = self._labels.in_language(language)
         scores = real_values(outputs[self._output.name], self._output)
         binary = scores.dtype.kind == "f" and np.squeeze(scores).ndim < 3
         return (BACKGROUND, *names) if binary and len(names) == 1 and not self._options.label_offset else names
 
     def _mask(self, outputs: Arrays, placement: Placement) -> tuple[Array, Area]:
-        """Class numbers [height, width] without the bars of a letterbox, and the part of the picture they cover."""
+        """Return class numbers [height, width] without the bars of a letterbox, and the area that they cover."""
         classes = self._classes(real_values(outputs[self._output.name], self._output))
         height, width = classes.shape
         target, (full_width, full_height) = placement.target, placement.input
@@ -157,44 +146,32 @@ class ImageSegmentation:
         return cut, placement.source
 
     def _classes(self, scores: Array) -> Array:
-        """The best class of each pixel as uint8, or uint16 where there are more than 256."""
+        """Return the best class of each pixel as uint8, or uint16 where there are more than 256."""
         if scores.ndim == 4:
             scores = scores[0]
             if scores.shape[2] > 1 and scores.shape[0] == 1:
                 scores = scores[0]
         if scores.ndim == 3 and scores.shape[0] == 1:
             scores = scores[0]
-        if scores.ndim == 2:
-            return _numbers(scores) if scores.dtype.kind in "iu" else self._binary(scores)
-        if scores.ndim != 3:
+        if scores.ndim == 3:
+            axis = 2 if scores.shape[2] <= scores.shape[0] else 0
+            scores = scores.take(0, axis=axis) if scores.shape[axis] == 1 else scores.argmax(axis=axis)
+        if scores.ndim != 2:
             raise ApiError(ErrorCode.INFERENCE_FAILED, f"an output of shape {list(scores.shape)} is no map of classes")
-        axis = 2 if scores.shape[2] <= scores.shape[0] else 0
-        if scores.shape[axis] == 1:
-            only = scores.take(0, axis=axis)
-            return _numbers(only) if only.dtype.kind in "iu" else self._binary(only)
-        return _numbers(scores.argmax(axis=axis))
-
-    def _binary(self, scores: Array) -> Array:
-        found: Array = (activate(scores, self._options.activation) > self._options.threshold).astype(np.uint8)
-        return found
-
-
-def _numbers(classes: Array) -> Array:
-    clipped: Array = np.clip(classes, 0, 65535).astype(np.uint16 if classes.max(initial=0) > 255 else np.uint8)
-    return clipped
+        if scores.dtype.kind not in "iu":
+            return np.asarray(activate(scores, self._options.activation) > self._options.threshold, np.uint8)
+        return np.clip(scores, 0, 65535).astype(np.uint16 if scores.max(initial=0) > 255 else np.uint8)
 
 
 def _png(classes: Array) -> bytes:
-    """A PNG whose pixel values are the class numbers: 8-bit palette in the drawing's colours, or 16-bit grey."""
+    """Return a PNG whose pixel values are the class numbers: 8-bit palette in the drawing's colours, or 16-bit grey."""
     import PIL.Image
 
     from pocketserve.tasks.vision.drawing import colour
 
+    image = PIL.Image.fromarray(classes)
     if classes.dtype == np.uint8:
-        image = PIL.Image.frombytes("P", classes.shape[::-1], classes.tobytes())
         image.putpalette([part for index in range(256) for part in colour(index)])
-    else:
-        image = PIL.Image.fromarray(classes)
     file = CheckedFile()
     image.save(file, "PNG")
     return file.getvalue()

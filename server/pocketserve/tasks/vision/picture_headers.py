@@ -1,4 +1,4 @@
-"""What a file's header says of its cost, read from the bytes before a decoder allocates anything for it.
+"""The cost of a picture, read from its file's header before a decoder allocates anything for it.
 
 This is for GIF, WebP and JPEG. Of PNG and BMP, Pillow reads the header alone until somebody asks for more, and so does
 pillow-heif of HEIC: there the size that the opened picture tells is early enough. libheif refuses pixels beyond what
@@ -7,7 +7,10 @@ the header announced.
 
 from __future__ import annotations
 
+import io
+import itertools
 import re
+from collections.abc import Iterator
 from struct import unpack_from
 
 from pocketserve.tasks.base import invalid_input
@@ -21,12 +24,12 @@ MAX_SCANS = 100
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
-_BARE = frozenset((0x00, 0x01, *range(0xD0, 0xD8)))
-"""Second bytes of what has no length behind it: stuffing, TEM and restarts."""
+_MARKER = re.compile(rb"\xff([^\x00\x01\xff\xd0-\xd7])")
+"""The start of a JPEG segment, or the picture's start or end: not stuffing, TEM or a restart."""
 
 
 def size_to_hold(body: bytes) -> tuple[int, int] | None:
-    """Width and height of what the decoder must hold whole, however small the result; None where this cannot tell.
+    """Return width and height of what the decoder must hold whole, however small the result; None if not known.
 
     A GIF's first frame may be larger than its screen, and Pillow allocates both on opening. Of a WebP it allocates the
     canvas twice, in four bytes a pixel: 34 bytes of a file can ask for 2 GiB. A JPEG counts where the decoder needs
@@ -36,64 +39,47 @@ def size_to_hold(body: bytes) -> tuple[int, int] | None:
         ApiError: INVALID_INPUT, too much stands in front of the picture.
     """
     if body.startswith((b"GIF87a", b"GIF89a")) and len(body) >= 13:
-        return _Gif(body).size()
+        return _gif_size(body)
     if body.startswith(b"RIFF") and body[8:12] == b"WEBP":
         return _webp_canvas(body)
     if body.startswith(b"\xff\xd8\xff"):
-        return _jpeg_in_scans(body)
+        return _multi_scan_jpeg_size(body)
     return None
 
 
-class _Gif:
-    """Reads as Pillow does, also where the file is malformed: what it would allocate is what counts."""
+def _gif_size(body: bytes) -> tuple[int, int]:
+    """Return the size of the screen with the first frame in it.
 
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._at = 13 + (6 << (body[10] & 7) if body[10] & 0x80 else 0)
-        self._steps = 0
+    Reads as Pillow does, also where the file is malformed: what it would allocate is what counts.
+    """
+    file, steps = io.BytesIO(body), itertools.count()
+    file.seek(13 + (6 << (body[10] & 7) if body[10] & 0x80 else 0))
 
-    def size(self) -> tuple[int, int]:
-        """Of the screen with the first frame in it."""
-        width, height = unpack_from("<HH", self._body, 6)
-        while (kind := self._read(1)) not in (b"", b";"):
-            _count(self._steps)
-            self._steps += 1
-            if kind == b"!":
-                self._skip_extension()
-            elif kind == b",":
-                frame = self._read(9)
-                if len(frame) == 9:
-                    x, y, wide, high = unpack_from("<HHHH", frame)
-                    width, height = max(width, x + wide), max(height, y + high)
-                break
-        return width, height
+    def read_block() -> bytes:
+        _limit(next(steps))
+        return file.read(int.from_bytes(file.read(1), "little"))
 
-    def _skip_extension(self) -> None:
-        label = self._read(1)
-        block = self._block()
-        if label == b"\xfe":  # only of a comment an empty first block is the end
-            while block:
-                block = self._block()
-            return
-        if label == b"\xff" and block.startswith(b"NETSCAPE2.0"):
-            self._block()
-        while self._block():
-            pass
-
-    def _block(self) -> bytes:
-        _count(self._steps)
-        self._steps += 1
-        length = self._read(1)
-        return self._read(length[0]) if length else b""
-
-    def _read(self, count: int) -> bytes:
-        part = self._body[self._at : self._at + count]
-        self._at += len(part)
-        return part
+    width, height = unpack_from("<HH", body, 6)
+    while (kind := file.read(1)) not in (b"", b";"):
+        _limit(next(steps))
+        if kind == b"!":
+            label, block = file.read(1), read_block()
+            if label == b"\xff" and block.startswith(b"NETSCAPE2.0"):
+                read_block()
+            if label != b"\xfe" or block:  # only of a comment an empty first block is the end
+                while read_block():
+                    pass
+        elif kind == b",":
+            frame = file.read(9)
+            if len(frame) == 9:
+                x, y, wide, high = unpack_from("<HHHH", frame)
+                width, height = max(width, x + wide), max(height, y + high)
+            break
+    return width, height
 
 
 def _webp_canvas(body: bytes) -> tuple[int, int] | None:
-    """The canvas, which the first chunk tells, whatever its kind; libwebp refuses frames that are larger."""
+    """Return the canvas, which the first chunk tells; libwebp refuses frames that are larger."""
     kind, start = body[12:16], body[20:30]
     if len(start) < 10:
         return None  # a file that ends here has no picture
@@ -108,59 +94,46 @@ def _webp_canvas(body: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _jpeg_in_scans(body: bytes) -> tuple[int, int] | None:
-    """The size where the first scan does not bring the whole picture. The rule, and the reading, is libjpeg's."""
-    at, steps = 2, 0
+def _multi_scan_jpeg_size(body: bytes) -> tuple[int, int] | None:
+    """Return the size where the first scan does not bring the whole picture. The rule is libjpeg's."""
     components, size, progressive = 0, (0, 0), False
-    while (at := body.find(b"\xff", at)) >= 0:
-        _count(steps)
-        steps += 1
-        while body[at : at + 1] == b"\xff":
-            at += 1
-        marker, segment = body[at : at + 1], body[at + 1 : at + 9]
-        at += 1
-        if not marker or marker[0] in (_SOI, _EOI):
+    for step, (marker, at) in enumerate(_jpeg_segments(body)):
+        _limit(step)
+        segment = body[at : at + 8]
+        if marker in (_SOI, _EOI) or len(segment) < 3:
             return None
-        if marker[0] in _BARE:
-            continue
-        if len(segment) < 3:
-            return None
-        if marker[0] == _SOS:
+        if marker == _SOS:
             return size if progressive or segment[2] < components else None
-        if marker[0] in _FRAMES and len(segment) == 8:
-            progressive = marker[0] in _PROGRESSIVE
+        if marker in _FRAMES and len(segment) == 8:
+            progressive = marker in _PROGRESSIVE
             height, width, components = unpack_from(">HHB", segment, 3)
             size = (width, height)
-        at += max(2, unpack_from(">H", segment)[0])
     return None
 
 
 def scans_of(body: bytes) -> int:
-    """Count the scans of a JPEG file, those of further pictures in it among them.
+    """Count the scans of a JPEG file, those of further pictures in it among them, up to one more than MAX_SCANS.
 
     Inside of a scan no marker has these bytes by chance; between scans, in a profile or a thumbnail, they may stand. So
     only a file that has many is walked through.
     """
     count = body.count(b"\xff\xda")
-    return count if count <= MAX_SCANS else _walk_scans(body)
+    if count <= MAX_SCANS:
+        return count
+    scans = (marker for marker, _ in _jpeg_segments(body) if marker == _SOS)
+    return sum(1 for _ in itertools.islice(scans, MAX_SCANS + 1))
 
 
-def _walk_scans(body: bytes) -> int:
-    """Count from marker to marker, until more than :data:`MAX_SCANS` are found."""
-    at, count = 2, 0
-    while count <= MAX_SCANS and (found := _MARKER.search(body, at)):
-        marker, at = found[1][0], found.end()
-        if marker == _SOS:
-            count += 1
+def _jpeg_segments(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the markers of a JPEG file and where what belongs to them begins, read as libjpeg does."""
+    at = 2
+    while match := _MARKER.search(body, at):
+        marker, at = match[1][0], match.end()
+        yield marker, at
         if marker not in (_SOI, _EOI) and at + 2 <= len(body):
             at += max(2, unpack_from(">H", body, at)[0])
-    return count
 
 
-_MARKER = re.compile(rb"\xff([^\x00\x01\xff\xd0-\xd7])")
-"""What begins a segment, or ends the picture: not stuffing, TEM or a restart."""
-
-
-def _count(steps: int) -> None:
+def _limit(steps: int) -> None:
     if steps >= MAX_STEPS:
         raise invalid_input(f"the picture file has more than {MAX_STEPS} blocks in front of the picture; save it anew")

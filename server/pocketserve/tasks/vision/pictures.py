@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of, size_to_hold
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -52,17 +51,16 @@ MAX_READS = 1 << 20
 """Of a picture's file. Pillow keeps an object of a hundred bytes for each piece of 4 that a file consists of."""
 
 BLOCK_BYTES = 1 << 13
-"""Of a file that a decoder takes between two questions: a PNG's become a thousand times as many."""
+"""Of a file that a decoder takes between two checkpoints: a PNG's become a thousand times as many."""
 
 BYTES_PER_PIXEL = 8
-"""What a picture takes while it is read: Pillow holds four bytes a pixel, before and after a step."""
+"""Memory of a picture while it is read: Pillow holds four bytes a pixel, before and after a step."""
 
 _ORIENTATION = 0x0112
 
 
-@dataclass(frozen=True, slots=True)
-class PictureShape:
-    """What the model wants: size in pixels and colour channels (1 or 3)."""
+class PictureShape(NamedTuple):
+    """The picture that a model takes: size in pixels and colour channels (1 or 3)."""
 
     width: int
     height: int
@@ -84,25 +82,30 @@ def read_picture(
     Raises:
         ApiError: INVALID_INPUT or INVALID_PARAMETER.
     """
-    mode = "L" if shape.channels == 1 else "RGB"
     size = (shape.width, shape.height)
-    how = options.resize or "stretch"
-    with _reported(), _reading(body, hints, max_pixels, size) as image:
-        upright_size = frame_size(hints, max_pixels) if is_frame(hints) else upright_size_of(image)
+    with _opened(body, hints, max_pixels, size) as (image, upright_size):
         region = _region(hints, upright_size)
-        placement = place(upright_size, size, how, region, options.crop_fraction or 1.0)
-        coloured = _decode(image, mode, placement, max_pixels)
-        sized = _resize(coloured, placement, options, region)
-        pixels = np.asarray(sized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
+        placement = place(upright_size, size, options.resize or "stretch", region, options.crop_fraction or 1.0)
+        decoded = _decode(image, "L" if shape.channels == 1 else "RGB", placement, max_pixels)
+        resized = _resize(decoded, placement, options, region)
+        pixels = np.asarray(resized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
     if options.color == "bgr":
         pixels = pixels[..., ::-1]
-    return _invert(pixels, options.invert), placement
+    return 255 - pixels if _is_inverted(pixels, options.invert) else pixels, placement
+
+
+def _is_inverted(pixels: Array, invert: str) -> bool:
+    """Return whether dark ink on a light ground is to become light on dark; "auto" looks at the border."""
+    if invert != "auto":
+        return invert == "always"
+    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    return float(border.mean()) >= 128
 
 
 def read_whole(
     body: memoryview, max_pixels: int, longest: int, hints: Hints = NO_HINTS
 ) -> tuple[Image, tuple[int, int]]:
-    """The upright picture in RGB to draw on, scaled down where a side is longer than ``longest`` pixels.
+    """Return the upright picture in RGB to draw on, scaled down where a side is longer than ``longest`` pixels.
 
     Returns:
         The picture, and the (width, height) that it has in truth.
@@ -110,52 +113,101 @@ def read_whole(
     Raises:
         ApiError: INVALID_INPUT or INVALID_PARAMETER.
     """
-    with _reported(), _reading(body, hints, max_pixels, (longest, longest)) as image:
-        width, height = frame_size(hints, max_pixels) if is_frame(hints) else upright_size_of(image)
-        scale = min(1.0, longest / max(width, height))
-        size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        picture = _decode(image, "RGB", place((width, height), size, "stretch"), max_pixels)
-        whole = (0, 0, *picture.size)
-        picture = strips.resize(picture, size, "bicubic", whole) if picture.size != size else picture.copy()
-    return picture, (width, height)
+    with _opened(body, hints, max_pixels, (longest, longest)) as (image, upright_size):
+        scale = min(1.0, longest / max(upright_size))
+        size = (max(1, round(upright_size[0] * scale)), max(1, round(upright_size[1] * scale)))
+        picture = _decode(image, "RGB", place(upright_size, size, "stretch"), max_pixels)
+        if picture.size == size:
+            return picture.copy(), upright_size
+        return strips.resize(picture, size, "bicubic", (0, 0, *picture.size)), upright_size
 
 
 @contextmanager
-def _reported() -> Iterator[None]:
-    """Whatever Pillow raises on a broken file becomes one sentence for the caller."""
+def _opened(
+    body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
+) -> Iterator[tuple[Image, tuple[int, int]]]:
+    """Open a picture, with room for what is decoded at once; yield it with the (width, height) that it has upright.
+
+    Whatever Pillow raises on a broken file becomes one sentence for the caller.
+
+    Args:
+        size: of the picture that is needed in the end.
+    """
     try:
-        yield
+        import PIL.Image
+    except ImportError:
+        raise invalid_input(
+            "pictures need Pillow: pip install 'pocketserve[image]', on Termux pkg install python-pillow"
+        ) from None
+    if not len(body):
+        raise invalid_input("the body is empty; send a picture")
+    try:
+        if is_frame(hints):
+            width, height = upright_size = frame_size(hints, max_pixels)
+            _make_room(upright_size, max_pixels)
+            halved = min(width / size[0], height / size[1]) >= 2 and "region" not in hints.values
+            yield PIL.Image.fromarray(read_frame(body, hints, halved=halved)), upright_size
+            return
+        with _open(body, max_pixels) as image:
+            sideways = _orientation(image) in strips.SIDEWAYS
+            yield image, image.size[::-1] if sideways else image.size
     except ApiError:
         raise
     except Exception as error:  # decoders raise OSError, ValueError, SyntaxError, struct.error, ...
         raise invalid_input(f"the picture cannot be decoded: {str(error)[:200] or type(error).__name__}") from None
 
 
-@contextmanager
-def _reading(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]) -> Iterator[Image]:
-    """Open the picture, with room for what is decoded before it is known how much of it is needed."""
-    if is_frame(hints):
-        at_once: tuple[int, int] | None = frame_size(hints, max_pixels)
-    else:
-        file = bytes(body)  # Pillow wants bytes, and shares them
-        body, at_once = memoryview(file), size_to_hold(file)  # opening a GIF or WebP already allocates
-    if at_once is not None:
-        _make_room(at_once, max_pixels)
-        if bytes(body[:4]) == b"RIFF" and at_once[0] * at_once[1] > WEBP_PIXELS:
-            width, height = at_once
+def _open(body: memoryview, max_pixels: int) -> Image:
+    """Open a file, or an array of pixels, without decoding more than the size that it claims allows."""
+    import PIL.Image
+
+    if arrays.is_npy(body) and (pixels := arrays.picture_in(arrays.read_npy(body))) is not None:
+        _make_room((pixels.shape[1], pixels.shape[0]), max_pixels)
+        return PIL.Image.fromarray(pixels)
+    file = bytes(body)  # Pillow takes bytes, and shares them
+    early = size_to_hold(file)  # opening a GIF or WebP already allocates
+    if early is not None:
+        _make_room(early, max_pixels)
+        if file.startswith(b"RIFF") and early[0] * early[1] > WEBP_PIXELS:
+            width, height = early
             raise invalid_input(f"the WebP has {width}x{height} pixels; the limit is {WEBP_PIXELS}: send a JPEG")
-    with _open(body, hints, max_pixels, size) as image:
-        if at_once is None and image.format not in SCALABLE:  # already asking a PNG for its EXIF data decodes it
-            _make_room(image.size, max_pixels)
-        yield image
+    PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
+    is_heif = file[4:8] == b"ftyp" and file[8:12] in HEIF_BRANDS
+    if is_heif:
+        _register_heif()
+    try:
+        image = PIL.Image.open(CheckedFile(file), formats=("HEIF",) if is_heif else FORMATS)
+    except PIL.UnidentifiedImageError:
+        if is_heif:
+            raise invalid_input("the HEIC picture is damaged or of a kind that pillow-heif cannot read") from None
+        raise invalid_input(f"the body is not a picture this server can read ({', '.join(FORMATS)})") from None
+    image.decodermaxblock = BLOCK_BYTES
+    if image.format in SCALABLE:
+        _check_scans(file, image.size, max_pixels)
+    elif early is None:  # already asking a PNG for its EXIF data decodes it
+        _make_room(image.size, max_pixels)
+    return image
 
 
 def _decode(image: Image, mode: str, placement: Placement, max_pixels: int) -> Image:
-    """Decode the picture, with room for its pixels, and turn it upright."""
-    _scale_while_decoding(image, mode, placement, max_pixels)
+    """Decode the picture, with room for its pixels, and turn it upright.
+
+    A large JPEG's decoder scales it down at a fraction of the cost; never below what is needed.
+    """
+    orientation = _orientation(image)
+    if image.format in SCALABLE and image.width * image.height > min(EXACT_PIXELS, max_pixels):
+        source, target = placement.source, placement.target
+        width = max(1, int(placement.picture[0] * target.width / source.width))
+        height = max(1, int(placement.picture[1] * target.height / source.height))
+        image.draft(mode, (height, width) if orientation in strips.SIDEWAYS else (width, height))
     _make_room(image.size, max_pixels)
     image.load()
-    return strips.upright(image, mode, _orientation(image))
+    return strips.upright(image, mode, orientation)
+
+
+def _orientation(image: Image) -> int:
+    value: Any = image.getexif().get(_ORIENTATION, 1)
+    return value if isinstance(value, int) else 1
 
 
 def _make_room(size: tuple[int, int], max_pixels: int) -> None:
@@ -164,12 +216,16 @@ def _make_room(size: tuple[int, int], max_pixels: int) -> None:
     Raises:
         ApiError: INVALID_INPUT, there are too many.
     """
-    _check_size(size, max_pixels)
-    hold_bytes(size[0] * size[1] * BYTES_PER_PIXEL)
+    width, height = size
+    if width * height > max_pixels:
+        raise invalid_input(f"the picture has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)")
+    if max(size) > MAX_SIDE:
+        raise invalid_input(f"the picture has {width}x{height} pixels; a side may have {MAX_SIDE}")
+    hold_bytes(width * height * BYTES_PER_PIXEL)
 
 
 class CheckedFile(io.BytesIO):
-    """A file that asks whether the answer is still wanted, each time a decoder or an encoder works on with it."""
+    """A file with a checkpoint each time that a decoder or an encoder works on with it."""
 
     def __init__(self, file: bytes = b"") -> None:
         super().__init__(file)
@@ -187,52 +243,8 @@ class CheckedFile(io.BytesIO):
         return super().write(data)
 
 
-def _open(body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]) -> Image:
-    """The picture, not decoded yet; a camera frame of far more pixels than the wanted size at half its own."""
-    try:
-        import PIL.Image
-    except ImportError:
-        raise invalid_input(
-            "pictures need Pillow: pip install 'pocketserve[image]', on Termux pkg install python-pillow"
-        ) from None
-    if not len(body):
-        raise invalid_input("the body is empty; send a picture")
-    if is_frame(hints):
-        width, height = frame_size(hints, max_pixels)
-        halved = min(width / size[0], height / size[1]) >= 2 and "region" not in hints.values
-        return PIL.Image.fromarray(read_frame(body, hints, max_pixels, halved=halved))
-    if arrays.is_npy(body) and (pixels := arrays.picture_in(arrays.read_npy(body))) is not None:
-        _check_size((pixels.shape[1], pixels.shape[0]), max_pixels)
-        return PIL.Image.fromarray(pixels)
-    file = body.obj
-    assert isinstance(file, bytes)
-    PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
-    formats: tuple[str, ...] = FORMATS
-    if _is_heif(body):
-        _need_heif()
-        formats = ("HEIF",)
-    try:
-        image = PIL.Image.open(CheckedFile(file), formats=formats)  # which shares the bytes
-        image.decodermaxblock = BLOCK_BYTES
-        if image.format in SCALABLE:
-            _check_scans(file, image.size, max_pixels)
-        return image
-    except PIL.UnidentifiedImageError:
-        raise invalid_input(_unreadable(body)) from None
-
-
-def _unreadable(body: memoryview) -> str:
-    if _is_heif(body):
-        return "the HEIC picture is damaged or of a kind that pillow-heif cannot read"
-    return f"the body is not a picture this server can read ({', '.join(FORMATS)})"
-
-
-def _is_heif(body: memoryview) -> bool:
-    return bytes(body[4:8]) == b"ftyp" and bytes(body[8:12]) in HEIF_BRANDS
-
-
-def _need_heif() -> None:
-    """Let Pillow open HEIC.
+def _register_heif() -> None:
+    """Make Pillow open HEIC; again does no harm.
 
     Raises:
         ApiError: INVALID_INPUT, pillow-heif is missing, or its libheif is too old.
@@ -243,43 +255,11 @@ def _need_heif() -> None:
         raise invalid_input("HEIC pictures need pillow-heif: pip install 'pocketserve[heic]'; or send a JPEG") from None
     version: str = pillow_heif.libheif_version()
     if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < LIBHEIF:
-        needed = ".".join(map(str, LIBHEIF))
         raise invalid_input(
-            f"HEIC pictures need libheif {needed} or newer, and this is {version:.20}: "
+            f"HEIC pictures need libheif {'.'.join(map(str, LIBHEIF))} or newer, and this is {version:.20}: "
             "pip install --upgrade pillow-heif; or send a JPEG"
         )
-    pillow_heif.register_heif_opener()  # adds one entry to a table of Pillow's; again does no harm
-
-
-def upright_size_of(image: Image) -> tuple[int, int]:
-    """Width and height once the picture is turned upright."""
-    return (image.height, image.width) if _orientation(image) in strips.SIDEWAYS else image.size
-
-
-def _orientation(image: Image) -> int:
-    value: Any = image.getexif().get(_ORIENTATION, 1)
-    return value if isinstance(value, int) else 1
-
-
-def _scale_while_decoding(image: Image, mode: str, placement: Placement, max_pixels: int) -> None:
-    """Let the JPEG decoder scale down by itself, at a fraction of the cost; never below what is needed."""
-    pixels = image.width * image.height
-    if image.format not in SCALABLE or pixels <= min(EXACT_PIXELS, max_pixels):
-        return
-    source, target = placement.source, placement.target
-    width = placement.picture[0] * target.width / source.width
-    height = placement.picture[1] * target.height / source.height
-    if _orientation(image) in strips.SIDEWAYS:
-        width, height = height, width
-    image.draft(mode, (max(1, int(width)), max(1, int(height))))
-
-
-def _check_size(size: tuple[int, int], max_pixels: int) -> None:
-    width, height = size
-    if width * height > max_pixels:
-        raise invalid_input(f"the picture has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)")
-    if max(size) > MAX_SIDE:
-        raise invalid_input(f"the picture has {width}x{height} pixels; a side may have {MAX_SIDE}")
+    pillow_heif.register_heif_opener()
 
 
 def _check_scans(file: bytes, size: tuple[int, int], max_pixels: int) -> None:
@@ -290,7 +270,7 @@ def _check_scans(file: bytes, size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
-    """The parameter ``region``, cut at the picture's edges."""
+    """Return the parameter ``region``, cut at the picture's edges."""
     text = hints.values.get("region")
     if text is None:
         return None
@@ -324,24 +304,8 @@ def _resize(image: Image, placement: Placement, options: ImageOptions, region: A
         image = strips.resize(image, size, options.resample or "bilinear", box)
     if size == placement.input:
         return image
-    boxed = PIL.Image.new(image.mode, placement.input, _fill(image.mode, options.fill))
+    fill = tuple(round(value) for value in options.fill or (0.0,))
+    colour: Any = fill[0] if image.mode == "L" else fill if len(fill) == 3 else fill[:1] * 3
+    boxed = PIL.Image.new(image.mode, placement.input, colour)
     boxed.paste(image, (int(target.x), int(target.y)))
     return boxed
-
-
-def _fill(mode: str, fill: tuple[float, ...] | None) -> Any:
-    values = tuple(round(value) for value in fill or (0.0,))
-    if mode == "L":
-        return values[0]
-    return values if len(values) == 3 else values[:1] * 3
-
-
-def _invert(pixels: Array, when: str) -> Array:
-    """Dark ink on a light ground to light on dark; "auto" looks at the border, which is ground."""
-    if when == "never":
-        return pixels
-    if when == "auto":
-        border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
-        if float(border.mean()) < 128:
-            return pixels
-    return 255 - pixels

@@ -5,7 +5,7 @@ Every result is, to the last bit, what Pillow gives in one step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,31 +38,28 @@ def upright(image: Image, mode: str, orientation: int) -> Image:
     """
     import PIL.Image
 
-    plain = image.mode == mode and "transparency" not in image.info
-    if plain and orientation not in _TURNS:
+    if image.mode == mode and "transparency" not in image.info and orientation not in _TURNS:
         return image
-    sideways = orientation in SIDEWAYS
-    result = PIL.Image.new(mode, image.size[::-1] if sideways else image.size, None)
-    for top, bottom in spans(image.height, image.width):
-        strip = _converted(image.crop((0, top, image.width, bottom)), mode)
-        if orientation in _TURNS:
-            strip = strip.transpose(PIL.Image.Transpose[_TURNS[orientation]])
-        at = image.height - bottom if orientation in _FROM_THE_END else top
-        result.paste(strip, (at, 0) if sideways else (0, at))
-    return result
+
+    def strips() -> Iterator[tuple[Image, tuple[int, int]]]:
+        for top, bottom in spans(image.height, image.width):
+            strip = _converted(image.crop((0, top, image.width, bottom)), mode)
+            if orientation in _TURNS:
+                strip = strip.transpose(PIL.Image.Transpose[_TURNS[orientation]])
+            at = image.height - bottom if orientation in _FROM_THE_END else top
+            yield strip, ((at, 0) if orientation in SIDEWAYS else (0, at))
+
+    return _assemble(mode, image.size[::-1] if orientation in SIDEWAYS else image.size, strips())
 
 
 def crop(image: Image, box: tuple[int, int, int, int]) -> Image:
     """Cut a part out of a picture in ``L`` or ``RGB``."""
-    import PIL.Image
-
     left, above, right, below = box
     if box == (0, 0, *image.size):
         return image
-    result = PIL.Image.new(image.mode, (right - left, below - above), None)
-    for top, bottom in spans(result.height, result.width):
-        result.paste(image.crop((left, above + top, right, above + bottom)), (0, top))
-    return result
+    rows = spans(below - above, right - left)
+    strips = ((image.crop((left, above + top, right, above + bottom)), (0, top)) for top, bottom in rows)
+    return _assemble(image.mode, (right - left, below - above), strips)
 
 
 def resize(image: Image, size: tuple[int, int], filter_name: str, box: tuple[float, float, float, float]) -> Image:
@@ -76,61 +73,60 @@ def resize(image: Image, size: tuple[int, int], filter_name: str, box: tuple[flo
     """
     import PIL.Image
 
-    how = PIL.Image.Resampling[filter_name.upper()]
+    resampling = PIL.Image.Resampling[filter_name.upper()]
     (width, height), (left, above, right, below) = size, box
     if max(image.width, width) * max(image.height, height) <= STRIP_PIXELS:
-        return image.resize(size, how, box)
+        return image.resize(size, resampling, box)
     lines_off = image.height - height
     if lines_off > 0 and lines_off > 2 * (image.width - width):
-        return _widened(_heightened(image, height, how, above, below), width, how, left, right)
-    return _heightened(_widened(image, width, how, left, right), height, how, above, below)
+        return _set_width(_set_height(image, height, resampling, above, below), width, resampling, left, right)
+    return _set_height(_set_width(image, width, resampling, left, right), height, resampling, above, below)
 
 
-def _widened(image: Image, width: int, how: Resampling, left: float, right: float) -> Image:
+def _set_width(image: Image, width: int, resampling: Resampling, left: float, right: float) -> Image:
     """Scale the columns from ``left`` to ``right`` to a width: no row needs another one for that."""
-    import PIL.Image
+    rows = spans(image.height, max(image.width, width))
+    strips = (
+        (image.resize((width, bottom - top), resampling, (left, top, right, bottom)), (0, top)) for top, bottom in rows
+    )
+    return _assemble(image.mode, (width, image.height), strips)
 
-    result = PIL.Image.new(image.mode, (width, image.height), None)
-    for top, bottom in spans(image.height, max(image.width, width)):
-        result.paste(image.resize((width, bottom - top), how, (left, top, right, bottom)), (0, top))
-    return result
 
-
-def _heightened(image: Image, height: int, how: Resampling, above: float, below: float) -> Image:
+def _set_height(image: Image, height: int, resampling: Resampling, above: float, below: float) -> Image:
     """Scale the rows from ``above`` to ``below`` to a height: no column needs another one for that."""
+
+    def strips() -> Iterator[tuple[Image, tuple[int, int]]]:
+        for start, end in spans(image.width, max(image.height, height)):
+            columns = image.crop((start, 0, end, image.height))
+            yield columns.resize((end - start, height), resampling, (0, above, end - start, below)), (start, 0)
+
+    return _assemble(image.mode, (image.width, height), strips())
+
+
+def _assemble(mode: str, size: tuple[int, int], strips: Iterable[tuple[Image, tuple[int, int]]]) -> Image:
+    """Put a picture together from strips and their upper left corners."""
     import PIL.Image
 
-    result = PIL.Image.new(image.mode, (image.width, height), None)
-    for start, end in spans(image.width, max(image.height, height)):
-        columns = image.crop((start, 0, end, image.height))
-        result.paste(columns.resize((end - start, height), how, (0, above, end - start, below)), (start, 0))
+    result = PIL.Image.new(mode, size, None)
+    for strip, corner in strips:
+        result.paste(strip, corner)
     return result
 
 
 def spans(length: int, across: int) -> Iterator[tuple[int, int]]:
-    """Yield where strips begin and end, asking before each whether the answer is still wanted."""
+    """Yield where strips begin and end, with a checkpoint before each."""
     step = max(1, STRIP_PIXELS // max(1, across))
     for start in cancellable(range(0, length, step)):
         yield start, min(start + step, length)
 
 
 def _converted(image: Image, mode: str) -> Image:
-    if image.mode.startswith("I") or image.mode == "F":
-        image = _from_deep(image)
+    import PIL.Image
+
+    if image.mode.startswith("I") or image.mode == "F":  # Pillow's own conversion clips
+        values = np.asarray(image, dtype=np.float64)
+        image = PIL.Image.fromarray(np.rint(values / 257.0).clip(0, 255).astype(np.uint8))
     elif image.mode in _TRANSPARENT or "transparency" in image.info:
-        image = _on_white(image)
+        rgba = image.convert("RGBA")
+        image = PIL.Image.alpha_composite(PIL.Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
     return image if image.mode == mode else image.convert(mode)
-
-
-def _from_deep(image: Image) -> Image:
-    import PIL.Image
-
-    values = np.asarray(image, dtype=np.float64)  # Pillow's own conversion clips them
-    return PIL.Image.fromarray(np.rint(values / 257.0).clip(0, 255).astype(np.uint8))
-
-
-def _on_white(image: Image) -> Image:
-    import PIL.Image
-
-    rgba = image.convert("RGBA")
-    return PIL.Image.alpha_composite(PIL.Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
