@@ -135,7 +135,7 @@ def table(folder: Path, specs: list[TensorSpec], **features: Any) -> Rows:
 )
 def test_columns_of_several_datatypes(tmp_path: Path, body: bytes) -> None:
     """Each has its own; texts may look like numbers."""
-    found = table(tmp_path, PEOPLE).read(memoryview(body))
+    found = table(tmp_path, PEOPLE).read(memoryview(body))[0]
     assert found["age"].tolist() == [[41], [7]] and found["age"].dtype == np.int64
     assert found["city"].tolist() == [[b"Bonn"], [b"5,1"]]
     assert found["pay"].tolist() == [1.5, 2.0] and found["pay"].dtype == np.float32
@@ -143,9 +143,9 @@ def test_columns_of_several_datatypes(tmp_path: Path, body: bytes) -> None:
 
 def test_features_name_columns(tmp_path: Path) -> None:
     """In their own order where they are the inputs' names, else in the inputs'."""
-    found = table(tmp_path, PEOPLE, names=["pay", "city", "age"]).read(memoryview(b'[2.5, "Bonn", 41]'))
+    found = table(tmp_path, PEOPLE, names=["pay", "city", "age"]).read(memoryview(b'[2.5, "Bonn", 41]'))[0]
     assert (found["age"].tolist(), found["pay"].tolist()) == ([[41]], [2.5])
-    found = table(tmp_path, PEOPLE, names=["x", "y", "z"]).read(memoryview(b'{"z": 2.5, "x": 41, "y": "Bonn"}'))
+    found = table(tmp_path, PEOPLE, names=["x", "y", "z"]).read(memoryview(b'{"z": 2.5, "x": 41, "y": "Bonn"}'))[0]
     assert (found["age"].tolist(), found["pay"].tolist()) == ([[41]], [2.5])
     with pytest.raises(ModelLoadError, match=r"features.names has 2, the model takes 3"):
         table(tmp_path, PEOPLE, names=["x", "y"])
@@ -176,7 +176,7 @@ def test_an_array_for_columns(tmp_path: Path) -> None:
     rows = table(tmp_path, [TensorSpec("a", "FP32", (-1, 1)), TensorSpec("b", "FP64", (-1,))])
     file = io.BytesIO()
     np.save(file, np.array([[1, 2], [3, 4]]))
-    assert {name: array.tolist() for name, array in rows.read(file.getbuffer()).items()} == {
+    assert {name: array.tolist() for name, array in rows.read(file.getbuffer())[0].items()} == {
         "a": [[1], [3]],
         "b": [2, 4],
     }

@@ -1,14 +1,15 @@
-"""What somebody has liked in, what they may like next out."""
+"""Items that somebody has liked in, items that they may like next out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.arrays import first_sign
 from pocketserve.tasks.base import (
     NO_HINTS,
     Answer,
@@ -17,8 +18,8 @@ from pocketserve.tasks.base import (
     Hints,
     Prepared,
     TaskDefinition,
+    fits_never,
     invalid_input,
-    single_run,
 )
 from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
 from pocketserve.tasks.labels import Labels, find_labels, label_of
@@ -26,7 +27,6 @@ from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
-from pocketserve_wire.records import dataclass
 
 NAME = "recommendation"
 TOP_K = 10
@@ -34,9 +34,8 @@ MAX_ITEMS = 10_000
 NO_ITEM = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ItemsOptions:
-    """Recommendation: how lists of items become input tensors.
+class ItemsOptions(NamedTuple):
+    """The manifest's ``[items]``.
 
     Attributes:
         input, user_input: names where the model has several inputs.
@@ -66,27 +65,27 @@ def _items(table: TomlTable) -> ItemsOptions:
     )
 
 
-def fits(facts: ModelFacts) -> bool:
-    """Never: a list of numbers may be anything."""
-    return False
-
-
 def create(facts: ModelFacts) -> Recommendation:
-    """Set up with the manifest's ``[items]`` and the titles in ``labels``.
-
-    Raises:
-        ModelLoadError: it cannot be told which input or output is meant.
-    """
+    """Set up with the manifest's ``[items]`` and the titles in ``labels``."""
     options = facts.manifest.section(ItemsOptions)
-    inputs = {spec.name: spec for spec in facts.inputs}
-    users = [options.user_input] if options.user_input else [name for name in inputs if "user" in name.casefold()]
-    items = [options.input] if options.input else [name for name in inputs if name not in users]
-    if len(items) != 1 or len(users) > 1 or not {*items, *users} <= inputs.keys():
-        raise ModelLoadError(f"model.toml: task {NAME}: name items.input and items.user_input of {', '.join(inputs)}")
-    scores, ids = _outputs(facts, options)
-    user = inputs[users[0]] if users else None
+    names = [spec.name for spec in facts.inputs]
+    users = [options.user_input] if options.user_input else [name for name in names if "user" in name.casefold()]
+    items, user = _pair(facts.inputs, options.input, users, "items.input and items.user_input")
+    # A model that ranks by itself has an output of integers.
+    ids = [spec.name for spec in facts.outputs if spec.datatype in ("INT32", "INT64") and len(facts.outputs) == 2]
+    ids = [options.ids_output] if options.ids_output else ids
+    outputs = _pair(facts.outputs, options.output, ids, "items.output and items.ids_output")
     activation = facts.manifest.section(ClassificationOptions).activation
-    return Recommendation(inputs[items[0]], user, (scores, ids), find_labels(facts), options, activation)
+    return Recommendation(items, user, outputs, find_labels(facts), options, activation)
+
+
+def _pair(specs: Sequence[TensorSpec], main: str, second: list[str], keys: str) -> tuple[TensorSpec, TensorSpec | None]:
+    """Return a main tensor, named or the only one beside the second, and the second, if there is one."""
+    by_name = {spec.name: spec for spec in specs}
+    first = [main] if main else [name for name in by_name if name not in second]
+    if len(first) != 1 or len(second) > 1 or not {*first, *second} <= by_name.keys():
+        raise ModelLoadError(f"model.toml: task {NAME}: name {keys} of {', '.join(by_name)}")
+    return by_name[first[0]], by_name[second[0]] if second else None
 
 
 class Recommendation:
@@ -121,43 +120,44 @@ class Recommendation:
         self._activation = activation
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """See :class:`~pocketserve.tasks.base.Task`."""
-        if bytes(body[:256]).lstrip()[:1] not in (b"[", b"{"):
+        if first_sign(body) not in (b"[", b"{"):
             raise invalid_input('this model takes a JSON list of items, or {"items": [...]}')
         content = strict_json.loads(body)
         content = {"items": content} if isinstance(content, list) else content
-        known = ("items", "user") if self._user is not None else ("items",)
-        unknown = [name for name in content if name not in known]
+        keys = ("items", "user") if self._user is not None else ("items",)
+        unknown = [name for name in content if name not in keys]
         if unknown:
-            raise invalid_input(f"unknown key {unknown[0]!r:.80}; this model takes {' and '.join(known)}")
-        items = content.get("items")
+            raise invalid_input(f"unknown key {unknown[0]!r:.80}; this model takes {' and '.join(keys)}")
+        items, user = content.get("items"), content.get("user")
         if not isinstance(items, list) or not 0 < len(items) <= MAX_ITEMS:
             raise invalid_input(f"items must be a list of 1 to {MAX_ITEMS} numbers or titles")
         numbers = [self._number(item) for item in items]
         arrays = {self._spec.name: self._array(numbers)}
         if self._user is not None:
-            arrays[self._user.name] = self._user_array(self._user, content.get("user"))
-        return single_run(arrays, frozenset(numbers))
+            if type(user) is not int or not 0 <= user < 2**31:
+                raise invalid_input('this model needs the user\'s number: {"items": [...], "user": 5}')
+            shape = [1] * len(self._user.shape)
+            arrays[self._user.name] = np.full(shape, user, DATATYPES[self._user.datatype].typestr)
+        return Prepared([arrays], frozenset(numbers))
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
-        """``{"label", "index", "score"}``, best first; what was in the request is left out."""
+        """Return ``{"label", "index", "score"}``, best first, without the items of the request."""
         scores, ids = self._outputs
         row = activate(real_values(runs[0][scores.name], scores).reshape(-1).astype(np.float64), self._activation)
         items = np.arange(len(row)) if ids is None else runs[0][ids.name].reshape(-1).astype(np.int64)
         names = self._labels.in_language(options.language)
-        left_out = {*(context if self._options.exclude_seen else ()), self._options.padding, NO_ITEM}
-        lowest = -np.inf if options.threshold is None else options.threshold
+        excluded = {*(context if self._options.exclude_seen else ()), self._options.padding, NO_ITEM}
+        threshold = -np.inf if options.threshold is None else options.threshold
         answer: Answer = []
-        for place in np.argsort(-row, kind="stable"):
+        for index in np.argsort(-row, kind="stable"):
             if len(answer) >= (TOP_K if options.top_k is None else options.top_k):
                 break
-            item, score = int(items[place]), float(row[place])
-            if item not in left_out and score >= lowest:
+            item, score = int(items[index]), float(row[index])
+            if item not in excluded and score >= threshold:
                 answer.append({"label": label_of(names, item), "index": item, "score": score})
         return answer
 
     def describe(self) -> Mapping[str, str]:
-        """See :class:`~pocketserve.tasks.base.Described`."""
         user = ', or {"items": [...], "user": 5}' if self._user is not None else ""
         return {
             "input": f"a JSON list of items by number or title{user}",
@@ -169,10 +169,10 @@ class Recommendation:
 
     def _number(self, item: Any) -> int:
         if isinstance(item, str):
-            found = self._by_title.get(item.strip().casefold())
-            if found is None:
+            number = self._by_title.get(item.strip().casefold())
+            if number is None:
                 raise invalid_input(f"unknown item {item[:80]!r}; items are numbers or titles of the model's labels")
-            return found
+            return number
         limits = np.iinfo(np.int32 if self._spec.datatype == "INT32" else np.int64)
         maximum = len(self.labels) - 1 if self.labels else int(limits.max)
         if type(item) is not int or not 0 <= item <= maximum:
@@ -180,32 +180,15 @@ class Recommendation:
         return item
 
     def _array(self, numbers: list[int]) -> Array:
-        """The items in the input's shape: the last ones that fit, filled up with the padding."""
+        """Return the items in the input's shape: the last ones that fit, filled up with the padding."""
         size = self._spec.shape[-1] if self._spec.shape else -1
         if size > 0:
-            padding = self._options.padding or 0
-            kept = numbers[-size:]
-            filling = [padding] * (size - len(kept))
-            numbers = filling + kept if self._options.pad == "left" else kept + filling
+            numbers = numbers[-size:]
+            filling = [self._options.padding or 0] * (size - len(numbers))
+            numbers = filling + numbers if self._options.pad == "left" else numbers + filling
         shape = (1,) * (len(self._spec.shape) - 1) + (len(numbers),)
         return np.asarray(numbers, DATATYPES[self._spec.datatype].typestr).reshape(shape)
 
-    def _user_array(self, spec: TensorSpec, user: Any) -> Array:
-        if type(user) is not int or not 0 <= user < 2**31:
-            raise invalid_input('this model needs the user\'s number: {"items": [...], "user": 5}')
-        return np.full([1] * len(spec.shape), user, DATATYPES[spec.datatype].typestr)
-
-
-def _outputs(facts: ModelFacts, options: ItemsOptions) -> tuple[TensorSpec, TensorSpec | None]:
-    """The scores, and the items' numbers where the model ranks by itself: then one output holds integers."""
-    by_name = {spec.name: spec for spec in facts.outputs}
-    whole = [name for name, spec in by_name.items() if spec.datatype in ("INT32", "INT64")]
-    ids = [options.ids_output] if options.ids_output else whole if len(by_name) == 2 else []
-    scores = [options.output] if options.output else [name for name in by_name if name not in ids]
-    if len(scores) != 1 or len(ids) > 1 or not {*scores, *ids} <= by_name.keys():
-        raise ModelLoadError(f"model.toml: task {NAME}: name items.output and items.ids_output of {', '.join(by_name)}")
-    return by_name[scores[0]], by_name[ids[0]] if ids else None
-
 
 ITEMS = Section("items", ItemsOptions, _items)
-TASK = TaskDefinition(NAME, fits, create, (ITEMS, CLASSIFICATION))
+TASK = TaskDefinition(NAME, fits_never, create, (ITEMS, CLASSIFICATION))

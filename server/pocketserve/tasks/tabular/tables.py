@@ -1,39 +1,39 @@
-"""Rows of named numbers: JSON in several shapes, CSV lines and ``.npy`` files become one array."""
+"""Rows of named numbers: JSON in several shapes, CSV lines and ``.npy`` files become a model's input arrays."""
 
 from __future__ import annotations
 
 import csv
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice, zip_longest
 from typing import Any
 
 from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import invalid_input
+from pocketserve.tasks.base import NO_HINTS, Hints, Prepared, invalid_input
 from pocketserve.tasks.cancellation import enumerate_cancellable
 from pocketserve.tasks.model_facts import ModelFacts
-from pocketserve.tasks.tabular.columns import is_column, split_array, split_rows, table_of
-from pocketserve.tensors import Array, TensorSpec
+from pocketserve.tensors import Array, TensorSpec, datatype_of
 from pocketserve_wire import strict_json
 from pocketserve_wire.limits import MAX_JSON_CONTAINERS
 
 MAX_ROWS = 100_000
 MAX_SHOWN = 50
-MAX_LOOKED_AT = 65_536
+MAX_INSPECTED = 65_536
 POINT = "; numbers have a decimal point, 5.1 and not 5,1"
 _COMMA = re.compile(r"[+-]?\d+,\d+")
 _COMMA_IN_LINE = re.compile(r"(?:^|[;\t \"])[+-]?\d{1,20},\d{1,20}(?:$|[;\t \"\r])", re.MULTILINE)
 """Such a number, where something else than a comma separates it from the next."""
 
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 MAX_CELLS = MAX_JSON_CONTAINERS
 """Cells of one CSV document: each costs dozens of bytes once split, for two on the wire."""
 
 
 class Rows:
-    """Reads rows, for one input or for as many as there are features.
+    """Reads rows, for one input or for as many as there are features, as scikit-learn's pipelines are exported to ONNX.
 
     Takes a row ``[5.1, 3.5]``, rows, an object of features, a list of such objects, and CSV: lines of numbers, with or
     without a line of names in front.
@@ -41,7 +41,7 @@ class Rows:
     Args:
         spec: the only input, of shape [rows, features], or the table that several are together.
         features: names in the model's order; empty where the manifest gives none.
-        units: theirs, for people; empty where the manifest gives none.
+        units: of the features, for people; empty where the manifest gives none.
         columns: the inputs of a model that has one for each feature, in their order; empty for all others.
     """
 
@@ -52,55 +52,60 @@ class Rows:
         units: Sequence[str] = (),
         columns: Sequence[TensorSpec] = (),
     ) -> None:
-        self.spec = spec
+        self._spec = spec
         self._columns = columns
         self._features = features
         self._units = units
 
     def describe(self) -> str:
-        """Return what is taken, and what the columns are."""
+        """Return a sentence about formats and features."""
         text = "a row of numbers, an object by feature name, a list of either, or lines of CSV"
         if not self._features:
             return text
-        columns = list(zip_longest(self._features, self._units, fillvalue=""))
-        shown = [f"{name} ({unit})" if unit else name for name, unit in columns[:MAX_SHOWN]]
-        more = f" and {len(columns) - MAX_SHOWN} more" if len(columns) > MAX_SHOWN else ""
-        return f"{text}; the features are {', '.join(shown)}{more}"
+        pairs = zip_longest(self._features, self._units, fillvalue="")
+        names = [f"{name} ({unit})" if unit else name for name, unit in pairs]
+        more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+        return f"{text}; the features are {', '.join(names[:MAX_SHOWN])}{more}"
 
-    def read(self, body: memoryview) -> dict[str, Array]:
-        """The input arrays by name.
+    def read(self, body: memoryview) -> tuple[dict[str, Array], int]:
+        """Return the input arrays by name, and the number of rows.
 
         Raises:
             ApiError: INVALID_INPUT and others with what is wrong with which row.
         """
-        found = self._read(body)
-        rows = len(next(iter(found.values())))
-        if rows > MAX_ROWS:  # each is answered with a label and scores, whatever few bytes it came in
-            raise invalid_input(f"{rows} rows are more than {MAX_ROWS}; send them in parts")
-        return found
-
-    def _read(self, body: memoryview) -> dict[str, Array]:
         if arrays.is_npy(body):
-            array = arrays.read_npy(body)
-            if self._columns:
-                return split_array(array, self._columns)
-            return {self.spec.name: arrays.fit_array(array, self.spec)}
-        first = bytes(body[:256]).lstrip(b" \t\r\n")[:1]
-        if first in (b"[", b"{"):
-            return self._of_rows(self._of_json(strict_json.loads(body)))
-        rows = self._of_csv(body)
-        if rows is None:
-            raise invalid_input(
-                "this model takes numbers: send a JSON array of features, an object by feature name, or lines of CSV"
-                f"{_foreign_spelling(body)}"
-            )
-        self._check_widths(rows)
-        return self._of_rows(rows)
+            inputs = self._split_array(arrays.read_npy(body))
+        elif arrays.first_sign(body) in (b"[", b"{"):
+            inputs = self._split_rows(self._of_json(strict_json.loads(body)))
+        else:
+            inputs = self._split_rows(self._of_csv(body))
+        count = len(next(iter(inputs.values())))
+        if count > MAX_ROWS:  # each is answered with a label and scores, whatever few bytes it came in
+            raise invalid_input(f"{count} rows are more than {MAX_ROWS}; send them in parts")
+        return inputs, count
 
-    def _of_rows(self, rows: list[Any]) -> dict[str, Array]:
-        if self._columns:
-            return split_rows(rows, self._columns)
-        return {self.spec.name: arrays.fit_values(rows, self.spec)}
+    def _split_array(self, array: Array) -> dict[str, Array]:
+        if not self._columns:
+            return {self._spec.name: arrays.fit_array(array, self._spec)}
+        table = arrays.fit_array(array, TensorSpec("row", datatype_of(array.dtype), self._spec.shape))
+        return {
+            spec.name: arrays.fit_array(table[:, i : i + 1] if len(spec.shape) == 2 else table[:, i], spec)
+            for i, spec in enumerate(self._columns)
+        }
+
+    def _split_rows(self, rows: list[Any]) -> dict[str, Array]:
+        if not self._columns:
+            return {self._spec.name: arrays.fit_values(rows, self._spec)}
+        lists = [isinstance(row, list) for row in rows]
+        if any(lists) and not all(lists):
+            raise invalid_input(f"row {lists.index(False)} is no array, others are")
+        if not any(lists):
+            width = len(self._columns)
+            rows = [rows[start : start + width] for start in range(0, len(rows), width)]
+        return {
+            spec.name: arrays.fit_values([[row[i]] if len(spec.shape) == 2 else row[i] for row in rows], spec)
+            for i, spec in enumerate(self._columns)
+        }
 
     def _of_json(self, values: Any) -> list[Any]:
         if isinstance(values, dict):
@@ -110,47 +115,56 @@ class Rows:
         self._check_widths(values)
         return list(values)
 
-    def _of_csv(self, body: memoryview) -> list[list[Any]] | None:
-        """Lines of numbers; None for anything else. Gaps are NaN."""
+    def _of_csv(self, body: memoryview) -> list[Any]:
+        """Return lines of numbers; gaps are NaN."""
         try:
             text = bytes(body).decode("utf-8-sig")
-            _check_cells(text)
-            filled = (line for line in csv.reader(_lines(text)) if any(cell.strip() for cell in line))
-            lines = list(islice(filled, MAX_ROWS + 1))
+            # Commas and line ends in quotes count too.
+            cells = text.count(",") + max(text.count("\n"), text.count("\r"))
+            if cells > MAX_CELLS:
+                raise invalid_input(f"the CSV has {cells} cells, the limit is {MAX_CELLS}; send it in parts")
+            # A file object would hold four bytes for each character.
+            reader = csv.reader(line[0] for line in _LINE.finditer(text))
+            lines = list(islice((line for line in reader if any(cell.strip() for cell in line)), MAX_ROWS + 1))
         except (UnicodeDecodeError, csv.Error):
-            return None
-        if not lines:
-            return None
+            lines = []
         if len(lines) > MAX_ROWS:
             raise invalid_input(f"the CSV has more than {MAX_ROWS} lines; send it in parts")
-        head = [cell.strip() for cell in lines[0]]
-        if self._features and any(cell in self._features for cell in head):
-            return [self._named(head, line, index) for index, line in enumerate_cancellable(lines[1:])]
-        rows = [[self._cell(i, cell) for i, cell in enumerate(line)] for _, line in enumerate_cancellable(lines)]
-        return None if any(value is None for row in rows for value in row) else rows
+        head = [cell.strip() for cell in lines[0]] if lines else []
+        if any(cell in self._features for cell in head):
+            rows = [self._of_named_cells(head, line, index) for index, line in enumerate_cancellable(lines[1:])]
+        else:
+            rows = [[self._cell(i, cell) for i, cell in enumerate(line)] for _, line in enumerate_cancellable(lines)]
+        if not lines or any(value is None for row in rows for value in row):
+            raise invalid_input(
+                "this model takes numbers: send a JSON array of features, an object by feature name, or lines of CSV"
+                f"{_advice(body)}"
+            )
+        self._check_widths(rows)
+        return rows
 
-    def _named(self, head: list[str], line: list[str], index: int) -> list[Any]:
+    def _of_named_cells(self, head: list[str], line: list[str], index: int) -> list[Any]:
         if len(line) != len(head):
             raise invalid_input(f"row {index} has {plural(len(line), 'value')}; the line of names has {len(head)}")
-        places = {name: place for place, name in enumerate(self._features)}
-        found = {name: self._cell(places.get(name, -1), cell) for name, cell in zip(head, line, strict=True)}
-        unread = next((name for name, value in found.items() if value is None), None)
+        columns = {name: column for column, name in enumerate(self._features)}
+        values = {name: self._cell(columns.get(name, -1), cell) for name, cell in zip(head, line, strict=True)}
+        unread = next((name for name, value in values.items() if value is None), None)
         if unread is not None:
             hint = POINT if any(_COMMA.fullmatch(cell.strip()) for cell in line) else ""
             raise invalid_input(f"row {index}: feature {unread!r:.80} is no number{hint}")
-        return self._row(found, index)
+        return self._row(values, index)
 
-    def _is_text(self, place: int) -> bool:
-        columns = self._columns
-        return (columns[place] if 0 <= place < len(columns) else self.spec).datatype == "BYTES"
+    def _is_text(self, column: int) -> bool:
+        spec = self._columns[column] if 0 <= column < len(self._columns) else self._spec
+        return spec.datatype == "BYTES"
 
-    def _cell(self, place: int, cell: str) -> int | float | str | None:
-        """A cell of a feature that takes texts as it is, of any other as a number; None where it is none."""
-        return cell.strip() if self._is_text(place) else _number(cell)
+    def _cell(self, column: int, cell: str) -> int | float | str | None:
+        """Return a cell of a feature that takes texts as it is, of any other as a number; None where it is none."""
+        return cell.strip() if self._is_text(column) else _number(cell.strip())
 
     def _check_widths(self, rows: Sequence[Any]) -> None:
-        """Rows of different lengths would shift into each other: the wire only compares the total count."""
-        width = self.spec.shape[1]
+        """Refuse rows of different lengths, which would shift into each other: else only the total is compared."""
+        width = self._spec.shape[1]
         takes = f"the model takes {width}{': ' if self._features else ''}{', '.join(self._features)}"
         if width > 0 and len(rows) % width and not any(isinstance(row, list) for row in rows):
             raise invalid_input(f"{plural(len(rows), 'value is', 'values are')} no whole row; {takes}")
@@ -160,21 +174,46 @@ class Rows:
                 raise invalid_input(f"row {index} has {plural(len(row), 'value')}; {takes}{hint}")
 
     def _row(self, row: Any, index: int) -> list[Any]:
+        """Return the values of an object in the order of the features."""
         if not isinstance(row, dict):
             raise invalid_input(f"row {index} is {strict_json.json_type(row)}; all rows must be objects of features")
         if not self._features:
             raise invalid_input("this model's features have no names; send an array of numbers")
-        unknown = [name for name in row if name not in self._features]
-        missing = [name for name in self._features if name not in row]
-        if unknown or missing:
-            fault = f"unknown feature {unknown[0]!r}" if unknown else f"feature {missing[0]!r} is missing"
-            raise invalid_input(f"row {index}: {fault}; the model takes {', '.join(self._features)}")
-        numbers = [name for place, name in enumerate(self._features) if not self._is_text(place)]
-        texts = {name: row[name] for name in numbers if isinstance(row[name], str)}
-        comma = next((name for name, text in texts.items() if _COMMA.fullmatch(text.strip())), None)
-        if comma is not None:
-            raise invalid_input(f"row {index}: feature {comma!r} is a text, {row[comma]!r:.40}{POINT}")
+        faults = [f"unknown feature {name!r}" for name in row if name not in self._features]
+        faults += [f"feature {name!r} is missing" for name in self._features if name not in row]
+        if faults:
+            raise invalid_input(f"row {index}: {faults[0]}; the model takes {', '.join(self._features)}")
+        for column, name in enumerate(self._features):
+            value = row[name]
+            if isinstance(value, str) and not self._is_text(column) and _COMMA.fullmatch(value.strip()):
+                raise invalid_input(f"row {index}: feature {name!r} is a text, {value!r:.40}{POINT}")
         return [row[name] for name in self._features]
+
+
+class TableTask:
+    """A task on rows.
+
+    Attributes:
+        answer_text: describes the answer on model cards.
+    """
+
+    answer_text: str
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
+        inputs, count = self._rows.read(body)
+        return Prepared([inputs], count)
+
+    def describe(self) -> Mapping[str, str]:
+        return {
+            "input": self._rows.describe(),
+            "preprocessing": "none",
+            "answer": self.answer_text,
+            "content_type": "application/json",
+            "example": "row.json",
+        }
 
 
 def rows_of(facts: ModelFacts, task: str) -> Rows:
@@ -184,67 +223,49 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
         ModelLoadError: the model's input is no table, or has another number of columns.
     """
     inputs, names = facts.asked, facts.manifest.feature_names
-    columns = inputs if len(inputs) > 1 and all(map(is_column, inputs)) else ()
+    columns = inputs if len(inputs) > 1 and all(map(_is_column, inputs)) else ()
     if not columns and (len(inputs) != 1 or len(inputs[0].shape) != 2):
         raise ModelLoadError(
             f"model.toml: task {task} needs one input of shape [rows, features], or one of shape [rows, 1] for each"
         )
-    own = [spec.name for spec in columns]
-    if columns and sorted(names) == sorted(own):
-        columns = tuple(columns[own.index(name)] for name in names)
-    elif columns:
-        names = names or tuple(own)
-    spec = table_of(columns) if columns else inputs[0]
-    width = spec.shape[1]
-    if names and width not in (-1, len(names)):
-        raise ModelLoadError(f"model.toml: features.names has {len(names)}, the model takes {width}")
+    spec = inputs[0]
+    if columns:
+        by_name = {column.name: column for column in columns}
+        if sorted(names) == sorted(by_name):
+            columns = tuple(by_name[name] for name in names)
+        names = names or tuple(by_name)
+        datatypes = {column.datatype for column in columns}
+        spec = TensorSpec("row", datatypes.pop() if len(datatypes) == 1 else "FP64", (-1, len(columns)))
+    if names and spec.shape[1] not in (-1, len(names)):
+        raise ModelLoadError(f"model.toml: features.names has {len(names)}, the model takes {spec.shape[1]}")
     units = facts.manifest.feature_units
     if units and len(units) != len(names):
         raise ModelLoadError(f"model.toml: features.units has {len(units)}, features.names has {len(names)}")
     return Rows(spec, names, units, columns)
 
 
-def _lines(text: str) -> Iterator[str]:
-    """The lines with their ends. A file object would hold four bytes for each character."""
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start) + 1 or len(text)
-        yield text[start:end]
-        start = end
+def _is_column(spec: TensorSpec) -> bool:
+    return not spec.open and spec.shape[:1] in ((1,), (-1,)) and spec.shape[1:] in ((), (1,))
 
 
-def _check_cells(text: str) -> None:
-    """Count before splitting; commas and line ends in quotes count too."""
-    cells = text.count(",") + max(text.count("\n"), text.count("\r"))
-    if cells > MAX_CELLS:
-        raise invalid_input(f"the CSV has {cells} cells, the limit is {MAX_CELLS}; send it in parts")
-
-
-def _foreign_spelling(body: memoryview) -> str:
-    """Return what a table that cannot be read may have been meant to be, for the error's end: spreadsheets write what
-    is usual in a country.
-    """
-    text = bytes(body[:MAX_LOOKED_AT]).decode("utf-8", errors="replace")
+def _advice(body: memoryview) -> str:
+    """Return the end of an error about a table that cannot be read: spreadsheets write what a country is used to."""
+    text = bytes(body[:MAX_INSPECTED]).decode("utf-8", errors="replace")
     if _COMMA_IN_LINE.search(text):
         return POINT
     return "; separate the numbers by commas, not by semicolons" if ";" in text.partition("\n")[0] else ""
 
 
-def _number(cell: str) -> int | float | None:
-    text = cell.strip()
+def _number(text: str) -> int | float | None:
+    """Parse a number; return NaN for a gap, None for text and for ``1e400``, which Python takes for infinity."""
     if not text:
-        return float("nan")
+        return math.nan
     try:
         if text.lstrip("+-").isdecimal() and len(text) < 20:
             return int(text)
-        return None if "_" in text else _real(text)  # Python's own spelling of numbers, nobody else's
+        value = float(text)
     except ValueError:
         return None
-
-
-def _real(text: str) -> float | None:
-    """A number; None for one such as ``1e400``, which Python takes for infinity."""
-    value = float(text)
-    if not math.isinf(value):
-        return value
-    return (strict_json.INFINITY if value > 0 else strict_json.MINUS_INFINITY) if "inf" in text.lower() else None
+    if math.isinf(value):
+        return (strict_json.INFINITY if value > 0 else strict_json.MINUS_INFINITY) if "inf" in text.lower() else None
+    return None if "_" in text else value  # Python's own spelling of numbers, nobody else's
