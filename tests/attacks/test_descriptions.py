@@ -42,7 +42,7 @@ from pocketserve.tasks.text.sentencepiece import SentencePiece
 from pocketserve.tasks.text.sentencepiece_model import ModelKind, PieceType, SentencePieceModel
 from pocketserve.tasks.text.tokenizers import tokenizer_of
 from pocketserve.tasks.text.tokens import Special, Tokenizer
-from pocketserve.tasks.text.wordpiece import MOST_WORD_CHARS, WordPiece
+from pocketserve.tasks.text.wordpiece import WORD_CHARS_LIMIT, WordPiece
 from pocketserve.tensors import TensorSpec
 from pocketserve_client import Client, ServerError
 from words_models import model
@@ -78,6 +78,7 @@ BOUNDED = {
     "pocketserve.runtimes.torch.source._TOKEN": 3000,  # matched from token to token, never searched for: see below
     "pocketserve.quarantine.rules._LOADER": 4096,
     "pocketserve.tasks.tabular.tables._COMMA": 20,  # asked for a whole cell alone
+    "pocketserve.tasks.text.regex_words._SIMPLE": MAX_PATTERN_CHARS,
 }
 """Patterns that see at most so many characters."""
 
@@ -165,11 +166,7 @@ def test_delimiters_that_are_none(pattern: str) -> None:
     [
         (" +", "a" + " " * 3 * CHECK_INTERVAL + "b", ["a", "b"]),  # a match that is longer than a block
         (" +", " " * (CHECK_INTERVAL - 1) + "a" + " " * (2 * CHECK_INTERVAL), ["a"]),
-        (
-            "ab|b",
-            "x" * (CHECK_INTERVAL - 1) + "ab",
-            ["x" * (CHECK_INTERVAL - 1)],
-        ),  # begins just before a block ends
+        ("ab|b", "x" * (CHECK_INTERVAL - 1) + "ab", ["x" * (CHECK_INTERVAL - 1)]),  # across the end of a block
         ("a" * 399, "x" * (CHECK_INTERVAL - 1) + "a" * 399 + "y", ["x" * (CHECK_INTERVAL - 1), "y"]),
         ("-", "x" * (3 * CHECK_INTERVAL), ["x" * (3 * CHECK_INTERVAL)]),
     ],
@@ -303,8 +300,8 @@ def tokenizer_json(folder: Path, content: dict[str, Any]) -> Tokenizer:
 def test_a_files_word_limit_is_capped(tmp_path: Path) -> None:
     """Cutting a word up costs its length squared, whatever length a file calls usual."""
     tokenizer = tokenizer_json(tmp_path, bert(max_input_chars_per_word=10**9))
-    assert [token.number for token in tokenizer.tokens("a" * MOST_WORD_CHARS)] == [4] + [5] * (MOST_WORD_CHARS - 1)
-    assert [token.number for token in tokenizer.tokens("a" * (MOST_WORD_CHARS + 1))] == [3]
+    assert [token.number for token in tokenizer.tokens("a" * WORD_CHARS_LIMIT)] == [4] + [5] * (WORD_CHARS_LIMIT - 1)
+    assert [token.number for token in tokenizer.tokens("a" * (WORD_CHARS_LIMIT + 1))] == [3]
 
 
 def sentences(kind: ModelKind) -> SentencePiece:
@@ -405,8 +402,8 @@ def test_a_tokenizer_that_makes_texts_longer_is_refused(tmp_path: Path, content:
 def test_the_librarys_words_are_as_long_as_our_own(tmp_path: Path) -> None:
     """Cutting up one of many letters costs its length squared, and nobody can stop the library."""
     tokenizer = tokenizer_json(tmp_path, json.loads(BERT_TEXT))
-    assert len(list(tokenizer.tokens("a" * MOST_WORD_CHARS))) == MOST_WORD_CHARS
-    assert len(list(tokenizer.tokens("a" * (MOST_WORD_CHARS + 1)))) == 1, "an unknown word"
+    assert len(list(tokenizer.tokens("a" * WORD_CHARS_LIMIT))) == WORD_CHARS_LIMIT
+    assert len(list(tokenizer.tokens("a" * (WORD_CHARS_LIMIT + 1)))) == 1, "an unknown word"
 
 
 # Files that are none

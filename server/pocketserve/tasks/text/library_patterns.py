@@ -1,4 +1,4 @@
-"""Regular expressions that a ``tokenizer.json`` hands to its library, whose matcher backtracks and cannot be stopped.
+"""Regular expressions of a ``tokenizer.json``, for a library whose matcher backtracks and cannot be stopped.
 
 The pre-tokenizers of GPT, Llama, Qwen, DeepSeek, Bloom and CLIP repeat characters and classes, at most two in an
 alternative, and never a group. Whatever can take exponential time repeats a group, or refers back to one.
@@ -32,15 +32,15 @@ _IN_CLASS = re.compile(r"\\.|(?P<opens>\[\^?\]?)|(?P<closes>\])|[^\\\[\]]", re.D
 def patterns_in(part: Any) -> Iterator[str]:
     """Yield every regular expression of a pipeline's part, as its JSON has it."""
     if isinstance(part, dict):
-        own = part.get("Regex")
-        if isinstance(own, str):
-            yield own
-    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        if isinstance(pattern := part.get("Regex"), str):
+            yield pattern
+        part = [*part.values()]
+    for inner in part if isinstance(part, list) else ():
         yield from patterns_in(inner)
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse what may keep a matcher busy for longer than anyone waits.
+    """Refuse a pattern that may keep a matcher busy for longer than anyone waits.
 
     Raises:
         ValueError: it repeats a group, refers back, or repeats too much.
@@ -63,7 +63,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def _behind_class(pattern: str, at: int) -> int:
-    """The place behind a class that began before ``at``; classes may hold others."""
+    """Return the position behind a class that began before ``at``; classes may hold others."""
     depth = 1
     while depth:
         part = _IN_CLASS.match(pattern, at)

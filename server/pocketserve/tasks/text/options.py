@@ -1,14 +1,14 @@
-"""What a manifest may say of the tasks on text."""
+"""The manifest's options for tasks on text."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
-from pocketserve_wire.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class TextOptions:
-    """How a text becomes token numbers, and what the outputs mean.
+class TextOptions(NamedTuple):
+    """The manifest's ``[text]``.
 
     Attributes:
         tokenizer: ``wordpiece``, ``regex``, ``sentencepiece`` or ``huggingface``; None takes what lies in or beside the

@@ -1,7 +1,7 @@
-"""The word splitter of TFLite's text classifiers: what a delimiter's matches leave over is a word.
+"""The word splitter of TFLite's text classifiers: words stand between a delimiter's matches.
 
-The delimiter comes with a model file, so from a stranger. Python's matcher can be driven into exponential time; the
-matcher that such patterns were written for cannot. Only patterns that cannot do that here are accepted.
+The delimiter comes with a model file, so it is not to be trusted. Python's matcher can be driven into exponential
+time; the matcher that such patterns were written for cannot. Only patterns that cannot do that here are accepted.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from pocketserve.tasks.cancellation import CHECK_INTERVAL, checkpoint
 from pocketserve.tasks.text.tokens import Special, Token
 
 MAX_PATTERN_CHARS = 400
-_SHORTHANDS = "wWsSdDtnr"
-_OPERATORS = "\\[](){}*+?|^$."
-_OTHERWISE = ("[:", "[[", "--", "&&", "~~", "||")
+_AMBIGUOUS = ("[:", "[[", "--", "&&", "~~", "||")
+# A shorthand, an escaped sign, a class (a bracket in front stands for itself; no escaped digits), or a character.
+_ATOM = r"(?:\\[wWsSdDtnr]|\\[^\w\s]|\[\^?+\]?+(?:\\\D|[^\\\]])*+\]|[^\\\[\](){}*+?|^$.])"
+_ALTERNATIVE = rf"{_ATOM}++[+*?]?"
+_SIMPLE = re.compile(rf"{_ALTERNATIVE}(?:\|{_ALTERNATIVE})*+")
 
 
 class RegexWords:
-    """Words between matches of a delimiter, each looked up in a vocabulary.
+    """Looks up the words between matches of a delimiter.
 
     Args:
         delimiter: see :func:`compile_delimiter`.
@@ -31,42 +33,36 @@ class RegexWords:
         self._vocabulary = vocabulary
         self._lower_case = lower_case
         first = (vocabulary["<START>"],) if "<START>" in vocabulary else ()
-        pad, unknown = vocabulary.get("<PAD>", 0), vocabulary.get("<UNKNOWN>", 0)
-        self.special = Special(first=first, pad=pad, unknown=unknown)
+        self.special = Special(first, pad=vocabulary.get("<PAD>", 0), unknown=vocabulary.get("<UNKNOWN>", 0))
 
     def tokens(self, text: str) -> Iterator[Token]:
-        """See :class:`~pocketserve.tasks.text.tokens.Tokenizer`."""
         start = 0
-        for begins, ends in self._delimiters(text):
-            if begins > start:
-                yield self._token(text, start, begins)
-            start = ends
-        if start < len(text):
-            yield self._token(text, start, len(text))
+        for begin, end in self._delimiters(text):
+            if begin > start:
+                word = text[start:begin].lower() if self._lower_case else text[start:begin]
+                yield Token(self._vocabulary.get(word, self.special.unknown), start, begin)
+            start = end
 
     def _delimiters(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where the delimiter matches something, block by block: the matcher itself cannot be stopped."""
+        """Yield the ranges of matches, and of the text's end, block by block: the matcher cannot be stopped."""
         at = 0
         while at < len(text):
             checkpoint()
-            sure = at + CHECK_INTERVAL  # what begins before it is found as in the whole text: but for its repetition,
-            end = min(len(text), sure + MAX_PATTERN_CHARS)  # a match is no longer than its pattern
+            block = at + CHECK_INTERVAL  # what begins before it is found as in the whole text: but for its repetition,
+            end = min(len(text), block + MAX_PATTERN_CHARS)  # a match is no longer than its pattern
             match = self._delimiter.search(text, at, end)
-            if match is None or match.start() >= sure:
-                at = sure
+            if match is None or match.start() >= block:
+                at = block
                 continue
             if match.end() == end:
                 match = self._delimiter.match(text, match.start()) or match
             yield match.span()
             at = match.end()
-
-    def _token(self, text: str, start: int, end: int) -> Token:
-        word = text[start:end].lower() if self._lower_case else text[start:end]
-        return Token(self._vocabulary.get(word, self.special.unknown), start, end)
+        yield len(text), len(text)
 
 
 def compile_delimiter(pattern: str) -> re.Pattern[str]:
-    r"""A delimiter that runs in linear time: alternatives of characters and classes, a repetition only at the end.
+    r"""Compile a delimiter of linear time: alternatives of characters and classes, a repetition only at the end.
 
     Shorthand classes such as ``\w`` mean ASCII, as in the matcher that the patterns were written for.
 
@@ -78,10 +74,10 @@ def compile_delimiter(pattern: str) -> re.Pattern[str]:
     inner = pattern
     while inner.startswith("(") and inner.endswith(")") and not inner.startswith("(?"):
         inner = inner[1:-1]
-    odd = next((part for part in _OTHERWISE if part in inner), None)
-    if odd is not None:
-        raise ValueError(f"the delimiter {pattern[:80]!r} has {odd!r}, which other matchers read differently")
-    if not _is_simple(inner):
+    ambiguous = next((part for part in _AMBIGUOUS if part in inner), None)
+    if ambiguous is not None:
+        raise ValueError(f"the delimiter {pattern[:80]!r} has {ambiguous!r}, which other matchers read differently")
+    if not _SIMPLE.fullmatch(inner):
         raise ValueError(f"the delimiter {pattern[:80]!r} is not a simple list of characters and classes")
     try:
         compiled = re.compile(inner, re.ASCII)
@@ -90,46 +86,3 @@ def compile_delimiter(pattern: str) -> re.Pattern[str]:
     if compiled.match(""):
         raise ValueError(f"the delimiter {pattern[:80]!r} can match nothing, so that words end nowhere")
     return compiled
-
-
-def _is_simple(pattern: str) -> bool:
-    """Return whether each alternative is a row of atoms of which only the last is repeated; each character is seen
-    once.
-    """
-    at, atoms, repeated = 0, 0, False
-    while at < len(pattern):
-        if pattern[at] == "|":
-            if not atoms:
-                return False
-            at, atoms, repeated = at + 1, 0, False
-            continue
-        end = _atom_end(pattern, at)
-        if repeated or end < 0:
-            return False
-        repeated = pattern[end : end + 1] in ("+", "*", "?")
-        at, atoms = end + repeated, atoms + 1
-    return atoms > 0
-
-
-def _atom_end(pattern: str, at: int) -> int:
-    """Behind a character, a shorthand, an escaped sign or a class; -1 where none begins."""
-    char, behind = pattern[at], pattern[at + 1 : at + 2]
-    if char == "[":
-        return _class_end(pattern, at + 1)
-    if char == "\\":
-        sign = behind and not behind.isalnum() and behind != "_" and not behind.isspace()
-        return at + 2 if behind and (behind in _SHORTHANDS or sign) else -1
-    return -1 if char in _OPERATORS else at + 1
-
-
-def _class_end(pattern: str, at: int) -> int:
-    """Behind a class that began before ``at``; -1 where it does not end, or has an escaped digit."""
-    at += pattern.startswith("^", at)
-    at += pattern.startswith("]", at)  # at the front it stands for itself
-    while at < len(pattern) and pattern[at] != "]":
-        if pattern[at] == "\\":
-            at += 1
-            if pattern[at : at + 1].isdecimal():
-                return -1
-        at += 1
-    return at + 1 if at < len(pattern) else -1

@@ -22,7 +22,7 @@ from pocketserve.tasks.text.regex_words import RegexWords
 from pocketserve.tasks.text.sentencepiece_model import MAX_MODEL_BYTES
 from pocketserve.tasks.text.sentencepiece_setup import sentencepiece_of
 from pocketserve.tasks.text.tokens import Special, Token, Tokenizer, keeps_case
-from pocketserve.tasks.text.wordpiece import MAX_WORD_CHARS, MOST_WORD_CHARS, WordPiece
+from pocketserve.tasks.text.wordpiece import MAX_WORD_CHARS, WORD_CHARS_LIMIT, WordPiece
 
 TokenizerUnit = BertTokenizer | RegexTokenizer | SentencePieceTokenizer
 MAX_VOCABULARY_BYTES = 16 * 2**20
@@ -92,7 +92,7 @@ class LibraryTokenizer:
         if normal is not None and _growth(json.loads(normal.__getstate__())) > MAX_GROWTH:
             raise ModelLoadError(f"tokenizer.json replaces texts by more than {MAX_GROWTH} times longer ones")
         if hasattr(library.model, "max_input_chars_per_word"):  # cutting a word up costs its length squared
-            library.model.max_input_chars_per_word = min(library.model.max_input_chars_per_word, MOST_WORD_CHARS)
+            library.model.max_input_chars_per_word = min(library.model.max_input_chars_per_word, WORD_CHARS_LIMIT)
         library.no_padding()
         library.no_truncation()
         self._library = library

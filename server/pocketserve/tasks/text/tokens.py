@@ -1,26 +1,23 @@
-"""What a tokenizer is."""
+"""The interface of tokenizers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from pocketserve_wire.records import dataclass
-
 CASED_SHARE = 0.01
 """Share of a vocabulary's words with capitals from which it is taken to keep case."""
 
 
 class Token(NamedTuple):
-    """A piece of a text: its number and its place, in characters."""
+    """A piece of a text: its number and its range, in characters."""
 
     number: int
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Special:
+class Special(NamedTuple):
     """Numbers that are no text.
 
     Attributes:
@@ -42,7 +39,7 @@ class Tokenizer(Protocol):
     special: Special
 
     def tokens(self, text: str) -> Iterator[Token]:
-        """The pieces in order."""
+        """Yield the pieces in order, one by one: whoever needs few does not pay for a long text."""
         ...
 
 

@@ -1,8 +1,7 @@
 """BERT's tokenizer in plain Python: clean, split at spaces and punctuation, then cut words into known pieces.
 
-It gives the same pieces and places as the ``tokenizers`` library's BERT pipeline, which a phone cannot install without
-a compiler; the tests hold the two against each other. Special tokens that are written out in a text are text here: what
-a user types cannot end the sentence for the model.
+Its tokens are those of the ``tokenizers`` library's BERT pipeline, which a phone cannot install without a compiler.
+Special tokens that are written out in a text are text here: what a user types cannot end the sentence for the model.
 """
 
 from __future__ import annotations
@@ -15,18 +14,12 @@ from pocketserve.tasks.cancellation import checkpoint, enumerate_cancellable
 from pocketserve.tasks.text.tokens import Special, Token
 
 MAX_WORD_CHARS = 100
-MOST_WORD_CHARS = 1000
-"""That a file may ask for: a longer word is unknown. Cutting one up costs its length squared."""
+WORD_CHARS_LIMIT = 1000
+"""Of what a file may ask for: a longer word is unknown. Cutting one up costs its length squared."""
 
 _CJK = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B920, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
+    *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F)),
+    *((0x2B740, 0x2B81F), (0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
 )
 
 
@@ -56,36 +49,35 @@ class WordPiece:
         self._rules = (lower_case, lower_case if strip_accents is None else strip_accents, clean, cjk)
         self._prefix = prefix
         self._longest = max(map(len, vocabulary), default=0)
-        self._max_word_chars = min(max_word_chars, MOST_WORD_CHARS)
+        self._max_word_chars = min(max_word_chars, WORD_CHARS_LIMIT)
 
     def tokens(self, text: str) -> Iterator[Token]:
-        """The pieces in order, one by one: whoever needs few does not pay for a long text."""
-        for word, places in self._words(text):
-            yield from self._pieces(word, places)
+        for word, positions in self._words(text):
+            yield from self._pieces(word, positions)
 
     def _words(self, text: str) -> Iterator[tuple[str, list[int]]]:
-        """Words and single punctuation marks, with the place in the text of each of their characters."""
+        """Yield words and single punctuation marks, with the position in the text of each of their characters."""
         word: list[str] = []
-        places: list[int] = []
+        positions: list[int] = []
         rules = self._rules
-        for place, char in enumerate_cancellable(text):
+        for position, char in enumerate_cancellable(text):
             for part in _normalised(char, *rules):
                 if part == " " or _is_punctuation(part):
                     if word:
-                        yield "".join(word), places
-                        word, places = [], []
+                        yield "".join(word), positions
+                        word, positions = [], []
                     if part != " ":
-                        yield part, [place]
+                        yield part, [position]
                 else:
                     word.append(part)
-                    places.append(place)
+                    positions.append(position)
         if word:
-            yield "".join(word), places
+            yield "".join(word), positions
 
-    def _pieces(self, word: str, places: list[int]) -> list[Token]:
-        """The longest known piece first, then on behind it; a word with an unknown rest is unknown as a whole."""
-        found: list[Token] = []
-        unknown = [Token(self.special.unknown, places[0], places[-1] + 1)]
+    def _pieces(self, word: str, positions: list[int]) -> list[Token]:
+        """Return the longest known piece, and so on behind it; a word with an unknown rest is unknown as a whole."""
+        pieces: list[Token] = []
+        unknown = [Token(self.special.unknown, positions[0], positions[-1] + 1)]
         if len(word) > self._max_word_chars:
             return unknown
         start = 0
@@ -99,14 +91,14 @@ class WordPiece:
             if end is None:
                 return unknown
             number = self._vocabulary[prefix + word[start:end]]
-            found.append(Token(number, places[start], places[end - 1] + 1))
+            pieces.append(Token(number, positions[start], positions[end - 1] + 1))
             start = end
-        return found
+        return pieces
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _normalised(char: str, lower_case: bool, strip_accents: bool, clean: bool, cjk: bool) -> str:
-    """Return what a character becomes: nothing, a space, itself, or several characters."""
+    """Return nothing, a space, the character itself, or several characters."""
     kind = unicodedata.category(char)
     if char in "\t\n\r":
         return " "
