@@ -1,19 +1,15 @@
-"""What Android does to a program in the background: sleep, heat, and the end of child processes."""
+"""Android's effects on a program in the background: sleep, heat, and the end of child processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
 from pocketserve.doctor.settings import Settings
-from pocketserve.engine.device.battery import PROGRAM, Reading, read_status
+from pocketserve.engine.device.battery import PROGRAM, read_status
 from pocketserve.engine.device.power import BATTERY, HEAT, reasons_for
 from pocketserve.state.run_lock import running_servers
-
-if TYPE_CHECKING:
-    from pocketserve.config import Config
 
 BATTERY_TIMEOUT_S = 4.0  # it hangs for good where the Termux:API app is missing
 QUICK_TIMEOUT_S = 3.0
@@ -31,28 +27,23 @@ def on_android(device: Device) -> bool:
 
 
 def check_wake_lock(device: Device, settings: Settings) -> Iterator[Finding]:
-    """No program can ask for the wake lock; that the device slept while a server ran shows that it was not held."""
+    """Look whether the device slept while a server ran: no program can ask for the wake lock itself."""
     if not on_android(device):
         return
     runs = running_servers(settings.config.state_dir) if settings.config is not None else []
-    slept = max((_slept(device, run.suspended) for run in runs), default=0.0)
+    now = device.suspended
+    slept = max((now - run.suspended for run in runs if now is not None and run.suspended is not None), default=0.0)
     if slept > SLEPT_S:
         yield warning("wake lock", f"the phone slept {slept / 60:.0f} min while the server ran", "termux-wake-lock")
     elif device.termux and device.which("termux-wake-lock") is None:
         yield warning("wake lock", "termux-wake-lock is missing: the phone may sleep", "pkg install termux-tools")
     else:
-        fix = "termux-wake-lock"
-        yield ok(
-            "wake lock", "Termux's notification says 'wake lock held' when it is; without it the phone sleeps", fix
-        )
-
-
-def _slept(device: Device, before: float | None) -> float:
-    return 0.0 if before is None or device.suspended is None else device.suspended - before
+        text = "Termux's notification says 'wake lock held' when it is; without it the phone sleeps"
+        yield ok("wake lock", text, "termux-wake-lock")
 
 
 def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
-    """Heat slows every core; Android stops background work when the battery is low. The server follows both."""
+    """Check heat, which slows every core, and charge: Android stops background work when it is low."""
     if not device.termux:
         return
     if device.which(PROGRAM) is None:
@@ -62,24 +53,20 @@ def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
     outcome = device.run([PROGRAM], BATTERY_TIMEOUT_S)
     reading = read_status(outcome.output)
     if reading is None:
-        what = "does not answer" if outcome.timed_out else "says nothing of use"
+        fault = "does not answer" if outcome.timed_out else "says nothing of use"
         fix = "install the Termux:API app from where Termux came from, and open it once"
-        yield warning("battery", f"{PROGRAM} {what}", fix)
+        yield warning("battery", f"{PROGRAM} {fault}", fix)
         return
-    yield from _judge(reading, settings.config)
-
-
-def _judge(reading: Reading, config: Config | None) -> Iterator[Finding]:
-    """The limits are those of the server's low-power mode."""
+    config = settings.config  # the limits are those of the server's low-power mode
     low, hot = (config.low_battery, config.hot_battery) if config is not None else (LOW_PERCENT, HOT_C)
-    follows = config is None or config.low_power == "auto"
-    then = "; the server uses fewer threads and refuses background requests" if follows else ""
+    effect = "; the server uses fewer threads and refuses background requests"
+    effect = effect if config is None or config.low_power == "auto" else ""
     reasons = reasons_for(reading, frozenset(), low, hot)
     if HEAT in reasons:
         fix = "let the phone cool down, out of its case and off the charger"
-        yield warning("battery", f"the battery is hot ({reading.heat:.0f} °C): the cores are slowed down{then}", fix)
+        yield warning("battery", f"the battery is hot ({reading.heat:.0f} °C): the cores are slowed down{effect}", fix)
     if BATTERY in reasons:
-        sentence = f"the battery is low ({reading.charge:.0f} %): Android stops background work{then}"
+        sentence = f"the battery is low ({reading.charge:.0f} %): Android stops background work{effect}"
         yield warning("battery", sentence, "plug it in")
     if not reasons:
         charge = "?" if reading.charge is None else f"{reading.charge:.0f}"
@@ -87,11 +74,11 @@ def _judge(reading: Reading, config: Config | None) -> Iterator[Finding]:
 
 
 def check_phantom_processes(device: Device) -> Iterator[Finding]:
-    """Android 12 and later end child processes of apps when there are more than 32 of all apps together."""
+    """Count processes: Android 12 and later end some when all apps together have more than 32."""
     if not device.termux:
         return
-    told = device.run(["getprop", "ro.build.version.sdk"], QUICK_TIMEOUT_S).output.strip()
-    api = int(told) if told.isdecimal() and len(told) < 4 else 0
+    sdk = device.run(["getprop", "ro.build.version.sdk"], QUICK_TIMEOUT_S).output.strip()
+    api = int(sdk) if sdk.isdecimal() and len(sdk) < 4 else 0
     if api and api < PHANTOM_API:
         yield ok("processes", "this Android does not limit child processes")
         return

@@ -45,12 +45,12 @@ def checks(device: Device, settings: Settings, limit: float) -> Mapping[str, Che
 
 
 def examine(device: Device, settings: Settings, limit: float = IMPORT_LIMIT_S) -> list[Finding]:
-    """Run every check; one that fails or hangs becomes a finding and holds up no other."""
+    """Run every check."""
     return run_checks(checks(device, settings, limit), LIMIT_S)
 
 
-def run_checks(listed: Mapping[str, Check], limit: float) -> list[Finding]:
-    """Run checks on a thread each.
+def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:
+    """Run checks on a thread each; one that fails or hangs becomes a finding and holds up no other.
 
     Args:
         limit: seconds for all of them; a thread that takes longer is left behind and ends with the process.
@@ -59,7 +59,7 @@ def run_checks(listed: Mapping[str, Check], limit: float) -> list[Finding]:
     results: dict[str, list[Finding]] = {}
     threads = {
         subject: threading.Thread(target=_run, args=(subject, check, results), name=f"doctor-{subject}", daemon=True)
-        for subject, check in listed.items()
+        for subject, check in checks.items()
     }
     for thread in threads.values():
         thread.start()
@@ -73,8 +73,7 @@ def run_checks(listed: Mapping[str, Check], limit: float) -> list[Finding]:
 
 def _run(subject: str, check: Check, results: dict[str, list[Finding]]) -> None:
     try:
-        found = list(check())
+        results[subject] = list(check())
     except Exception as error:  # whatever is broken here must not hide the rest
         text = f"it cannot be looked at: {type(error).__name__}: {str(error)[:200]}"
-        found = [warning(subject, text, "report this")]
-    results[subject] = found
+        results[subject] = [warning(subject, text, "report this")]

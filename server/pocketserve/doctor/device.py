@@ -5,25 +5,24 @@ Only the standard library is used, here and in all checks: the doctor works wher
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pocketserve import system
 from pocketserve.engine.device.cores import usable_cores
 from pocketserve.engine.device.programs import Outcome, run_program
 from pocketserve.state.run_lock import suspended_seconds
-from pocketserve_wire.records import dataclass
 
 MAX_FILE_BYTES = 1 << 20
-
-
-def _free_disk(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
+MARK = "pocketserve-doctor:"
+"""Begins a line that a process reports a JSON document in; frameworks may print around it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Device:
     cores: Sequence[int] = field(default_factory=usable_cores)
     now: float = field(default_factory=time.time)
     suspended: float | None = field(default_factory=suspended_seconds)
-    free_disk: Callable[[Path], int] = _free_disk
+    free_disk: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
     python_path: Sequence[str] = field(default_factory=lambda: [os.path.abspath(entry) for entry in sys.path])
 
     @property
@@ -70,7 +69,7 @@ class Device:
         return tracer[10:].strip() not in ("", "0") and "proot" in self.read(f"proc/{tracer[10:].strip()}/comm")
 
     def read(self, path: str) -> str:
-        """The text of a system file; empty where it is missing or forbidden, as many are on Android."""
+        """Return the text of a system file; empty where it is missing or forbidden, as many are on Android."""
         try:
             with (self.root / path).open(errors="replace") as file:
                 return file.read(MAX_FILE_BYTES)
@@ -82,13 +81,15 @@ class Device:
         return shutil.which(program, path=self.environ.get("PATH", ""))
 
     def command(self, termux: str, elsewhere: str) -> str:
-        """The one of two commands that fits this device."""
+        """Return the one of two commands that fits this device."""
         return termux if self.termux else elsewhere
 
-    def run_python(self, arguments: Sequence[str], timeout: float) -> Outcome:
-        """Run this Python with the same search path."""
+    def run_reporting(self, arguments: Sequence[str], timeout: float) -> tuple[Outcome, list[dict[str, Any]]]:
+        """Run this Python with the same search path; return how it ended and what it reported after marks."""
         path = os.pathsep.join(self.python_path)
-        return self.run([sys.executable, *arguments], timeout, {"PYTHONPATH": path})
+        outcome = self.run([sys.executable, *arguments], timeout, {"PYTHONPATH": path})
+        lines = (line for line in outcome.output.splitlines() if line.startswith(MARK))
+        return outcome, [json.loads(line.removeprefix(MARK)) for line in lines]
 
     def run(self, command: Sequence[str], timeout: float, variables: Mapping[str, str] | None = None) -> Outcome:
         """Run a program and end it, with all that it started, when its time is over. Never raises, never waits longer.

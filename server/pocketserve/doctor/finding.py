@@ -1,24 +1,22 @@
-"""What a check of one subject gives."""
+"""Results of checks."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-
-from pocketserve_wire.records import dataclass
+from typing import NamedTuple
 
 
 class Level(enum.StrEnum):
-    """How bad it is: a problem keeps something from working, a warning will surprise somebody."""
+    """Severity: a problem keeps something from working, a warning will surprise somebody."""
 
     OK = "ok"
     WARNING = "warning"
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One fact about the device.
+class Finding(NamedTuple):
+    """A fact about the device.
 
     Attributes:
         subject: what was looked at, such as ``token``.
@@ -36,15 +34,15 @@ Check = Callable[[], Iterable[Finding]]
 
 
 def ok(subject: str, sentence: str, fix: str = "") -> Finding:
-    """Nothing is wrong."""
+    """Return a finding that nothing is wrong."""
     return Finding(subject, Level.OK, sentence, fix)
 
 
 def warning(subject: str, sentence: str, fix: str) -> Finding:
-    """It works, but not as well as it could, or not for long."""
+    """Return a finding that something works, but not as well as it could, or not for long."""
     return Finding(subject, Level.WARNING, sentence, fix)
 
 
 def problem(subject: str, sentence: str, fix: str) -> Finding:
-    """Something does not work."""
+    """Return a finding that something does not work."""
     return Finding(subject, Level.PROBLEM, sentence, fix)

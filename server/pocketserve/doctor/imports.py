@@ -1,50 +1,44 @@
 """Tries imports in processes of their own: a broken package may raise anything, hang, or end its process.
 
-All processes start together, and no one gets more than the one time limit.
+All processes start together, and none gets more than the one time limit.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
-import json
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
-from pocketserve.doctor.device import Device
+from pocketserve.doctor.device import MARK, Device
 from pocketserve.engine.device.programs import Outcome
 from pocketserve.runtimes.privacy import PRIVATE
-from pocketserve_wire.records import dataclass
 
 LIMIT_S = 10.0
-SLOW = "its import takes longer than"
-"""No fault: a first import compiles the package, and a little or busy core may need minutes for it."""
-
-MARK = "pocketserve-doctor:"
-_PROGRAM = """
+_PROGRAM = f"""
 import importlib, json, os, sys
-for name, value in PRIVATE.items():
+for name, value in {PRIVATE!r}.items():
     os.environ.setdefault(name, value)
 for name in sys.argv[1:]:
-    top = name.partition(".")[0]
+    result = {{"name": name}}
     try:
         importlib.import_module(name)
-        said = {"version": str(getattr(sys.modules[top], "__version__", ""))[:40]}
+        result["version"] = str(getattr(sys.modules[name.partition(".")[0]], "__version__", ""))[:40]
     except BaseException as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        said = {"error": f"{type(error).__name__}: {first[:200]}"}
-    print("\\n" + MARK + json.dumps({"name": name, **said}), flush=True)
+        result["fault"] = f"{{type(error).__name__}}: {{first[:200]}}"
+    print("\\n{MARK}" + json.dumps(result), flush=True)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """How an import ended.
+class ImportResult(NamedTuple):
+    """The end of an import.
 
     Attributes:
         installed: whether the package is there at all.
         fault: what went wrong, in words; empty if nothing did.
-        unknown: why nothing was found out about it, in words: that accuses nobody, least of all the package.
+        unknown: why nothing was found out about it, in words; that is no fault of the package.
     """
 
     installed: bool
@@ -53,19 +47,15 @@ class Imported:
     unknown: str = ""
 
 
-def try_imports(device: Device, groups: Iterable[Sequence[str]], limit: float = LIMIT_S) -> dict[str, Imported]:
+def try_imports(device: Device, groups: Iterable[Sequence[str]], limit: float = LIMIT_S) -> dict[str, ImportResult]:
     """Import the modules, one process for each group; the modules of a group share its fate.
 
     Args:
         limit: seconds for all of them.
     """
-    results: dict[str, Imported] = {}
-    present: list[list[str]] = []
-    for group in groups:
-        there = [name for name in group if is_installed(device, name)]
-        results |= {name: Imported(installed=False) for name in group if name not in there}
-        if there:
-            present.append(there)
+    groups = list(groups)
+    results = {name: ImportResult(is_installed(device, name)) for group in groups for name in group}
+    present = [names for group in groups if (names := [name for name in group if results[name].installed])]
     with ThreadPoolExecutor(max(1, len(present)), thread_name_prefix="doctor-import") as pool:
         for result in pool.map(lambda group: _try_group(device, group, limit), present):
             results |= result
@@ -80,34 +70,26 @@ def is_installed(device: Device, module: str) -> bool:
         return True  # something is there, and it is broken
 
 
-def _try_group(device: Device, group: Sequence[str], limit: float) -> dict[str, Imported]:
-    outcome = device.run_python(["-c", f"MARK, PRIVATE = {MARK!r}, {PRIVATE!r}\n{_PROGRAM}", *group], limit)
-    said = {answer["name"]: answer for answer in _answers(outcome.output)}
-    end = _how_it_ended(outcome, limit)
-    results: dict[str, Imported] = {}
+def _try_group(device: Device, group: Sequence[str], limit: float) -> dict[str, ImportResult]:
+    outcome, answers = device.run_reporting(["-c", _PROGRAM, *group], limit)
+    results = {answer.pop("name"): ImportResult(True, **answer) for answer in answers}
+    end = _end_of(outcome, limit)
     for name in group:
-        if name in said:
-            results[name] = Imported(True, said[name].get("error", ""), said[name].get("version", ""))
-        else:
+        if name not in results:
             results[name] = end
-            end = Imported(True, unknown="it was not tried, because one before it did not come to its end")
+            end = ImportResult(True, unknown="it was not tried, because one before it did not come to its end")
     return results
 
 
-def _answers(output: str) -> list[Mapping[str, str]]:
-    lines = (line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK))
-    return [json.loads(line) for line in lines]
-
-
-def _how_it_ended(outcome: Outcome, limit: float) -> Imported:
-    if outcome.timed_out:
-        return Imported(True, unknown=f"{SLOW} {limit:g} s")
+def _end_of(outcome: Outcome, limit: float) -> ImportResult:
+    if outcome.timed_out:  # no fault: a first import compiles the package, which takes a busy core minutes
+        return ImportResult(True, unknown=f"its import takes longer than {limit:g} s")
     if outcome.code is None:
-        return Imported(True, unknown="no further process could be started")
-    if outcome.code < 0:
-        try:
-            name = signal.Signals(-outcome.code).name
-        except ValueError:
-            name = f"signal {-outcome.code}"
-        return Imported(True, f"its import kills the process ({name})")
-    return Imported(True, f"its import ends the process (exit code {outcome.code})")
+        return ImportResult(True, unknown="no further process could be started")
+    if outcome.code >= 0:
+        return ImportResult(True, f"its import ends the process (exit code {outcome.code})")
+    try:
+        name = signal.Signals(-outcome.code).name
+    except ValueError:
+        name = f"signal {-outcome.code}"
+    return ImportResult(True, f"its import kills the process ({name})")

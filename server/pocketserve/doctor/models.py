@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
-from pocketserve.doctor.scan_models import MARK
 from pocketserve.doctor.settings import Settings
 from pocketserve.doctor.token import is_shared
 from pocketserve.messages import plural
 
-LIMIT_S = 10.0
 MAX_LISTED = 20
 
 
-def check_models(device: Device, settings: Settings, limit: float = LIMIT_S) -> Iterator[Finding]:
-    """The folder, each model's faults, and the files in quarantine."""
+def check_models(device: Device, settings: Settings, limit: float) -> Iterator[Finding]:
+    """Check the folder, each model's faults, and the files in quarantine."""
     config = settings.config
     if config is None:
         return
     folder = config.models_dir
     command = ["-m", "pocketserve.doctor.scan_models", str(folder), str(config.state_dir)]
-    outcome = device.run_python(command, limit)
-    answers = [json.loads(line.removeprefix(MARK)) for line in outcome.output.splitlines() if line.startswith(MARK)]
+    outcome, answers = device.run_reporting(command, limit)
     if answers and "folder_error" in answers[0]:
         fix = f"mkdir -p {folder}" if not folder.exists() else f"chmod u+rx {folder}"
         yield problem("models", f"the models folder {folder} cannot be read: {answers[0]['folder_error']}", fix)
-        return
-    if not answers:
-        why = f"did not end within {limit:g} s" if outcome.timed_out else "failed; the packages above may be why"
-        yield warning("models", f"looking at the models folder {folder} {why}", f"ls -l {folder}")
-        return
-    yield from _models(device, settings, answers[0]["models"])
-    yield from _quarantine(answers[1:], settings, complete=outcome.code == 0)
+    elif answers:
+        yield from _models(device, folder, answers[0]["models"])
+        yield from _quarantine(answers[1:], complete=outcome.code == 0)
+    else:
+        reason = f"did not end within {limit:g} s" if outcome.timed_out else "failed; the packages above may be why"
+        yield warning("models", f"looking at the models folder {folder} {reason}", f"ls -l {folder}")
 
 
-def _models(device: Device, settings: Settings, models: list[Mapping[str, Any]]) -> Iterator[Finding]:
-    assert settings.config is not None
-    folder = settings.config.models_dir
+def _models(device: Device, folder: Path, models: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     if not models:
         yield warning("models", f"the models folder {folder} is empty", f"cp MODEL.tflite {folder}/")
         return
-    faulty = [finding for model in models for finding in _faults(model)]
-    yield from faulty[:MAX_LISTED]
+    yield from [finding for model in models for finding in _faults(model)][:MAX_LISTED]
     if is_shared(device, folder):
         fix = f"cp -r {folder} ~/models && pocketserve serve ~/models"
         yield warning("models", f"other apps can change the models in {folder}, so model.py files are refused", fix)
@@ -54,27 +47,21 @@ def _models(device: Device, settings: Settings, models: list[Mapping[str, Any]])
 
 
 def _faults(model: Mapping[str, Any]) -> Iterator[Finding]:
-    if model["problems"]:
-        for text in model["problems"]:
-            yield problem("models", f"{model['name']} has a fault: {text}", f"edit {model['file']}")
-    elif not model["usable"] and model["missing"]:
-        what, _, how = model["missing"][0].partition(": ")
-        yield problem("models", f"{model['name']} cannot be served: {what}", how)
+    for text in model["problems"]:
+        yield problem("models", f"{model['name']} has a fault: {text}", f"edit {model['file']}")
+    if not model["problems"] and not model["usable"] and model["missing"]:
+        reason, _, fix = model["missing"][0].partition(": ")
+        yield problem("models", f"{model['name']} cannot be served: {reason}", fix)
 
 
-def _quarantine(answers: list[Mapping[str, Any]], settings: Settings, *, complete: bool) -> Iterator[Finding]:
-    assert settings.config is not None
-    held = next((answer["held"] for answer in answers if "held" in answer), 0)
-    named = [answer for answer in answers if "name" in answer]
-    for answer in named[:MAX_LISTED]:
-        sentence = f"{answer['name']} ({answer['version']}) is in quarantine: {answer['reason']}"
-        yield problem("quarantine", sentence, f"pocketserve inspect --release {answer['name']}")
-    if not named and held and not complete:
-        fix = "pocketserve models"
-        yield warning(
-            "quarantine",
-            f"{plural(held, 'file is', 'files are')} in quarantine; there was no time to find out which",
-            fix,
-        )
-    elif not named:
+def _quarantine(answers: Sequence[Mapping[str, Any]], *, complete: bool) -> Iterator[Finding]:
+    count = next((answer["quarantined"] for answer in answers if "quarantined" in answer), 0)
+    files = [answer for answer in answers if "name" in answer]
+    for file in files[:MAX_LISTED]:
+        sentence = f"{file['name']} ({file['version']}) is in quarantine: {file['reason']}"
+        yield problem("quarantine", sentence, f"pocketserve inspect --release {file['name']}")
+    if not files and count and not complete:
+        text = f"{plural(count, 'file is', 'files are')} in quarantine; there was no time to find out which"
+        yield warning("quarantine", text, "pocketserve models")
+    elif not files:
         yield ok("quarantine", "no file of the models folder is in quarantine")

@@ -1,4 +1,4 @@
-"""Whether the server's ports are free, and who has them if not."""
+"""The server's ports: free, or who has them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def check_ports(device: Device, settings: Settings) -> Iterator[Finding]:
     if config is None:
         return
     own = {port: run.pid for run in running_servers(config.state_dir) for port in run.ports}
-    asked = [("http", config.http_port)] + ([("socket", config.socket_port)] if config.socket else [])
-    for name, port in asked:
+    ports = {"http": config.http_port} | ({"socket": config.socket_port} if config.socket else {})
+    for name, port in ports.items():
         if port in own:
             yield ok("ports", f"{name} port {port} is served by a running pocketserve (process {own[port]})")
         elif (code := _bind_error(config.host, port)) is None:
@@ -45,7 +45,7 @@ def _fault(device: Device, host: str, name: str, port: int, code: int) -> Findin
 
 
 def _bind_error(host: str, port: int) -> int | None:
-    """The number of the error that a server would meet; None if it would not."""
+    """Return the number of the error that a server would meet; None if it would not."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -58,8 +58,8 @@ def _bind_error(host: str, port: int) -> int | None:
     return None
 
 
-def _holder(device: Device, port: int) -> tuple[int, str] | None:
-    """Process and name of who listens on a port, if it is of the same user and the system tells."""
+def _holder(device: Device, port: int) -> tuple[str, str] | None:
+    """Return process and name of what listens on a port, if it is of the same user and the system tells."""
     inodes = set()
     for table in ("proc/net/tcp", "proc/net/tcp6"):
         for line in device.read(table).splitlines()[1:]:
@@ -70,7 +70,7 @@ def _holder(device: Device, port: int) -> tuple[int, str] | None:
         try:
             if any(os.readlink(entry) in inodes for entry in folder.iterdir()):
                 pid = folder.parent.name
-                return int(pid), device.read(f"proc/{pid}/comm").strip() or "a program"
+                return pid, device.read(f"proc/{pid}/comm").strip() or "a program"
         except OSError:
             continue
     return None

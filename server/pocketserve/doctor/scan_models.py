@@ -1,6 +1,6 @@
 """The process that looks at the models folder: ``python -m pocketserve.doctor.scan_models MODELS STATE``.
 
-It prints what it finds as it goes, so that an end by force loses only the rest.
+It reports as it goes, so that an end by force loses only the rest.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.doctor.device import MARK
 
-MARK = "pocketserve-doctor:"
+if TYPE_CHECKING:
+    from pocketserve.repository.scan import ModelEntry, Models
 
 
 def main(models_dir: Path, state_dir: Path) -> None:
@@ -22,26 +22,24 @@ def main(models_dir: Path, state_dir: Path) -> None:
     from pocketserve.repository.scan import scan
 
     try:
-        entries = scan(models_dir)
+        models = scan(models_dir)
     except OSError as error:
-        _say(folder_error=error.strerror)
+        _report(folder_error=error.strerror)
         return
-    _say(models=[_describe(entry) for entry in entries.values()])
-    for document in _quarantined(entries.values(), state_dir):
-        _say(**document)
+    _report(models=[_summary(entry) for entry in models.values()])
+    for document in _quarantined(models, state_dir):
+        _report(**document)
 
 
-def _say(**document: Any) -> None:
+def _report(**document: Any) -> None:
     print(f"\n{MARK}{json.dumps(document)}", flush=True)
 
 
-def _describe(entry: ModelEntry) -> dict[str, Any]:
+def _summary(entry: ModelEntry) -> dict[str, Any]:
     from pocketserve.repository.manifest import FILE_NAME
     from pocketserve.runtimes.registry import missing_framework
 
-    problems = [v.problem for v in entry.versions.values() if v.problem is not None]
-    if entry.problem is not None:
-        problems.insert(0, entry.problem)
+    problems = [problem for problem in (entry.problem, *(v.problem for v in entry.versions.values())) if problem]
     missing = [missing_framework(v.format) for v in entry.versions.values() if v.problem is None]
     return {
         "name": entry.name,
@@ -52,28 +50,27 @@ def _describe(entry: ModelEntry) -> dict[str, Any]:
     }
 
 
-def _quarantined(entries: Any, state_dir: Path) -> Iterator[dict[str, Any]]:
-    """The files with a bad verdict. Only files of the kinds that have one are read."""
+def _quarantined(models: Models, state_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yield the files with a bad verdict. Only files of the kinds that have one are read."""
     from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
     from pocketserve.quarantine.verdicts import VerdictStore
     from pocketserve.runtimes.base import ModelLoadError
 
-    store = VerdictStore(state_dir / "verdicts.json")
-    bad = store.rejections()
+    bad = VerdictStore(state_dir / "verdicts.json").rejections()
     if not bad:
         return
-    yield {"held": len(bad)}
+    yield {"quarantined": len(bad)}
     kinds = {key.partition(":")[0] for key in bad}
     quarantine = Quarantine(state_dir, TrialLimits())
-    versions: list[tuple[ModelEntry, VersionEntry]] = [(e, v) for e in entries for v in e.versions.values()]
-    for entry, version in versions:
-        if version.format.name in kinds and version.problem is None:
-            try:
-                key = quarantine.key(entry, version)
-            except ModelLoadError:
-                continue
-            if key in bad:
-                yield {"name": entry.name, "version": version.name, "reason": bad[key].reason}
+    for entry in models.values():
+        for version in entry.versions.values():
+            if version.format.name in kinds and version.problem is None:
+                try:
+                    key = quarantine.key(entry, version)
+                except ModelLoadError:
+                    continue
+                if key in bad:
+                    yield {"name": entry.name, "version": version.name, "reason": bad[key].reason}
 
 
 if __name__ == "__main__":

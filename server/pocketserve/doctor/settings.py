@@ -1,15 +1,14 @@
-"""What a check gets: the device, and the settings as far as they can be read."""
+"""The settings of a server here, as far as they can be read."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.config import Config
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 SUBJECT = "settings"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """The settings of a server here, or why there are none.
 
     Attributes:
@@ -31,44 +29,41 @@ class Settings:
 
 
 def read_settings(device: Device, models_dir: str | None = None, url: str | None = None) -> Settings:
-    """The settings that ``pocketserve serve`` would use; the defaults in place of wrong ones."""
+    """Return the settings that ``pocketserve serve`` would use; the defaults in place of wrong ones."""
     try:
-        found = _read(device, models_dir)
-        return Settings(found.config, found.findings, url)
+        return Settings(*_read(device, models_dir), url)
     except Exception as error:  # the one library it needs was wiped by an upgrade of Python, or is broken
         fix = "pip install --force-reinstall platformdirs"
         return Settings(None, (problem(SUBJECT, f"the settings cannot be read: {error}", fix),), url)
 
 
-def _read(device: Device, models_dir: str | None) -> Settings:
+def _read(device: Device, models_dir: str | None) -> tuple[Config, tuple[Finding, ...]]:
     from pocketserve.config import ConfigError, load_config
 
-    unknown = tuple(_unknown(device))
+    unknown = _unknown(device)
     try:
         config = load_config({"models_dir": models_dir}, device.environ)
-        return Settings(config, (_state(config.state_dir), *unknown))
+        return config, (_state(config.state_dir), *unknown)
     except ConfigError as error:
-        wrong = problem(SUBJECT, f"a setting is wrong: {error}", f"unset {_variable(str(error))}")
-        return Settings(load_config({"models_dir": models_dir}, {}), (wrong, *unknown))
+        text = str(error)
+        name = text.split(maxsplit=1)[0]
+        variable = name if name.startswith("POCKETSERVE_") else f"POCKETSERVE_{name.upper()}"
+        wrong = problem(SUBJECT, f"a setting is wrong: {text}", f"unset {variable}")
+        return load_config({"models_dir": models_dir}, {}), (wrong, *unknown)
 
 
 def _state(folder: Path) -> Finding:
     """Return whether the state folder can be made and written; the server does without it, and forgets."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return ok(SUBJECT, f"state is kept in {folder}")
     sentence = f"the state folder {folder} cannot be written: trials of model files and ends are not remembered"
-    return warning(SUBJECT, sentence, f"chmod u+rwx {there}, or export POCKETSERVE_STATE_DIR=FOLDER")
+    return warning(SUBJECT, sentence, f"chmod u+rwx {existing}, or export POCKETSERVE_STATE_DIR=FOLDER")
 
 
 def _unknown(device: Device) -> Iterator[Finding]:
     from pocketserve.config import unknown_variables
 
-    for name, meant in unknown_variables(device.environ).items():
-        fix = f"unset {name}" + (f"; perhaps {' or '.join(meant)} is meant" if meant else "")
+    for name, similar in unknown_variables(device.environ).items():
+        fix = f"unset {name}" + (f"; perhaps {' or '.join(similar)} is meant" if similar else "")
         yield warning(SUBJECT, f"the variable {name} is no setting and changes nothing", fix)
-
-
-def _variable(text: str) -> str:
-    first = text.split(maxsplit=1)[0]
-    return first if first.startswith("POCKETSERVE_") else f"POCKETSERVE_{first.upper()}"

@@ -22,16 +22,15 @@ def check_token(device: Device, settings: Settings) -> Iterator[Finding]:
     if config is None or not config.auth:
         return
     path = config.token_file
-    if is_shared(device, path):
-        sentence = f"the token file {path} lies in shared storage, where other apps can read it"
-        yield problem(SUBJECT, sentence, "unset POCKETSERVE_TOKEN_FILE, or put it under your home folder")
-        return
     try:
-        read_token(path)
+        if is_shared(device, path):
+            sentence = f"the token file {path} lies in shared storage, where other apps can read it"
+            yield problem(SUBJECT, sentence, "unset POCKETSERVE_TOKEN_FILE, or put it under your home folder")
+        else:
+            read_token(path)
+            yield ok(SUBJECT, f"only its owner can read the token file {path}")
     except TokenFileError as error:
         yield _fault(path, str(error))
-    else:
-        yield ok(SUBJECT, f"only its owner can read the token file {path}")
 
 
 def is_shared(device: Device, path: Path) -> bool:
@@ -42,13 +41,12 @@ def is_shared(device: Device, path: Path) -> bool:
 
 def _fault(path: Path, text: str) -> Finding:
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        mode = path.stat().st_mode
     except FileNotFoundError:
         return ok(SUBJECT, "there is no token yet; the first start makes one", "pocketserve token")
     except OSError:
         return problem(SUBJECT, text, f"look at the folder {path.parent}")
-    if not stat.S_ISREG(path.stat().st_mode):
+    if not stat.S_ISREG(mode):
         return problem(SUBJECT, f"the token file {path} is not a file", f"mv {path} {path}.old")
-    if mode & 0o077 or not mode & 0o400:
-        return problem(SUBJECT, text.partition(";")[0], f"chmod 600 {path}")
-    return problem(SUBJECT, text.partition(";")[0], f"rm {path} && pocketserve token")
+    fix = f"chmod 600 {path}" if mode & 0o077 or not mode & 0o400 else f"rm {path} && pocketserve token"
+    return problem(SUBJECT, text.partition(";")[0], fix)

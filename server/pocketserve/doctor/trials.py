@@ -1,4 +1,4 @@
-"""What confines the trials of unseen model files on this device."""
+"""Confinement of the trials of unseen model files on this device."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
 
-LIMIT_S = 10.0
 CARE = "only load files of people whom you trust"
 
 
-def check_trials(device: Device, limit: float = LIMIT_S) -> Iterator[Finding]:
+def check_trials(device: Device, limit: float) -> Iterator[Finding]:
     """Confine a process as a trial is, and look what holds."""
-    outcome = device.run_python(["-m", "pocketserve.quarantine.sandbox", "--probe"], limit)
+    outcome, _ = device.run_reporting(["-m", "pocketserve.quarantine.sandbox", "--probe"], limit)
     try:
-        told = json.loads(outcome.output)
+        probe = json.loads(outcome.output)
     except ValueError:
         yield warning("trials", "whether trials are confined is not known: the process that looks failed", CARE)
         return
-    if told["confined"]:
-        yield ok("trials", f"trials of unseen files are confined: {told['sentence']}")
+    if probe["confined"]:
+        yield ok("trials", f"trials of unseen files are confined: {probe['sentence']}")
     else:
-        yield warning("trials", f"trials of unseen files are not confined: {told['sentence']}", CARE)
+        yield warning("trials", f"trials of unseen files are not confined: {probe['sentence']}", CARE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve_wire.records import dataclass
 
@@ -19,6 +19,22 @@ class Code(Enum):
     NONE = "nothing"
     MODULES = "a Python file, with the modules beside it"
     FILE = "the file"
+
+
+class Requirement(NamedTuple):
+    """A Python package that something needs.
+
+    Attributes:
+        module: what an import tries, in the package.
+        use: what does not work without it.
+        pip: its name for pip.
+        termux: its package in Termux; empty if there is none, or pip brings it there, too.
+    """
+
+    module: str
+    use: str
+    pip: str
+    termux: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +51,7 @@ class ModelFormat:
         by_name: the name alone tells it, whatever the content.
         packages: Python packages of which one must be there.
         install: how to get one, on a desktop and in Termux.
+        frameworks: the same packages one by one, but for those that belong to another format.
         missing: tells how to install what is no Python package; None if it is there.
         own_threads: whether each session has its number of threads; else the process has one for all of them.
         last_choice: never the default version where there is another.
@@ -60,6 +77,7 @@ class ModelFormat:
     by_name: bool = False
     packages: tuple[str, ...] = ()
     install: str = ""
+    frameworks: tuple[Requirement, ...] = ()
     missing: Callable[[], str | None] | None = None
     own_threads: bool = False
     last_choice: bool = False

@@ -6,9 +6,12 @@ import functools
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pocketserve.runtimes.base import Runtime
-from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.model_format import ModelFormat, Requirement
+
+if TYPE_CHECKING:
+    from pocketserve.runtimes.base import Runtime
 
 FORMAT_PACKAGES = ("tflite", "onnx", "executorch", "torch", "tensorflow", "tfjs")
 """Packages beside this module, each with its ``FORMATS``. To add a format: write its package and add it here."""
@@ -23,6 +26,9 @@ FORMATS: tuple[ModelFormat, ...] = tuple(sorted(_formats(), key=lambda format: f
 """All formats, in the order in which a default version is chosen when nothing else decides."""
 
 SUFFIXES = tuple(suffix for format in FORMATS for suffix in format.suffixes)
+FRAMEWORKS: tuple[Requirement, ...] = tuple(dict.fromkeys(f for format in FORMATS for f in format.frameworks))
+"""All frameworks that are Python packages."""
+
 MARKERS = {format.marker: format for format in FORMATS if format.marker is not None}
 
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))

@@ -36,21 +36,12 @@ def run(options: argparse.Namespace) -> int:
     findings = examine(device, read_settings(device, options.models_dir, options.url))
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if options.json:
-        print_json({"ok": not problems, "findings": [_document(finding) for finding in findings]})
+        print_json({"ok": not problems, "findings": [finding._asdict() for finding in findings]})
     else:
         _print(findings)
         warnings = sum(finding.level is Level.WARNING for finding in findings)
         print(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
     return 1 if problems else 0
-
-
-def _document(finding: Finding) -> dict[str, str]:
-    return {
-        "subject": finding.subject,
-        "level": str(finding.level),
-        "sentence": finding.sentence,
-        "fix": finding.fix,
-    }
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -1,8 +1,10 @@
 """ExecuTorch programs."""
 
-from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.model_format import ModelFormat, Requirement
 
 INSTALL = "pip install 'pocketserve[executorch]'; not available in Termux, convert the model there"
+
+FRAMEWORK = Requirement("executorch.runtime", ".pte models", "executorch")
 
 FORMATS = (
     ModelFormat(
@@ -12,5 +14,6 @@ FORMATS = (
         magic=((4, b"ET"),),
         packages=("executorch",),
         install=INSTALL,
+        frameworks=(FRAMEWORK,),
     ),
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.model_format import ModelFormat, Requirement
 
-INSTALL = "pip install 'pocketserve[onnx]'; in Termux: pkg install python-onnxruntime"
+FRAMEWORK = Requirement("onnxruntime", ".onnx models", "onnxruntime", "python-onnxruntime")
+INSTALL = f"pip install 'pocketserve[onnx]'; in Termux: pkg install {FRAMEWORK.termux}"
 
 
 def _external_data(path: Path) -> Iterable[str]:
@@ -23,6 +24,7 @@ FORMATS = (
         suffixes=(".onnx",),
         packages=("onnxruntime",),
         install=INSTALL,
+        frameworks=(FRAMEWORK,),
         own_threads=True,
         other_files=_external_data,
         triton="onnxruntime",

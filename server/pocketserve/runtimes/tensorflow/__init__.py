@@ -1,9 +1,11 @@
 """SavedModels and Keras models, run by TensorFlow."""
 
-from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.model_format import ModelFormat, Requirement
 
 PACKAGES = ("tensorflow",)
 INSTALL = "pip install 'pocketserve[tensorflow]'; not available in Termux, convert the model there"
+
+FRAMEWORK = Requirement("tensorflow", "Keras and SavedModel models", "tensorflow")
 
 FORMATS = (
     ModelFormat(
@@ -14,6 +16,7 @@ FORMATS = (
         zipped=True,
         packages=PACKAGES,
         install=INSTALL,
+        frameworks=(FRAMEWORK,),
     ),
     ModelFormat(
         "savedmodel",

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.model_format import ModelFormat, Requirement
 
 if TYPE_CHECKING:
     from pocketserve.runtimes.metadata import ModelMetadata
 
-INSTALL = "pip install 'pocketserve[tflite]'; in Termux: pkg install python-tflite-runtime"
+FRAMEWORKS = (
+    Requirement("ai_edge_litert.interpreter", ".tflite models", "ai-edge-litert"),
+    Requirement("tflite_runtime.interpreter", ".tflite models", "tflite-runtime", "python-tflite-runtime"),
+)
+INSTALL = f"pip install 'pocketserve[tflite]'; in Termux: pkg install {FRAMEWORKS[1].termux}"
 
 
 def _metadata(path: Path) -> ModelMetadata | None:
@@ -40,6 +44,7 @@ FORMATS = (
         magic=((4, b"TFL3"),),
         packages=("ai_edge_litert", "tflite_runtime", "tensorflow"),
         install=INSTALL,
+        frameworks=FRAMEWORKS,
         own_threads=True,
         code_options=("delegate", "delegate_options"),
         metadata=_metadata,

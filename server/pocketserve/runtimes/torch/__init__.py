@@ -1,9 +1,10 @@
 """PyTorch models: TorchScript, mobile and exported programs, unconverted modules."""
 
-from pocketserve.runtimes.model_format import Code, ModelFormat
+from pocketserve.runtimes.model_format import Code, ModelFormat, Requirement
 
 PACKAGES = ("torch",)
-INSTALL = "pip install 'pocketserve[torch]'; in Termux: pkg install python-torch"
+FRAMEWORK = Requirement("torch", "PyTorch models", "torch", "python-torch")
+INSTALL = f"pip install 'pocketserve[torch]'; in Termux: pkg install {FRAMEWORK.termux}"
 
 FORMATS = (
     ModelFormat(
@@ -12,6 +13,7 @@ FORMATS = (
         suffixes=(".torchscript", ".ts", ".jit", ".pt", ".pth"),
         packages=PACKAGES,
         install=INSTALL,
+        frameworks=(FRAMEWORK,),
         zipped=True,
         torch_archive=True,
         triton="pytorch",
