@@ -155,7 +155,7 @@ def framed(port: int, model: str, values: np.ndarray, *, greet: bool, name: str 
 
 def greeted(port: int) -> socket.socket:
     """A connection to our socket, after the handshake."""
-    return _prepared(handshake.connect(("127.0.0.1", port), None, TIMEOUT_S, MAX)[0])
+    return _prepared(handshake.open_connection(("127.0.0.1", port), None, TIMEOUT_S, MAX)[0])
 
 
 def http(port: int, path: str, body: bytes, *headers: str, keep_alive: bool = True) -> Call:

@@ -15,10 +15,10 @@ from pocketserve_wire.handshake import NONCE_BYTES, ClientHandshake, ConnectionL
 from pocketserve_wire.strict_json import loads_object
 from pocketserve_wire.version import __version__
 
-Opened = tuple[socket.socket, FrameDecoder, ConnectionLimits]
 
-
-def connect(address: tuple[str, int], key: bytes | None, timeout: float, max_body: int) -> Opened:
+def open_connection(
+    address: tuple[str, int], key: bytes | None, timeout: float, max_body: int
+) -> tuple[socket.socket, FrameDecoder, ConnectionLimits]:
     """Connect and shake hands.
 
     Args:
@@ -37,14 +37,30 @@ def connect(address: tuple[str, int], key: bytes | None, timeout: float, max_bod
     """
     ends = time.monotonic() + timeout
     name = f"{address[0]}:{address[1]}"
-    connected = _connect(address, timeout)
-    decoder = FrameDecoder(AWAITS_CHALLENGE, max_body)
-    shake = ClientHandshake(key, os.urandom(NONCE_BYTES), max_body, f"python/{__version__}")
     try:
-        limits = _shake_hands(connected, decoder, shake, ends)
+        connected = socket.create_connection(address, timeout)
+    except OSError as error:
+        raise NobodyListensError(
+            f"{name} cannot be reached ({error.strerror or error}); is the server running? "
+            "start it with: pocketserve serve"
+        ) from None
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        decoder = FrameDecoder(AWAITS_CHALLENGE, max_body)
+        shake = ClientHandshake(key, os.urandom(NONCE_BYTES), max_body, f"python/{__version__}")
+        connected.sendall(shake.hello)
+        connected.sendall(shake.answer_challenge(_next_frame(connected, decoder, ends)))
+        decoder.allowed = AWAITS_READY
+        limits = shake.accept_ready(_next_frame(connected, decoder, ends))
+        decoder.allowed = FROM_SERVER
+        return connected, decoder, limits
     except ConnectionFaultError as fault:
         connected.close()
-        raise _refused(name, fault, key) from None
+        if fault.fault is not ConnectionFault.UNAUTHORIZED:
+            raise ServerUnreachableError(f"{name}: {fault.message}; is it a pocketserve socket port?") from None
+        if key is None:
+            raise ServerError(401, "UNAUTHORIZED", fault.message) from None
+        raise NotOurServerError(f"{name}: {fault.message}") from None
     except OSError as error:
         connected.close()
         reason = "took too long" if isinstance(error, TimeoutError) else str(error.strerror or error)
@@ -54,8 +70,6 @@ def connect(address: tuple[str, int], key: bytes | None, timeout: float, max_bod
     except BaseException:
         connected.close()
         raise
-    decoder.allowed = FROM_SERVER
-    return connected, decoder, limits
 
 
 def named_error(frame: Frame) -> Exception:
@@ -70,28 +84,7 @@ def named_error(frame: Frame) -> Exception:
     return ServerUnreachableError(f"the server closed the connection: {message} ({code})")
 
 
-def _connect(address: tuple[str, int], timeout: float) -> socket.socket:
-    try:
-        connected = socket.create_connection(address, timeout)
-    except OSError as error:
-        raise NobodyListensError(
-            f"{address[0]}:{address[1]} cannot be reached ({error.strerror or error}); is the server running? "
-            "start it with: pocketserve serve"
-        ) from None
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connected
-
-
-def _shake_hands(
-    connected: socket.socket, decoder: FrameDecoder, shake: ClientHandshake, ends: float
-) -> ConnectionLimits:
-    connected.sendall(shake.hello)
-    connected.sendall(shake.answer_challenge(_frame(connected, decoder, ends)))
-    decoder.allowed = AWAITS_READY
-    return shake.accept_ready(_frame(connected, decoder, ends))
-
-
-def _frame(connected: socket.socket, decoder: FrameDecoder, ends: float) -> Frame:
+def _next_frame(connected: socket.socket, decoder: FrameDecoder, ends: float) -> Frame:
     while (frame := decoder.next()) is None:
         connected.settimeout(max(0.001, ends - time.monotonic()))
         count = connected.recv_into(decoder.buffer())
@@ -101,11 +94,3 @@ def _frame(connected: socket.socket, decoder: FrameDecoder, ends: float) -> Fram
     if frame.type == FrameType.ERROR:
         raise named_error(frame)
     return frame
-
-
-def _refused(name: str, fault: ConnectionFaultError, key: bytes | None) -> Exception:
-    if fault.fault is not ConnectionFault.UNAUTHORIZED:
-        return ServerUnreachableError(f"{name}: {fault.message}; is it a pocketserve socket port?")
-    if key is None:
-        return ServerError(401, "UNAUTHORIZED", fault.message)
-    return NotOurServerError(f"{name}: {fault.message}")

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,6 @@ from pocketserve.messages import did_you_mean
 
 if TYPE_CHECKING:
     from pocketserve_simulate.phone.device import PhoneModel
-    from pocketserve_simulate.phone.events import Event
-    from pocketserve_simulate.phone.phone import Phone
 
 EXAMPLES = """\
 examples:
@@ -30,7 +28,7 @@ examples:
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options; what follows ``--`` is the command to run."""
+    """Add the command's options; what follows ``--`` is the command to run."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "simulate",
         help="run any command as if on a phone",
@@ -62,50 +60,88 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("name either a command, as in simulate -- serve models, or a scenario: --scenario commute")
     if not sys.platform.startswith("linux"):
         raise CommandError("a phone can be simulated on Linux only")
-    if options.scenario:
-        from pocketserve_simulate.command import run_scenario
-
-        return run_scenario(options)
-    model, events = _model(options), _events(options.events)
-    with _folder(options.folder) as folder:
-        return _run(model, folder, command, events)
+    return run_scenario(options) if options.scenario else _run_command(options, command)
 
 
-def _run(model: PhoneModel, folder: Path, command: Sequence[str], events: Sequence[Event]) -> int:
-    from pocketserve_simulate.control import Control, say_to_stderr
+def run_scenario(options: argparse.Namespace) -> int:
+    """Run a scenario, print its tables and keep its report.
+
+    Args:
+        options: ``scenario`` (a shipped one's name, or a path), ``report`` (a folder, or None) and ``json``.
+
+    Returns:
+        0 if every promise was kept, else 1.
+
+    Raises:
+        ScenarioError: it cannot be run.
+    """
+    from pocketserve.cli.output import print_json, print_table
+    from pocketserve.config import embedded_models_dir
+    from pocketserve_simulate.report import tables, to_json, write_report
+    from pocketserve_simulate.scenarios.run import Simulation
+    from pocketserve_simulate.scenarios.scenario import read_scenario
+    from pocketserve_simulate.scenarios.verdict import headline
+
+    scenario = read_scenario(options.scenario)
+    with tempfile.TemporaryDirectory(prefix="pocketserve-") as folder:
+        simulation = Simulation(scenario, embedded_models_dir(), Path(folder), _print_to_stderr)
+        record = simulation.run()
+        paths = write_report(record, Path(options.report), simulation.log) if options.report else []
+    document = to_json(record)
+    if options.json:
+        print_json(document)
+        return 0 if document["kept"] else 1
+    print(headline(record))
+    for header, rows in tables(record):
+        print()
+        if rows:
+            print_table(header, rows)
+    for path in paths:
+        print(f"wrote {path}")
+    return 0 if document["kept"] else 1
+
+
+def _run_command(options: argparse.Namespace, command: list[str]) -> int:
+    from pocketserve_simulate.control import Control
     from pocketserve_simulate.phone.device_image import desktop_settings
-    from pocketserve_simulate.phone.phone import Phone, PhoneError, describe
+    from pocketserve_simulate.phone.events import parse_events
+    from pocketserve_simulate.phone.phone import Phone
+    from pocketserve_simulate.phone.processes import PhoneError
 
-    serves = command[0] == "serve"
-    typed = _descriptor()
-    with Phone(model, folder, stdin=subprocess.DEVNULL if serves or typed is None else typed) as phone:
-        say_to_stderr(describe(phone))
-        if left := desktop_settings(os.environ):
-            say_to_stderr(
-                f"the phone has its own settings: {', '.join(left)} stay on the desktop; give options instead"
-            )
+    model, events = _model(options), parse_events(options.events)
+    serves, typed = command[0] == "serve", _standard_input()
+    with (
+        _folder(options.folder) as folder,
+        Phone(model, folder, stdin=subprocess.DEVNULL if serves or typed is None else typed) as phone,
+    ):
+        _say(phone.summary())
+        if settings := desktop_settings(os.environ):
+            _say(f"the phone has its own settings: {', '.join(settings)} stay on the desktop; give options instead")
         if serves:
-            _tell(phone)
+            token = phone.image.home / ".local/state/pocketserve/token"
+            _say(f"in another terminal: export POCKETSERVE_TOKEN_FILE={token}")
+            _say("type an event, such as: freeze 5   (help lists them)")
         try:
-            return Control(phone, events, typed if serves else None, say_to_stderr).run(command)
+            return Control(phone, events, typed if serves else None, _say).run(command)
         except PhoneError as error:
             raise CommandError(str(error)) from None
 
 
-def _descriptor() -> int | None:
-    """Standard input; None where there is none."""
+def _say(text: str) -> None:
+    """Print text beside the command's own output."""
+    _print_to_stderr(text if "\n" in text else f"phone: {text}")
+
+
+def _print_to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _standard_input() -> int | None:
+    """Return the descriptor of standard input; None where there is none."""
     try:
         return sys.stdin.fileno()
     except (AttributeError, OSError, ValueError):
         return None
-
-
-def _tell(phone: Phone) -> None:
-    from pocketserve_simulate.control import say_to_stderr
-
-    token = phone.look.home / ".local/state/pocketserve/token"
-    say_to_stderr(f"in another terminal: export POCKETSERVE_TOKEN_FILE={token}")
-    say_to_stderr("type an event, such as: freeze 5   (help lists them)")
 
 
 def _model(options: argparse.Namespace) -> PhoneModel:
@@ -113,14 +149,12 @@ def _model(options: argparse.Namespace) -> PhoneModel:
     from pocketserve_simulate.phone.device import DEVICES
 
     if options.device not in DEVICES:
-        known = f"{', '.join(DEVICES)}{did_you_mean(options.device, DEVICES)}"
-        raise CommandError(f"there is no device {options.device!r}; there are {known}")
-    memory = None
-    if options.memory is not None:
-        try:
-            memory = parse_bytes(options.memory) // 10**6
-        except ValueError:
-            raise CommandError(f"--memory must be a size such as 700M, not {options.memory!r}") from None
+        names = f"{', '.join(DEVICES)}{did_you_mean(options.device, DEVICES)}"
+        raise CommandError(f"there is no device {options.device!r}; there are {names}")
+    try:
+        memory = None if options.memory is None else parse_bytes(options.memory) // 10**6
+    except ValueError:
+        raise CommandError(f"--memory must be a size such as 700M, not {options.memory!r}") from None
     try:
         return DEVICES[options.device].with_knobs(
             fast_cores=options.fast_cores, slow_cores=options.slow_cores, speed=options.speed, memory_mb=memory
@@ -129,16 +163,11 @@ def _model(options: argparse.Namespace) -> PhoneModel:
         raise CommandError(str(error)) from None
 
 
-def _events(text: str) -> list[Event]:
-    from pocketserve_simulate.phone.event_text import parse_events
-
-    return parse_events(text)
-
-
 @contextlib.contextmanager
-def _folder(named: Path | None) -> Iterator[Path]:
-    if named is not None:
-        yield named
+def _folder(path: Path | None) -> Iterator[Path]:
+    """Give the phone's folder: the caller's, or a temporary one."""
+    if path is not None:
+        yield path
         return
-    with tempfile.TemporaryDirectory(prefix="pocketserve-phone-", ignore_cleanup_errors=True) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="pocketserve-phone-", ignore_cleanup_errors=True) as temporary:
+        yield Path(temporary)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pocketserve_simulate.scenarios.record import Record
-from pocketserve_simulate.scenarios.traffic import RIGHT, Sample
+from pocketserve_simulate.scenarios.record import RIGHT, Record, Sample
 from pocketserve_simulate.scenarios.verdict import SILENCING, Recovery, headline, promises, recoveries
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Colour = tuple[int, int, int]
+Point = tuple[float, float]
 
 SCALE: Final = 2
 WIDTH: Final = 1500
@@ -39,14 +39,16 @@ PALETTE: Final[tuple[Colour, ...]] = (
     (86, 180, 233),
     (0, 0, 0),
 )
-SHAPES: Final = ("disc", "square", "triangle", "diamond")
+SHAPES: Final = ((32, 0, 1.0), (4, 0, 1.25), (3, 0, 1.35), (4, 45, 1.3))
+"""Disc, square, triangle and diamond as regular polygons: corners, degrees of rotation, radius beside the disc's."""
+
 STEPS_S: Final = (1, 2, 5, 10, 30, 60, 300, 600)
 FASTEST_MS, SLOWEST_MS = 0.1, 100_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A part of the picture: its upper and lower edge, and how a value becomes a height in it."""
+    """A part of the picture: its upper and lower edge, and the values at its lower and upper edge."""
 
     top: float
     bottom: float
@@ -55,15 +57,16 @@ class Panel:
     logarithmic: bool = False
 
     def y(self, value: float) -> float:
-        """The height of a value, held within the panel."""
-        scaled = math.log10 if self.logarithmic else float
-        share = (scaled(value) - scaled(self.low)) / (scaled(self.high) - scaled(self.low))
-        return self.bottom - (self.bottom - self.top) * min(1.0, max(0.0, share))
+        """Return the height of a value, held within the panel."""
+        low, high, value = (
+            map(math.log10, (self.low, self.high, value)) if self.logarithmic else (self.low, self.high, value)
+        )
+        return self.bottom - (self.bottom - self.top) * min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an event's bar, the recovery from it and its label lie, from left to right."""
+    """Positions of an event's bar, the recovery from it and its label, from left to right."""
 
     left: float
     right: float
@@ -75,89 +78,77 @@ class Place:
 
 
 def draw(record: Record) -> Image:
-    """The picture of a simulation.
+    """Return the picture of a simulation.
 
     Raises:
         ImportError: Pillow is not installed.
     """
-    return _Timeline(record).picture
+    return _Timeline(record).draw()
 
 
 class _Timeline:
     def __init__(self, record: Record) -> None:
-        from PIL import Image, ImageDraw, ImageFont
+        from PIL import ImageFont
 
         self._record = record
         self._names = list(record.streams)
-        self._recoveries = recoveries(record)
         self._fonts = {size: ImageFont.load_default(size * SCALE) for size in (LARGE, NORMAL, SMALL)}
-        places = [self._place(recovery) for recovery in self._recoveries]
+        step = next((step for step in STEPS_S if record.seconds / step <= 20), STEPS_S[-1])
+        self._ticks = range(0, int(record.seconds) + 1, step)
+
+    def draw(self) -> Image:
+        from PIL import Image, ImageDraw
+
+        all_recoveries = recoveries(self._record)
+        places = [self._place(recovery) for recovery in all_recoveries]
         lanes = _lanes(places)
-        lane_count = max(lanes, default=-1) + 1
-        failing = [sample for sample in record.samples if sample.outcome != RIGHT]
-        events = Panel(158, 158 + LANE_HEIGHT * max(1, lane_count))
-        latency = _latency_panel(record, events.bottom + GAP)
+        events = Panel(158, 158 + LANE_HEIGHT * (max(lanes, default=0) + 1))
+        answers = [sample for sample in self._record.samples if sample.outcome == RIGHT]
+        latency = _latency_panel([_wait_ms(sample) for sample in answers], events.bottom + GAP)
         failures = Panel(latency.bottom + GAP, latency.bottom + GAP + ROW_HEIGHT * len(self._names))
-        maximum = max((memory.bytes or 0 for memory in record.memory), default=0)
+        maximum = max((resident or 0 for _, resident in self._record.memory), default=0)
         top = failures.bottom + GAP
         memory = Panel(top, top + MEMORY_HEIGHT, 0.0, _round_up(max(maximum, 1) / 1e6))
         height = round(memory.bottom + 62)
-        self._image = Image.new("RGB", (WIDTH * SCALE, height * SCALE), PAPER)
-        self._pen = ImageDraw.Draw(self._image)
+        image = Image.new("RGB", (WIDTH * SCALE, height * SCALE), PAPER)
+        self._pen = ImageDraw.Draw(image)
         self._draw_title()
         for panel in (events, latency, failures, memory):
-            self._draw_bands(panel)
-            self._draw_seconds(panel)
-        self._draw_axis(memory.bottom)
-        self._draw_events(events, places, lanes)
-        self._draw_latency(latency)
-        self._draw_failures(failures, failing)
+            self._draw_background(panel)
+        for second in self._ticks:
+            self._text((self._x(second), memory.bottom + 8), str(second), SMALL, FAINT, "ma")
+        self._text((LEFT - 12, memory.bottom + 8), "seconds", SMALL, FAINT, "ra")
+        self._text((24, 128), "events, and in how many seconds every app had right answers again")
+        for recovery, place, lane in zip(all_recoveries, places, lanes, strict=True):
+            top = events.top + LANE_HEIGHT * lane + 5
+            self._box(place.right, top + 7, place.recovered, top + 13, PALETTE[1])
+            self._box(place.left, top, place.right, top + 20, INK if recovery.event.kind in SILENCING else FAINT)
+            self._text((place.text, top + 10), _label(recovery), SMALL, INK, place.anchor)
+        self._draw_latency(latency, answers)
+        self._draw_failures(failures)
         self._draw_memory(memory)
-        self.picture = self._image.resize((WIDTH, height), Image.Resampling.LANCZOS)
+        return image.resize((WIDTH, height), Image.Resampling.LANCZOS)
 
     # Parts
 
     def _draw_title(self) -> None:
         judged = promises(self._record)
         broken = [promise.text for promise in judged if not promise.kept]
-        verdict = f"all {len(judged)} promises kept" if not broken else f"BROKEN: {'; '.join(broken)}"
+        verdict = f"BROKEN: {'; '.join(broken)}" if broken else f"all {len(judged)} promises kept"
         self._text((24, 18), headline(self._record), LARGE)
         self._text((24, 55), self._fit(self._record.description, WIDTH - 48, NORMAL), NORMAL, FAINT)
-        colour = PALETTE[1] if broken else PALETTE[0]
-        self._text((24, 84), self._fit(verdict, WIDTH - 48, NORMAL), NORMAL, colour)
+        self._text((24, 84), self._fit(verdict, WIDTH - 48, NORMAL), NORMAL, PALETTE[1 if broken else 0])
 
-    def _draw_bands(self, panel: Panel) -> None:
-        """What goes on behind a panel; what silences everybody is darker, and on top."""
-        for silencing in (False, True):
-            for event in self._record.events:
-                if (event.kind in SILENCING) is silencing:
-                    left, right = self._x(event.begun), max(self._x(event.ended), self._x(event.begun) + 2)
-                    self._box(left, panel.top, right, panel.bottom, SILENCE if silencing else BAND)
-
-    def _draw_seconds(self, panel: Panel) -> None:
+    def _draw_background(self, panel: Panel) -> None:
+        """Draw bands of events, the darker ones that silence everybody on top, and a line per tick."""
+        for event in sorted(self._record.events, key=lambda event: event.kind in SILENCING):
+            left, right = self._x(event.begun), max(self._x(event.ended), self._x(event.begun) + 2)
+            self._box(left, panel.top, right, panel.bottom, SILENCE if event.kind in SILENCING else BAND)
         for second in self._ticks:
             self._line([(self._x(second), panel.top), (self._x(second), panel.bottom)], GRID)
 
-    def _draw_axis(self, bottom: float) -> None:
-        for second in self._ticks:
-            self._text((self._x(second), bottom + 8), str(second), SMALL, FAINT, "ma")
-        self._text((LEFT - 12, bottom + 8), "seconds", SMALL, FAINT, "ra")
-
-    @property
-    def _ticks(self) -> range:
-        step = next((step for step in STEPS_S if self._record.seconds / step <= 20), STEPS_S[-1])
-        return range(0, int(self._record.seconds) + 1, step)
-
-    def _draw_events(self, panel: Panel, places: Sequence[Place], lanes: Sequence[int]) -> None:
-        self._text((24, panel.top - 30), "events, and in how many seconds every app had right answers again", NORMAL)
-        for recovery, place, lane in zip(self._recoveries, places, lanes, strict=True):
-            top = panel.top + LANE_HEIGHT * lane + 5
-            self._box(place.right, top + 7, place.recovered, top + 13, PALETTE[1])
-            self._box(place.left, top, place.right, top + 20, INK if recovery.event.kind in SILENCING else FAINT)
-            self._text((place.text, top + 10), _label(recovery), SMALL, INK, place.anchor)
-
     def _place(self, recovery: Recovery) -> Place:
-        """The label stands behind the bar and the recovery, or before them where the picture ends."""
+        """Return the label behind the bar and the recovery, or before them where the picture ends."""
         left = self._x(recovery.event.begun)
         right = max(self._x(recovery.event.ended), left + 5)
         recovered = max(right, self._x(recovery.since + (recovery.seconds or 0.0)))
@@ -166,59 +157,53 @@ class _Timeline:
             return Place(left, right, recovered, recovered + 6, "lm", left, recovered + 6 + width)
         return Place(left, right, recovered, left - 6, "rm", left - 6 - width, recovered)
 
-    def _draw_latency(self, panel: Panel) -> None:
-        self._text((24, panel.top - 32), "latency of right answers, ms", NORMAL)
-        self._draw_legend(panel.top - 32)
-        value = panel.low
-        while value <= panel.high * 1.001:
-            self._scale(panel, value, f"{value:,g}")
-            value *= 10
-        for sample in self._record.samples:
-            if sample.outcome == RIGHT:
-                at = self._x(sample.ended), panel.y(max(panel.low, 1000 * (sample.ended - sample.sent)))
-                self._dot(at, self._names.index(sample.stream), 3.2)
-
-    def _draw_legend(self, top: float) -> None:
+    def _draw_latency(self, panel: Panel, answers: Sequence[Sample]) -> None:
+        self._text((24, panel.top - 32), "latency of right answers, ms")
         left = float(LEGEND)
         for index, name in enumerate(self._names):
             text = f"{name} ({self._record.streams[name]['client']})"
-            self._dot((left, top + 10), index, 5.5)
-            self._text((left + 12, top + 10), text, SMALL, INK, "lm")
+            self._dot((left, panel.top - 22), index, 5.5)
+            self._text((left + 12, panel.top - 22), text, SMALL, INK, "lm")
             left += 12 + self._width(text, SMALL) + 26
+        for power in range(round(math.log10(panel.low)), round(math.log10(panel.high)) + 1):
+            self._scale(panel, 10.0**power)
+        for sample in answers:
+            at = self._x(sample.ended), panel.y(max(panel.low, _wait_ms(sample)))
+            self._dot(at, self._names.index(sample.stream), 3.2)
 
-    def _draw_failures(self, panel: Panel, failing: Sequence[Sample]) -> None:
+    def _draw_failures(self, panel: Panel) -> None:
         top = panel.top - 18
         self._text((24, top), "without an answer", NORMAL, INK, "lm")
         self._cross((LEGEND, top), FAINT)
         self._text((LEGEND + 12, top), "failed", SMALL, INK, "lm")
         self._dash((LEGEND + 90, top), FAINT)
         self._text((LEGEND + 100, top), "refused, which the scenario allows at any time", SMALL, INK, "lm")
-        for index, name in enumerate(self._names):
-            middle = panel.top + ROW_HEIGHT * (index + 0.5)
+        rows = {name: panel.top + ROW_HEIGHT * (index + 0.5) for index, name in enumerate(self._names)}
+        for name, middle in rows.items():
             self._line([(LEFT, middle), (RIGHT_EDGE, middle)], GRID)
             self._text((LEFT - 12, middle), self._fit(name, LEFT - 36, SMALL), SMALL, INK, "rm")
-        for sample in failing:
-            index = self._names.index(sample.stream)
-            at = self._x(sample.ended), panel.top + ROW_HEIGHT * (index + 0.5)
-            allowed = sample.code in self._record.streams[sample.stream]["allow"]
-            (self._dash if allowed else self._cross)(at, PALETTE[index % len(PALETTE)])
+        for sample in self._record.samples:
+            if sample.outcome != RIGHT:
+                mark = self._dash if self._record.is_allowed(sample) else self._cross
+                colour = PALETTE[self._names.index(sample.stream) % len(PALETTE)]
+                mark((self._x(sample.ended), rows[sample.stream]), colour)
 
     def _draw_memory(self, panel: Panel) -> None:
-        self._text((24, panel.top - 32), "resident memory of the server, MB", NORMAL)
+        self._text((24, panel.top - 32), "resident memory of the server, MB")
         for share in (0.0, 0.5, 1.0):
-            self._scale(panel, panel.high * share, f"{panel.high * share:g}")
-        points: list[tuple[float, float]] = []
-        for memory in [*self._record.memory, None]:
-            if memory is None or memory.bytes is None:
+            self._scale(panel, panel.high * share)
+        points: list[Point] = []
+        for second, resident in [*self._record.memory, (0.0, None)]:
+            if resident is None:
                 self._line(points, PALETTE[0], 2.2)
                 points = []
             else:
-                points.append((self._x(memory.at), panel.y(memory.bytes / 1e6)))
+                points.append((self._x(second), panel.y(resident / 1e6)))
 
-    def _scale(self, panel: Panel, value: float, text: str) -> None:
+    def _scale(self, panel: Panel, value: float) -> None:
         height = panel.y(value)
         self._line([(LEFT, height), (RIGHT_EDGE, height)], GRID)
-        self._text((LEFT - 12, height), text, SMALL, FAINT, "rm")
+        self._text((LEFT - 12, height), f"{value:,g}", SMALL, FAINT, "rm")
 
     # Pens: measures are those of the finished picture
 
@@ -229,38 +214,34 @@ class _Timeline:
         return self._fonts[size].getlength(text) / SCALE
 
     def _fit(self, text: str, width: float, size: int) -> str:
-        """The text, cut where it is too wide."""
+        """Return the text, cut where it is too wide."""
         if self._width(text, size) <= width:
             return text
         while text and self._width(text + "...", size) > width:
             text = text[:-1]
         return text + "..."
 
-    def _text(self, at: tuple[float, float], text: str, size: int, colour: Colour = INK, anchor: str = "la") -> None:
+    def _text(self, at: Point, text: str, size: int = NORMAL, colour: Colour = INK, anchor: str = "la") -> None:
         self._pen.text(_scaled(at), text, colour, self._fonts[size], anchor)
 
-    def _line(self, points: Sequence[tuple[float, float]], colour: Colour, width: float = 1.0) -> None:
+    def _line(self, points: Sequence[Point], colour: Colour, width: float = 1.0) -> None:
         if len(points) > 1:
             self._pen.line([_scaled(point) for point in points], colour, round(width * SCALE), "curve")
 
     def _box(self, left: float, top: float, right: float, bottom: float, colour: Colour) -> None:
         self._pen.rectangle((*_scaled((left, top)), *_scaled((right, bottom))), colour)
 
-    def _dot(self, at: tuple[float, float], index: int, radius: float) -> None:
-        corners = _corners(SHAPES[index % len(SHAPES)], at, radius)
+    def _dot(self, at: Point, index: int, radius: float) -> None:
+        corners, rotation, factor = SHAPES[index % len(SHAPES)]
         colour = PALETTE[index % len(PALETTE)]
-        if corners:
-            self._pen.polygon([_scaled(corner) for corner in corners], colour)
-        else:
-            x, y = _scaled(at)
-            self._pen.ellipse((x - radius * SCALE, y - radius * SCALE, x + radius * SCALE, y + radius * SCALE), colour)
+        self._pen.regular_polygon((*_scaled(at), radius * factor * SCALE), corners, rotation, colour)
 
-    def _cross(self, at: tuple[float, float], colour: Colour) -> None:
+    def _cross(self, at: Point, colour: Colour) -> None:
         (x, y), arm = at, 5.0
         self._line([(x - arm, y - arm), (x + arm, y + arm)], colour, 2)
         self._line([(x - arm, y + arm), (x + arm, y - arm)], colour, 2)
 
-    def _dash(self, at: tuple[float, float], colour: Colour) -> None:
+    def _dash(self, at: Point, colour: Colour) -> None:
         self._line([(at[0] - 2, at[1]), (at[0] + 2, at[1])], colour, 2)
 
 
@@ -269,45 +250,36 @@ def _label(recovery: Recovery) -> str:
     return f"{kind}: never again" if recovery.seconds is None else f"{kind}: {recovery.seconds:.2f} s"
 
 
+def _wait_ms(sample: Sample) -> float:
+    return 1000 * (sample.ended - sample.sent)
+
+
 def _lanes(places: Sequence[Place]) -> list[int]:
-    """For each event the first lane in which neither its bar nor its label meets another."""
-    taken: list[list[Place]] = []
-    lanes = []
-    for place in places:
-        free = (
-            n for n, lane in enumerate(taken) if all(p.end + 10 < place.begin or place.end + 10 < p.begin for p in lane)
+    """Return for each event the first lane in which neither its bar nor its label meets another."""
+    lanes: list[list[Place]] = [[] for _ in places]
+    numbers = []
+    for p in places:
+        number, lane = next(
+            (number, lane)
+            for number, lane in enumerate(lanes)
+            if all(other.end + 10 < p.begin or p.end + 10 < other.begin for other in lane)
         )
-        lane = next(free, len(taken))
-        taken[lane : lane + 1] = [[*(taken[lane] if lane < len(taken) else []), place]]
-        lanes.append(lane)
-    return lanes
+        lane.append(p)
+        numbers.append(number)
+    return numbers
 
 
-def _latency_panel(record: Record, top: float) -> Panel:
-    waits = [1000 * (s.ended - s.sent) for s in record.samples if s.outcome == RIGHT] or [1.0]
-    low = 10 ** math.floor(math.log10(min(SLOWEST_MS / 10, max(FASTEST_MS, min(waits)))))
-    high = 10 ** math.ceil(math.log10(min(SLOWEST_MS, max(*waits, 10 * low))))
+def _latency_panel(waits: Sequence[float], top: float) -> Panel:
+    low = 10 ** math.floor(math.log10(min(SLOWEST_MS / 10, max(FASTEST_MS, min(waits, default=1.0)))))
+    high = 10 ** math.ceil(math.log10(min(SLOWEST_MS, max([10 * low, *waits]))))
     return Panel(top, top + LATENCY_HEIGHT, low, high, logarithmic=True)
 
 
 def _round_up(value: float) -> float:
-    """The next number that reads well on an axis."""
+    """Return the next number that reads well on an axis."""
     size = 10 ** math.floor(math.log10(value))
     return float(next(size * factor for factor in (1, 1.2, 1.6, 2, 3, 4, 5, 6, 8, 10) if size * factor >= value))
 
 
-def _corners(shape: str, at: tuple[float, float], radius: float) -> list[tuple[float, float]]:
-    """The corners of a shape about as large as a disc of that radius; none for a disc."""
-    x, y = at
-    if shape == "square":
-        side = radius * 0.88
-        return [(x - side, y - side), (x + side, y - side), (x + side, y + side), (x - side, y + side)]
-    if shape == "triangle":
-        return [(x, y - 1.3 * radius), (x + 1.2 * radius, y + radius), (x - 1.2 * radius, y + radius)]
-    if shape == "diamond":
-        return [(x, y - 1.3 * radius), (x + 1.3 * radius, y), (x, y + 1.3 * radius), (x - 1.3 * radius, y)]
-    return []
-
-
-def _scaled(at: tuple[float, float]) -> tuple[float, float]:
+def _scaled(at: Point) -> Point:
     return at[0] * SCALE, at[1] * SCALE

@@ -90,8 +90,8 @@ class Recorder:
             with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as last:
                 last.sendall(b"GET end")
                 assert last.recv(1) == b""
-        assert len(self._squatter.heard) > len(self._ports), "nobody else came"
-        return b"".join(bytes(said) for said in self._squatter.heard)
+        assert len(self._squatter.received) > len(self._ports), "nobody else came"
+        return b"".join(bytes(said) for said in self._squatter.received)
 
     def was_told(self, *secrets: bytes) -> list[bytes]:
         """Those of the secrets that it has heard."""

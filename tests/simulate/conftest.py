@@ -57,7 +57,7 @@ class Served:
 
     @property
     def token_file(self) -> Path:
-        return self.phone.look.home / ".local/state/pocketserve/token"
+        return self.phone.image.home / ".local/state/pocketserve/token"
 
     def await_ready(self) -> dict[str, Any]:
         """Wait until the process that runs now has said that it is ready."""
@@ -68,7 +68,7 @@ class Served:
             content = json.loads((self.folder / "ready.json").read_text())
         except OSError:
             return None
-        return content if content["pid"] == self.phone.pid else None
+        return content if content["pid"] == self.phone.processes.pid else None
 
     def client(self, transport: str, **options: Any) -> Client:
         """A client of one transport, ``http`` or ``socket``."""
@@ -91,7 +91,7 @@ def serve_on(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         phones.append(phone)
         ports = free_ports()
         named = [f"--http-port={ports[0]}", f"--socket-port={ports[1]}", f"--ready-file={tmp_path / 'ready.json'}"]
-        phone.start(["serve", str(MODELS), *named, *options])
+        phone.processes.start(["serve", str(MODELS), *named, *options])
         served = Served(phone, ports, tmp_path)
         served.await_ready()
         return served

@@ -17,7 +17,7 @@ from pocketserve_client.http import HttpTransport
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import Request
 from pocketserve_simulate.phone.device import PhoneModel
-from pocketserve_simulate.phone.events import Event, EventError
+from pocketserve_simulate.phone.events import EventError, PhoneEvent
 
 from .asking import Asker, Record
 from .conftest import FLOWER, WIDTH, Served, eventually, width
@@ -34,7 +34,7 @@ def more_right(record: Record, count: int = 10) -> None:
 
 def doctor(served: Served) -> dict[str, str]:
     """What the doctor finds on the phone, sentences by subject."""
-    command = [sys.executable, "-m", "pocketserve", "simulate", "--folder", str(served.phone.look.folder)]
+    command = [sys.executable, "-m", "pocketserve", "simulate", "--folder", str(served.phone.image.folder)]
     command += ["--", "doctor", str(MODELS), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
     findings = json.loads(done.stdout)["findings"]
@@ -47,16 +47,16 @@ def test_freeze(serve_on, transport):
     served = serve_on()
     with served.client(transport, reconnect=0.0) as client:
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
-        freeze = Event("freeze")
+        freeze = PhoneEvent("freeze")
         served.phone.begin(freeze)
         patient, impatient = client.async_predict("petals", FLOWER), client.async_predict("petals", FLOWER)
         with pytest.raises(ServerUnreachableError, match=r"within 0\.5 s"):
             impatient.result(0.5)
-        assert served.phone.alive  # the process is there all the while
+        assert served.phone.processes.pid is not None  # the process is there all the while
         served.phone.end(freeze)
         assert patient.result()["predictions"][0]["value"] == pytest.approx(WIDTH, abs=1e-3)  # late, but not lost
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
-    assert not served.phone.exits
+    assert not served.phone.processes.exits
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -65,18 +65,18 @@ def test_kill(serve_on, transport):
     served = serve_on()
     with served.client(transport, reconnect=60.0) as client:
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
-        before = served.phone.pid
-        kill = Event("kill")
+        before = served.phone.processes.pid
+        kill = PhoneEvent("kill")
         served.phone.begin(kill)
-        assert not served.phone.alive
-        assert [(gone.pid, gone.code, gone.cause) for gone in served.phone.exits] == [(before, -9, "kill")]
+        assert served.phone.processes.pid is None
+        assert [(gone.pid, gone.code, gone.cause) for gone in served.phone.processes.exits] == [(before, -9, "kill")]
         with pytest.raises(ProcessLookupError):
             os.kill(before, 0)
         asked = client.async_predict("petals", FLOWER)  # while nobody listens
         served.phone.end(kill)
         assert asked.result()["predictions"][0]["value"] == pytest.approx(WIDTH, abs=1e-3)
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
-    assert served.await_ready()["pid"] == served.phone.pid != before
+    assert served.await_ready()["pid"] == served.phone.processes.pid != before
     assert f"(process {before}) was killed, most likely by Android; what helps: termux-wake-lock" in served.log
 
 
@@ -88,7 +88,7 @@ def test_what_was_answered_is_right(serve_on, kind, transport):
     with Asker(served.client(transport, timeout=0.4, reconnect=0.0)) as record:
         more_right(record)
         for _ in range(2):
-            event = Event(kind)
+            event = PhoneEvent(kind)
             served.phone.begin(event)
             seen = len(record.errors)
             eventually(lambda seen=seen: len(record.errors) > seen)
@@ -101,29 +101,29 @@ def test_background(serve_on):
     """Only slow cores are left, to every thread; loaded models are opened again for as many threads."""
     even = PhoneModel("even", fast_cores=4, slow_cores=4, speed=1.0, memory_mb=2000, slow_khz=2_300_000)
     served = serve_on(even)
-    phone, event = served.phone, Event("background")
+    phone, event = served.phone, PhoneEvent("background")
     with Asker(served.client("socket")) as record:
         more_right(record)
         phone.begin(event)
-        tasks = [int(name) for name in os.listdir(f"/proc/{phone.pid}/task")]
+        tasks = [int(name) for name in os.listdir(f"/proc/{phone.processes.pid}/task")]
         assert {tuple(sorted(os.sched_getaffinity(task))) for task in tasks} == {phone.cores.background}
         assert phone.speed == pytest.approx(even.slow_speed)
         more_right(record)
         if len(phone.cores.all) > len(phone.cores.background):
             eventually(lambda: f"runs with {len(phone.cores.background)} threads now" in served.log)
         phone.end(event)
-        assert tuple(sorted(os.sched_getaffinity(phone.pid or 0))) == phone.cores.all and phone.speed == 1.0
+        assert tuple(sorted(os.sched_getaffinity(phone.processes.pid or 0))) == phone.cores.all and phone.speed == 1.0
         if len(phone.cores.all) > len(phone.cores.background):
             eventually(lambda: f"runs with {len(phone.cores.all)} threads now" in served.log)
         more_right(record)
-    assert not record.errors and not phone.exits
+    assert not record.errors and not phone.processes.exits
 
 
 def test_thermal(serve_on):
     """A hot phone is slow, and says so; everything is answered."""
     served = serve_on()
-    zone = served.phone.look.root / "sys/class/thermal/thermal_zone0/temp"
-    cool, hot = int(zone.read_text()), Event("thermal", options={"speed": 0.2, "degrees": 46})
+    zone = served.phone.image.root / "sys/class/thermal/thermal_zone0/temp"
+    cool, hot = int(zone.read_text()), PhoneEvent("thermal", options={"speed": 0.2, "degrees": 46})
     with Asker(served.client("http")) as record:
         served.phone.begin(hot)
         more_right(record)
@@ -138,7 +138,7 @@ def test_thermal(serve_on):
 def test_battery(serve_on):
     """The server notices a low battery with the first model and saves power; Termux:API may also not answer at all."""
     served = serve_on()
-    low, hanging = Event("battery"), Event("battery", options={"answers": 0})
+    low, hanging = PhoneEvent("battery"), PhoneEvent("battery", options={"answers": 0})
     served.phone.begin(low)
     with Asker(served.client("socket")) as record, served.client("http") as client:
         more_right(record)
@@ -161,37 +161,37 @@ def test_battery(serve_on):
 def test_a_battery_that_says_nothing_bad(serve_on, options):
     """Nothing waits for a program that hangs, and its end is not waited for either."""
     served = serve_on()
-    served.phone.begin(Event("battery", options=options))
+    served.phone.begin(PhoneEvent("battery", options=options))
     with served.client("socket") as client:
         assert width(client, parameters={"priority": 7}) == pytest.approx(WIDTH, abs=1e-3)
     assert "low power" not in served.log
     served.phone.close()
-    assert served.phone.exits[-1].code == 0
+    assert served.phone.processes.exits[-1].code == 0
 
 
 def test_memory_pressure_that_can_be_borne(serve_on):
     """The figure that the server and the doctor look at goes down; what is loaded goes on."""
     served = serve_on()
-    some = Event("memory_pressure", options={"mb": 250})
+    some = PhoneEvent("memory_pressure", options={"mb": 250})
     with Asker(served.client("socket")) as record:
         served.phone.begin(some)
         assert "of memory are available: Android will end the server" in doctor(served)["memory"]
         more_right(record)
         served.phone.end(some)
         assert doctor(served)["memory"].startswith("ok: ")
-    assert not record.errors and not served.phone.exits
+    assert not record.errors and not served.phone.processes.exits
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_memory_pressure_that_kills(serve_on, transport):
     """A server that holds more than is left is killed; its clients are told, and find the next one."""
     served = serve_on()
-    before, maximum = served.phone.pid, Event("memory_pressure", options={"mb": 10})
+    before, maximum = served.phone.processes.pid, PhoneEvent("memory_pressure", options={"mb": 10})
     with Asker(served.client(transport, reconnect=0.0)) as record:
         more_right(record)
         served.phone.begin(maximum)
         eventually(lambda: record.errors)
-        assert [(gone.code, gone.cause) for gone in served.phone.exits] == [(-9, "memory")]
+        assert [(gone.code, gone.cause) for gone in served.phone.processes.exits] == [(-9, "memory")]
         served.phone.end(maximum)
         more_right(record)
     assert all(isinstance(error, ServerUnreachableError) for error in record.errors)
@@ -202,7 +202,7 @@ def test_memory_pressure_that_kills(serve_on, transport):
 def test_clock_jump(serve_on, by):
     """The date on the wall changes and nothing else: no deadline, no loaded model, no connection, no open pairing."""
     served = serve_on()
-    jump = Event("clock_jump", options={"by": by})
+    jump = PhoneEvent("clock_jump", options={"by": by})
     with served.client("socket") as client, Asker(served.client("http")) as record:
         client.open_pairing()
         waiting = client.async_predict("petals", FLOWER, wait=30)
@@ -219,18 +219,18 @@ def test_clock_jump(serve_on, by):
         served.phone.end(jump)
         assert width(client, wait=30) == pytest.approx(WIDTH, abs=1e-3)
         more_right(record)
-    assert not record.errors and not served.phone.exits
+    assert not record.errors and not served.phone.processes.exits
 
 
 def test_squatter(serve_on):
     """Another app has the ports: who holds the token says nothing to it, and the server says that they are taken."""
     served = serve_on()
     token = served.token_file.read_text().strip()
-    event = Event("squatter")
+    event = PhoneEvent("squatter")
     with served.client("socket", reconnect=0.0) as client:
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
         served.phone.begin(event)
-        squatter = served.phone.happening(event).squatter
+        squatter = served.phone.hijackers[event]
         with pytest.raises(ServerUnreachableError):
             width(client)  # the lost connection
         with pytest.raises(NotOurServerError):
@@ -245,27 +245,27 @@ def test_squatter(serve_on):
             automatic.send(Request("GET", "/v2"))
         automatic.close()
         eventually(lambda: "Address already in use; stop what uses it or choose another with" in served.log)
-        heard = b"".join(bytes(said) for said in squatter.heard)
+        heard = b"".join(bytes(said) for said in squatter.received)
         assert heard and token.encode() not in heard and b"petals" not in heard and b"/v2" not in heard
         served.phone.end(event)
         served.await_ready()
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
     assert served.await_ready()["http"]["port"] == served.ports[0]
-    codes = [(gone.code, gone.cause) for gone in served.phone.exits]
+    codes = [(gone.code, gone.cause) for gone in served.phone.processes.exits]
     assert codes[0] == (-9, "squatter") and set(codes[1:]) == {(1, "squatter")}
 
 
 def test_a_squatter_hears_everything_over_http(serve_on):
     """What docs/security.md says: HTTP cannot tell who listens. This test falls when that is mended."""
     served = serve_on()
-    token, event = served.token_file.read_text().strip(), Event("squatter")
+    token, event = served.token_file.read_text().strip(), PhoneEvent("squatter")
     with served.client("http", reconnect=0.0) as client:
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
         served.phone.begin(event)
-        squatter = served.phone.happening(event).squatter
+        squatter = served.phone.hijackers[event]
         with pytest.raises(ServerUnreachableError):
             width(client)
-        assert any(token.encode() in bytes(said) for said in squatter.heard)
+        assert any(token.encode() in bytes(said) for said in squatter.received)
         served.phone.end(event)
         served.await_ready()
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
@@ -274,22 +274,22 @@ def test_a_squatter_hears_everything_over_http(serve_on):
 @pytest.mark.parametrize(
     ("event", "expected"),
     [
-        (Event("earthquake"), "there is no event 'earthquake'"),
-        (Event("memory-presure"), "squatter; did you mean 'memory_pressure'?"),
-        (Event("battery", options={"percnt": 1}), "it has percent, plugged, answers; did you mean 'percent'?"),
-        (Event("freeze", options={"hard": 1}), "has no option 'hard'; it has none"),
-        (Event("battery", options={"percent": 101}), "percent must be a number between 0 and 100, not 101"),
-        (Event("battery", options={"percent": "8"}), "not '8'"),
-        (Event("thermal", options={"speed": 0}), "between 0.05 and 1"),
-        (Event("squatter", options={"ports": [70000]}), "a list of port numbers"),
-        (Event("squatter", options={"ports": 8470}), "a list of port numbers"),
+        (PhoneEvent("earthquake"), "there is no event 'earthquake'"),
+        (PhoneEvent("memory-presure"), "squatter; did you mean 'memory_pressure'?"),
+        (PhoneEvent("battery", options={"percnt": 1}), "it has percent, plugged, answers; did you mean 'percent'?"),
+        (PhoneEvent("freeze", options={"hard": 1}), "has no option 'hard'; it has none"),
+        (PhoneEvent("battery", options={"percent": 101}), "percent must be a number between 0 and 100, not 101"),
+        (PhoneEvent("battery", options={"percent": "8"}), "not '8'"),
+        (PhoneEvent("thermal", options={"speed": 0}), "between 0.05 and 1"),
+        (PhoneEvent("squatter", options={"ports": [70000]}), "a list of port numbers"),
+        (PhoneEvent("squatter", options={"ports": 8470}), "a list of port numbers"),
     ],
 )
 def test_events_that_cannot_be(event, expected):
-    from pocketserve_simulate.phone.events import open_event
+    from pocketserve_simulate.phone.events import check_event
 
     with pytest.raises(EventError) as caught:
-        open_event(event)
+        check_event(event)
     assert expected in str(caught.value)
 
 
@@ -297,6 +297,6 @@ def test_a_squatter_cannot_take_ports_that_others_have(serve_on):
     """The event does not happen then, and the server comes back."""
     served = serve_on()
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(EventError, match="cannot be taken"):
-        served.phone.begin(Event("squatter", options={"ports": [other.getsockname()[1]]}))
+        served.phone.begin(PhoneEvent("squatter", options={"ports": [other.getsockname()[1]]}))
     assert not served.phone.under_way
     served.await_ready()

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve_simulate.phone.conditions import Condition, combine
-from pocketserve_simulate.phone.detached_children import below
+from pocketserve_simulate.phone.detached_children import descendants
 from pocketserve_simulate.phone.device import DEVICES, PhoneModel, map_cores
-from pocketserve_simulate.phone.phone import Phone, PhoneError, describe
+from pocketserve_simulate.phone.events import Condition, PhoneEvent, combine
+from pocketserve_simulate.phone.phone import Phone
+from pocketserve_simulate.phone.processes import PhoneError
 from pocketserve_simulate.phone.throttle import DutyCycle
 
 from .conftest import QUICK, eventually
@@ -42,7 +43,7 @@ def phone_with(fast: int, slow: int) -> PhoneModel:
 def test_how_cores_are_laid_over_the_desktops(fast, slow, desktop, expected):
     cores = map_cores(phone_with(fast, slow), range(desktop))
     assert (cores.fast, cores.slow) == expected
-    assert cores.shared == (desktop == 1 and slow > 0)
+    assert bool(set(cores.fast) & set(cores.slow)) == (desktop == 1 and slow > 0)
 
 
 @given(st.integers(1, 16), st.integers(0, 16), st.sets(st.integers(0, 63), min_size=1, max_size=24))
@@ -52,7 +53,7 @@ def test_every_phone_fits_every_desktop(fast, slow, desktop):
     assert cores.fast and len(cores.fast) <= fast and len(cores.slow) <= slow
     assert bool(cores.slow) == bool(slow)
     assert set(cores.all) <= desktop and set(cores.background) <= desktop and cores.background
-    assert len(listed) == 1 or not cores.shared
+    assert len(listed) == 1 or not set(cores.fast) & set(cores.slow)
 
 
 def test_knobs():
@@ -117,7 +118,7 @@ def run_python(folder: Path, code: str, **options) -> str:
     with Phone(QUICK, folder, **options) as phone:
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env=phone.look.environment(os.environ),
+            env=phone.image.environment(os.environ),
             capture_output=True,
             text=True,
             timeout=60,
@@ -187,41 +188,41 @@ def test_a_second_run_is_a_guest(tmp_path):
     """It finds the phone as the first one left it, and the next one after both has it anew."""
     battery = tmp_path / "battery.json"
     with Phone(QUICK, tmp_path) as phone:
-        phone.impose(Condition(battery={"percentage": 8}))
+        phone.begin(PhoneEvent("battery"))
         with Phone(QUICK, tmp_path) as guest:
-            assert guest.look.is_guest and not phone.look.is_guest
+            assert guest.image.is_guest and not phone.image.is_guest
         assert '"percentage": 8' in battery.read_text()
     with Phone(QUICK, tmp_path) as phone:
-        assert not phone.look.is_guest and '"percentage": 76' in battery.read_text()
+        assert not phone.image.is_guest and '"percentage": 76' in battery.read_text()
 
 
 @pytest.mark.live
 def test_a_command_runs_and_ends(tmp_path):
     with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log") as phone:
-        assert phone.pid is None and phone.memory_bytes() is None and phone.processor_seconds() is None
-        phone.start(["token"])
-        assert phone.wait(60) == 0
-        assert [(gone.code, gone.cause) for gone in phone.exits] == [(0, "")]
-        phone.start(["--version"])
-        assert phone.wait(60) == 0
-        assert describe(phone).startswith("mid: 4 fast and 4 slow cores")
+        assert phone.processes.pid is None and phone.memory_bytes() is None
+        phone.processes.start(["token"])
+        assert phone.processes.wait(60) == 0
+        assert [(gone.code, gone.cause) for gone in phone.processes.exits] == [(0, "")]
+        phone.processes.start(["--version"])
+        assert phone.processes.wait(60) == 0
+        assert phone.summary().startswith("mid: 4 fast and 4 slow cores")
     assert len((tmp_path / "log").read_text().splitlines()[0]) > 40
     with pytest.raises(PhoneError, match="closed"):
-        phone.start(["token"])
-    phone.revive()
+        phone.processes.start(["token"])
+    phone.processes.revive()
     phone.close()
-    assert not phone.alive
+    assert phone.processes.pid is None
 
 
 @pytest.mark.live
 def test_a_failing_command_is_started_again_by_the_supervisor_only(tmp_path):
     with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log") as phone:
-        phone.start(["serve", str(tmp_path / "none")])
-        assert phone.wait(60) == 1
-        phone.revive()
-        eventually(lambda: len(phone.exits) >= 3)
-        phone.kill()
-        assert phone.wait(60) is not None
+        phone.processes.start(["serve", str(tmp_path / "none")])
+        assert phone.processes.wait(60) == 1
+        phone.processes.revive()
+        eventually(lambda: len(phone.processes.exits) >= 3)
+        phone.processes.kill()
+        assert phone.processes.wait(60) is not None
 
 
 @pytest.mark.live
@@ -229,11 +230,11 @@ def test_it_dies_with_the_simulation(tmp_path):
     """A stopped process that nobody wakes would stay for ever."""
     code = (
         "import sys, os, pathlib; from pocketserve_simulate.phone.phone import Phone;"
-        "from pocketserve_simulate.phone.events import Event;"
+        "from pocketserve_simulate.phone.events import PhoneEvent;"
         "from pocketserve_simulate.phone.device import DEVICES; phone = Phone(DEVICES['mid'], "
         "pathlib.Path(sys.argv[1]));"
-        "phone.start(['serve', '--http-port', '0', '--socket-port', '0']); phone.begin(Event('freeze'));"
-        "print(phone.pid, flush=True); os.kill(os.getpid(), 9)"
+        "phone.processes.start(['serve', '--http-port', '0', '--socket-port', '0']); phone.begin(PhoneEvent('freeze'));"
+        "print(phone.processes.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "phone")]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
@@ -257,10 +258,10 @@ def test_what_is_hidden(tmp_path):
     (tmp_path / "there/models").mkdir()
     absent = [tmp_path / "there", Path("/proc/stat"), tmp_path / "phone", tmp_path / "never"]
     with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log", absent=absent) as phone:
-        assert set(phone.hidden) <= {str(tmp_path / "there"), "/proc/stat"}
-        phone.start(["serve", str(tmp_path / "there/models"), "--http-port", "0", "--socket-port", "0"])
-        if str(tmp_path / "there") in phone.hidden:
-            assert phone.wait(60) == 1
+        assert set(phone.covers) <= {str(tmp_path / "there"), "/proc/stat"}
+        phone.processes.start(["serve", str(tmp_path / "there/models"), "--http-port", "0", "--socket-port", "0"])
+        if str(tmp_path / "there") in phone.covers:
+            assert phone.processes.wait(60) == 1
             assert "cannot be read" in (tmp_path / "log").read_text()
         else:
             eventually(lambda: "serving" in (tmp_path / "log").read_text())
@@ -285,17 +286,17 @@ def test_children_in_sessions_of_their_own_share_its_fate(tmp_path, monkeypatch)
     path = os.pathsep.join(filter(None, [str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("PYTHONPATH", path)
     with Phone(QUICK, tmp_path / "phone", output=tmp_path / "log") as phone:
-        phone.start(["serve", "--http-port", "0", "--socket-port", "0"])
+        phone.processes.start(["serve", "--http-port", "0", "--socket-port", "0"])
         eventually((tmp_path / "pids").exists)
         strays = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-        assert below(phone.pid) >= set(strays)
-        frozen = Condition(frozen=True)
-        phone.impose(frozen)
+        assert descendants(phone.processes.pid) >= set(strays)
+        freeze = PhoneEvent("freeze")
+        phone.begin(freeze)
         eventually(lambda: [state_of(pid) for pid in strays] == ["T", "T"])
-        phone.lift(frozen)
+        phone.end(freeze)
         eventually(lambda: "T" not in [state_of(pid) for pid in strays])
         assert all(state_of(pid) for pid in strays)
-        phone.impose(frozen)
-        phone.kill()
+        phone.begin(freeze)
+        phone.processes.kill()
         eventually(lambda: not any(state_of(pid) for pid in strays))
-    assert below(os.getpid()).isdisjoint(strays)
+    assert descendants(os.getpid()).isdisjoint(strays)

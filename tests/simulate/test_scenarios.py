@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve_simulate.command import run_scenario
+from pocketserve_simulate.cli import run_scenario
 from pocketserve_simulate.scenarios.scenario import read_scenario, shipped
 
 pytestmark = [pytest.mark.live, pytest.mark.simulated]

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pocketserve_simulate.phone import detached_children
-from pocketserve_simulate.phone.detached_children import DetachedChildren, below
+from pocketserve_simulate.phone.detached_children import DetachedChildren, descendants
 
 LEADER = """
 import subprocess, sys
@@ -37,8 +37,8 @@ def test_those_that_have_ended_take_no_place(monkeypatch: pytest.MonkeyPatch) ->
             for end in (os.kill, lambda _pid, number: followed.send(number)):
                 print("another", file=leader.stdin, flush=True)
                 stray = int(leader.stdout.readline())
-                followed.look(leader.pid, now=True)
-                assert list(followed._held) == [stray]
+                followed.search(leader.pid, now=True)
+                assert list(followed._descriptors) == [stray]
                 end(stray, signal.SIGKILL)
                 assert leader.stdout.readline() == "ended\n"
         finally:
@@ -54,4 +54,4 @@ def test_a_process_that_ends_while_it_is_looked_at(monkeypatch: pytest.MonkeyPat
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "listdir", gone)
-    assert below(os.getpid()) == set()
+    assert descendants(os.getpid()) == set()

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve_simulate.phone.event_text import parse_events, parse_line
-from pocketserve_simulate.phone.events import KINDS, EventError
+from pocketserve_simulate.phone.events import KINDS, EventError, parse_events, parse_line
 
 
 def test_a_timeline():

@@ -13,8 +13,9 @@ from conftest import MODELS, Server, StartServer
 from pocketserve_client import Client
 from pocketserve_simulate.scenarios.misbehaving_clients import MisbehavingClient
 from pocketserve_simulate.scenarios.questions import Question, prepare
+from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, WRONG
 from pocketserve_simulate.scenarios.scenario import NEVER_READS, VANISHING, ScenarioError, Stream, parse_scenario
-from pocketserve_simulate.scenarios.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Addresses, App
+from pocketserve_simulate.scenarios.traffic import App, ServerAddresses
 from ports import free_port
 
 pytestmark = [pytest.mark.live, pytest.mark.simulated]
@@ -40,8 +41,8 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Questi
     return {name: prepare([each], MODELS, tmp_path_factory.mktemp("state"))["a"] for name, each in STREAMS.items()}
 
 
-def addresses(server: Server) -> Addresses:
-    return Addresses(server.url, f"socket://127.0.0.1:{server.socket_port}", server.log.with_name("token"))
+def addresses(server: Server) -> ServerAddresses:
+    return ServerAddresses(server.url, f"socket://127.0.0.1:{server.socket_port}", server.log.with_name("token"))
 
 
 def run(app: App, count: int) -> App:
@@ -104,7 +105,7 @@ def test_a_server_that_is_gone(new_server: StartServer, questions: dict[str, lis
 def test_a_call_that_takes_too_long_is_silence(server: Server, questions: dict[str, list[Question]]) -> None:
     class Slow(Question):
         def ask(self, client: Client, stream: Stream) -> str:
-            threading.Event().wait(stream.timeouts + 0.6)
+            threading.Event().wait(stream.max_call_s + 0.6)
             return ""
 
     first = questions["rows over the socket"][0]
@@ -171,7 +172,7 @@ def test_strangers_harm_nobody_else(server: Server, questions: dict[str, list[Qu
 def test_a_stranger_without_a_server_goes_on_trying(tmp_path: Path, questions: dict[str, list[Question]]) -> None:
     (tmp_path / "token").write_text("a" * 64)
     port = free_port()
-    where = Addresses("", f"socket://127.0.0.1:{port}", tmp_path / "token")
+    where = ServerAddresses("", f"socket://127.0.0.1:{port}", tmp_path / "token")
     for kind in (VANISHING, NEVER_READS):
         stranger = MisbehavingClient(kind, where, "petals", questions["pictures"][0])
         stranger.start()

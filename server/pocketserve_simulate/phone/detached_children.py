@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LOOK_S = 0.2
+SEARCH_EVERY_S = 0.2
 """How often the tree of processes is read; a slowed phone gets hundreds of signals a second."""
 
 MAX = 256
@@ -17,69 +17,61 @@ MAX = 256
 
 
 class DetachedChildren:
-    """The processes below one, as far as they are not in its group. A descriptor holds each: ids are used again.
+    """The descendants of a process that are not in its group. A descriptor holds each, since ids are used again.
 
     Not for several threads at a time.
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, int] = {}
-        self._looked = float("-inf")
+        self._descriptors: dict[int, int] = {}
+        self._search_at = 0.0
 
-    def look(self, leader: int, *, now: bool = False) -> None:
-        """Find those that are new, unless that was done a moment ago.
+    def search(self, leader: int, *, now: bool = False) -> None:
+        """Find new ones, unless that was done a moment ago.
 
         Args:
-            leader: the process whose children, and theirs, are meant; it leads its group.
-            now: look in any case.
+            leader: the process that leads the group.
+            now: search in any case.
         """
-        if not now and time.monotonic() - self._looked < LOOK_S:
+        if not now and time.monotonic() < self._search_at:
             return
-        self._looked = time.monotonic()
-        self.send(0)  # forgets those that have ended: they would take the places, and perhaps the ids, of new ones
-        for pid in below(leader):
-            if pid not in self._held and len(self._held) < MAX:
-                self._hold(pid, leader)
-
-    def _hold(self, pid: int, leader: int) -> None:
-        with contextlib.suppress(OSError):
-            if os.getpgid(pid) == leader:
-                return
-            descriptor = os.pidfd_open(pid)
-            if pid in below(leader):  # still: it is no other process that has the id by now
-                self._held[pid] = descriptor
-            else:
-                os.close(descriptor)
+        self._search_at = time.monotonic() + SEARCH_EVERY_S
+        self.send(0)  # forgets those that have ended, whose ids may be those of new ones
+        for pid in descendants(leader) - self._descriptors.keys():
+            with contextlib.suppress(OSError):
+                if len(self._descriptors) < MAX and os.getpgid(pid) != leader:
+                    self._descriptors[pid] = os.pidfd_open(pid)
+                    if pid not in descendants(leader):  # another process has the id by now
+                        os.close(self._descriptors.pop(pid))
 
     def send(self, number: int) -> None:
-        """Send a signal to all of them; those that have ended are forgotten."""
-        for pid, descriptor in list(self._held.items()):
+        """Send a signal to all of them, and forget those that have ended."""
+        for pid, descriptor in list(self._descriptors.items()):
             try:
                 signal.pidfd_send_signal(descriptor, number)
             except OSError:
-                os.close(self._held.pop(pid))
+                os.close(self._descriptors.pop(pid))
 
     def forget(self) -> None:
-        """Let go of all."""
-        while self._held:
-            os.close(self._held.popitem()[1])
-        self._looked = float("-inf")
+        """Forget all."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+        self._search_at = 0.0
 
 
-def below(pid: int) -> set[int]:
-    """The children of a process, and theirs, up to a number. None where the system does not list them."""
-    found: set[int] = set()
+def descendants(pid: int) -> set[int]:
+    """Return the children of a process, and theirs, up to a number; empty where the system does not list them."""
+    pids: set[int] = set()
     waiting = [pid]
-    while waiting and len(found) < MAX:
-        for child in _children(waiting.pop()):
-            if child not in found:
-                found.add(child)
-                waiting.append(child)
-    return found
+    while waiting and len(pids) < MAX:
+        new = set(_children(waiting.pop())) - pids
+        pids |= new
+        waiting += new
+    return pids
 
 
 def _children(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):  # it may end while it is looked at, which Path.glob does not bear before 3.13
+    with contextlib.suppress(OSError):  # it may end meanwhile, which Path.glob does not bear before 3.13
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError, ValueError):
                 yield from map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())

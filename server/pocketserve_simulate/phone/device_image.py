@@ -1,4 +1,4 @@
-"""The Android look of a phone: environment, programs of Termux, and the files in which a system tells of itself."""
+"""The Android look of a phone: environment, programs of Termux, and the files in which a system describes itself."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import os
 import shlex
 import site
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from pocketserve.config import PREFIX
 from pocketserve.system import VARIABLE
 from pocketserve_simulate.phone.device import CoreMap, PhoneModel
+from pocketserve_simulate.phone.events import Condition
 
 APP = "data/data/com.termux/files"
 TERMUX_VERSION = "0.118.3"
@@ -66,44 +67,37 @@ class DeviceImage:
         self.prefix = self.folder / APP / "usr"
         self.home = self.folder / APP / "home"
         self.root = self.folder / "root"
+        self._site = self.folder / "site"
         self._model = model
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.folder / "lock")
-        self.is_guest = self._lock is None
-        if self.is_guest:
+        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.is_guest = False
+        except OSError:
+            self.is_guest = True
             return
-        for path in (self.prefix / "bin", self.prefix / "tmp", self.prefix / "etc", self.home, self._site):
+        for path in (self.prefix / "tmp", self.prefix / "etc", self.home):
             path.mkdir(parents=True, exist_ok=True)
         self._make_system_files(cores)
         self._make_programs()
-        (self._site / "sitecustomize.py").write_text(SITE)
-        self.set_clock(0.0)
-        self.set_battery({})
-        self.set_heat(COOL_C)
-        self.set_memory(model.memory_mb * 10**6)
+        _replace(self._site / "sitecustomize.py", SITE)
 
     def close(self) -> None:
         """Leave the phone to the next run."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    @property
-    def _site(self) -> Path:
-        return self.folder / "site"
+        os.close(self._lock)
 
     def environment(self, desktop: Mapping[str, str]) -> dict[str, str]:
-        """The variables of a process on the phone.
+        """Return the variables of a process on the phone.
 
         Args:
             desktop: the desktop's own. Those that say where Python and its packages are stay in force, settings of ours
                 do not: a phone has its own state, token and ports.
         """
-        left = {*DESKTOP_ONLY, *desktop_settings(desktop)}
-        kept = {name: value for name, value in desktop.items() if name not in left and name[:4] != "XDG_"}
+        excluded = {*DESKTOP_ONLY, *desktop_settings(desktop)}
         path = [str(self._site), *filter(None, [desktop.get("PYTHONPATH")])]
         return {
-            **kept,
+            **{name: value for name, value in desktop.items() if name not in excluded and name[:4] != "XDG_"},
             VARIABLE: str(self.folder),
             "ANDROID_DATA": "/data",
             "ANDROID_ROOT": "/system",
@@ -116,53 +110,40 @@ class DeviceImage:
             "TMPDIR": str(self.prefix / "tmp"),
         }
 
-    def set_memory(self, available: int) -> None:
-        """What ``/proc/meminfo`` tells, in bytes."""
-        total = max(self._model.total_mb * 10**6, available)
-        lines = f"MemTotal: {total // 1024} kB\nMemFree: {available // 2048} kB\nMemAvailable: {available // 1024} kB\n"
-        self._replace(self.root / "proc/meminfo", lines)
-
-    def set_battery(self, changed: Mapping[str, object], answers: bool = True) -> None:
-        """What ``termux-battery-status`` prints.
-
-        Args:
-            answers: False lets it hang, as it does where the Termux:API app is missing.
-        """
+    def show(self, condition: Condition) -> None:
+        """Show battery, heat and wall clock as they are under a condition."""
         if self.is_guest:
             return
-        path = self.folder / "battery.json"
-        self._replace(path, json.dumps({**BATTERY, **changed}, indent=2) + "\n")
+        _replace(self.folder / "battery.json", json.dumps({**BATTERY, **condition.battery}, indent=2) + "\n")
         hangs = self.folder / "battery-hangs"
-        hangs.unlink(missing_ok=True) if answers else hangs.touch()
-
-    def set_heat(self, degrees: float) -> None:
-        """What the thermal zones tell, in degrees Celsius."""
-        self._replace(self.root / "sys/class/thermal/thermal_zone0/temp", f"{round(degrees * 1000)}\n")
-
-    def set_clock(self, offset: float) -> None:
-        """By how many seconds the wall clock is wrong. It is read through a mapping: written in place, in one go."""
-        if self.is_guest:
-            return
-        path = self.folder / "clock"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            os.pwrite(descriptor, struct.pack("d", offset), 0)
+        hangs.unlink(missing_ok=True) if condition.api_answers else hangs.touch()
+        degrees = COOL_C if condition.heat is None else condition.heat
+        _replace(self.root / "sys/class/thermal/thermal_zone0/temp", f"{round(degrees * 1000)}\n")
+        descriptor = os.open(self.folder / "clock", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:  # in place, since it is read through a mapping
+            os.pwrite(descriptor, struct.pack("d", condition.clock), 0)
         finally:
             os.close(descriptor)
 
-    def list_processes(self, pids: Sequence[int]) -> None:
-        """Show these processes in ``/proc``; Android shows an app its own only."""
+    def set_memory(self, available: int) -> None:
+        """Show so many bytes as available in ``/proc/meminfo``."""
+        total = max(self._model.total_mb * 10**6, available)
+        lines = f"MemTotal: {total // 1024} kB\nMemFree: {available // 2048} kB\nMemAvailable: {available // 1024} kB\n"
+        if not self.is_guest:
+            _replace(self.root / "proc/meminfo", lines)
+
+    def list_process(self, pid: int | None) -> None:
+        """Show this process alone in ``/proc``: Android shows an app its own only."""
         if self.is_guest:
             return
-        shown = {path.name for path in (self.root / "proc").iterdir() if path.name.isdigit()}
-        for name in shown - {str(pid) for pid in pids}:
-            (self.root / "proc" / name).unlink(missing_ok=True)
-        for pid in pids:
-            if str(pid) not in shown:
-                (self.root / "proc" / str(pid)).symlink_to(f"/proc/{pid}")
+        for path in (self.root / "proc").iterdir():
+            if path.name.isdigit():
+                path.unlink(missing_ok=True)
+        if pid is not None:
+            (self.root / "proc" / str(pid)).symlink_to(f"/proc/{pid}")
 
     def _make_system_files(self, cores: CoreMap) -> None:
-        """``/proc`` and ``/sys`` as far as Android lets an app read them: no ``/proc/stat``, no ``/proc/net``."""
+        """Make ``/proc`` and ``/sys`` as far as Android lets an app read them."""
         proc = self.root / "proc"
         proc.mkdir(parents=True, exist_ok=True)
         for name in ("self", "sys"):
@@ -170,12 +151,12 @@ class DeviceImage:
                 (proc / name).symlink_to(f"/proc/{name}")
         for core in cores.all:
             khz = self._model.fast_khz if core in cores.fast else self._model.slow_khz
-            self._replace(self.root / f"sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq", f"{khz}\n")
-        self._replace(self.root / "sys/class/thermal/thermal_zone0/type", "cpu\n")
-        self.list_processes([])
+            _replace(self.root / f"sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq", f"{khz}\n")
+        _replace(self.root / "sys/class/thermal/thermal_zone0/type", "cpu\n")
+        self.list_process(None)
 
     def _make_programs(self) -> None:
-        """Stand-ins for the programs of Termux and Android that something here runs."""
+        """Make stand-ins for the programs of Termux and Android that something here runs."""
         folder = shlex.quote(str(self.folder))
         programs = {
             "termux-battery-status": f"[ -e {folder}/battery-hangs ] && exec sleep 60\ncat {folder}/battery.json",
@@ -185,32 +166,20 @@ class DeviceImage:
             f"ro.product.model) echo {shlex.quote(f'simulated ({self._model.name})')};; *) echo;; esac",
             "settings": "echo null",
         }
-        for name, line in programs.items():
+        for name, script in programs.items():
             path = self.prefix / "bin" / name
-            self._replace(path, f"#!/bin/sh\n{line}\n")
+            _replace(path, f"#!/bin/sh\n{script}\n")
             path.chmod(0o755)
-
-    def _replace(self, path: Path, content: str) -> None:
-        """Write a file that others may be reading: it is the old one or the new one, never a part."""
-        if self.is_guest:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        hidden = path.with_name(f".{path.name}.new")
-        hidden.write_text(content)
-        hidden.replace(path)
 
 
 def desktop_settings(desktop: Mapping[str, str]) -> list[str]:
-    """The variables of ours that stay on the desktop."""
+    """Return the variables of ours that stay on the desktop."""
     return sorted(name for name in desktop if name.startswith(PREFIX) and name not in (*PACKAGES, VARIABLE))
 
 
-def _lock(path: Path) -> int | None:
-    """Take a file for as long as this run lives; None if another run has it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+def _replace(path: Path, content: str) -> None:
+    """Write a file that others may be reading: it is the old one or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(content)
+    temporary.replace(path)

@@ -1,224 +1,136 @@
-"""What Android, other apps and the surroundings do to a server: one small class per kind of event.
-
-An event begins and ends. What lasts (a freeze, heat) is a :class:`~pocketserve_simulate.phone.conditions.Condition`
-that the phone is under in between; several may overlap.
-"""
+"""Events of a phone: their kinds and numbers, the conditions that they bring, and how people write them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from pocketserve.messages import did_you_mean
-from pocketserve_simulate.phone.conditions import Condition
 from pocketserve_simulate.phone.device import PhoneModel
-from pocketserve_simulate.phone.port_hijacker import PortHijacker
 
 Options = Mapping[str, Any]
 CORES_ABOVE_BATTERY_C = 35.0
 """A round number: a busy chip is that much hotter than the battery beside it."""
+
+MAX_EVENTS = 64
+MAX_SECONDS = 86_400.0
+DEFAULT_SECONDS = {"kill": 1.0}
+USUAL_SECONDS = 5.0
 
 
 class EventError(ValueError):
     """An event that cannot be; the text is one sentence that says what is expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+@dataclass(frozen=True, slots=True, eq=False)
+class PhoneEvent:
     """Something that happens to the phone.
 
     Attributes:
         kind: a key of :data:`KINDS`.
         at: seconds after the start.
         seconds: how long it lasts.
-        options: the kind's own, see there.
+        options: numbers of the kind.
     """
 
     kind: str
     at: float = 0.0
     seconds: float = 0.0
-    options: Options = field(default_factory=lambda: MappingProxyType({}))
+    options: Options = field(default_factory=dict)
 
 
-class PhoneUnderEvents(Protocol):
-    """All that an event may do to a phone; see :class:`~pocketserve_simulate.phone.phone.Phone`."""
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A state of the phone; the defaults change nothing.
 
-    model: PhoneModel
-
-    @property
-    def ports(self) -> list[int]:
-        """The TCP ports on which its process listens, or did."""
-
-    def impose(self, condition: Condition) -> None:
-        """Put it under a condition."""
-
-    def lift(self, condition: Condition) -> None:
-        """Take the condition away again."""
-
-    def kill(self, cause: str) -> None:
-        """End its process by signal 9, until it is revived."""
-
-    def revive(self) -> None:
-        """Start the process again if it is dead."""
-
-    def excuse(self, cause: str) -> None:
-        """Name what is to blame for starts that fail; nothing, if empty."""
-
-
-class Happening(Protocol):
-    """One event under way."""
-
-    def begin(self, phone: PhoneUnderEvents) -> None:
-        """Do it."""
-
-    def end(self, phone: PhoneUnderEvents) -> None:
-        """Undo what does not go away by itself."""
-
-
-class _Lasting:
-    """An event that is nothing but a condition."""
-
-    def __init__(self, condition: Condition) -> None:
-        self._condition = condition
-
-    def begin(self, phone: PhoneUnderEvents) -> None:
-        phone.impose(self._condition)
-
-    def end(self, phone: PhoneUnderEvents) -> None:
-        phone.lift(self._condition)
-
-
-class Freeze(_Lasting):
-    """Android's freezer: no thread runs, the kernel goes on to take connections and bytes. Its end is the thaw."""
-
-    def __init__(self, options: Options) -> None:
-        _take(options)
-        super().__init__(Condition(frozen=True))
-
-
-class Background(_Lasting):
-    """The app goes to the background: Android leaves it few little cores. Its end brings it to the front."""
-
-    def __init__(self, options: Options) -> None:
-        _take(options)
-        super().__init__(Condition(background=True))
-
-
-class Thermal(_Lasting):
-    """A hot phone slows its cores down. ``speed``: what is left of it; ``degrees``: of the battery, in Celsius."""
-
-    def __init__(self, options: Options) -> None:
-        taken = _take(options, speed=(0.5, 0.05, 1.0), degrees=(45.0, 0.0, 100.0))
-        battery = {"temperature": taken["degrees"], "health": "OVERHEAT"}
-        heat = taken["degrees"] + CORES_ABOVE_BATTERY_C
-        super().__init__(Condition(speed=taken["speed"], heat=heat, battery=battery))
-
-
-class Battery(_Lasting):
-    """An empty battery. ``percent``; ``plugged`` is 1 at the charger; with ``answers`` 0, Termux:API hangs."""
-
-    def __init__(self, options: Options) -> None:
-        taken = _take(options, percent=(8, 0, 100), plugged=(0, 0, 1), answers=(1, 0, 1))
-        states = {"plugged": "PLUGGED_AC", "status": "CHARGING"} if taken["plugged"] else {}
-        percent = round(taken["percent"])
-        super().__init__(
-            Condition(battery={"percentage": percent, "level": percent, **states}, api_answers=bool(taken["answers"]))
-        )
-
-
-class MemoryPressure:
-    """Other apps need memory: ``mb`` are left, by default a quarter of what the phone has for its processes.
-
-    The server sees it where it looks, in ``MemAvailable``. If it holds more than is left, it is killed, as Android's
-    low memory killer would; then the event's end starts it again. The kernel's taking of pages before that is left out.
+    Attributes:
+        frozen: no process runs.
+        background: only slow cores may be used.
+        speed: share of the processor that is left.
+        memory_mb: memory for the processes; None leaves what the phone has.
+        battery: fields of ``termux-battery-status`` that change.
+        api_answers: whether the programs of Termux:API answer at all.
+        heat: degrees Celsius of the processor; None leaves it cool.
+        clock: seconds by which the wall clock is wrong.
     """
 
-    def __init__(self, options: Options) -> None:
-        self._mb = _take(options, mb=(0, 0, 1_000_000))["mb"]
-        self._condition = Condition()
-
-    def begin(self, phone: PhoneUnderEvents) -> None:
-        self._condition = Condition(memory_mb=max(1, round(self._mb or phone.model.memory_mb / 4)))
-        phone.impose(self._condition)
-
-    def end(self, phone: PhoneUnderEvents) -> None:
-        phone.lift(self._condition)
-        phone.revive()
+    frozen: bool = False
+    background: bool = False
+    speed: float = 1.0
+    memory_mb: int | None = None
+    battery: Mapping[str, object] = field(default_factory=dict)
+    api_answers: bool = True
+    heat: float | None = None
+    clock: float = 0.0
 
 
-class ClockJump(_Lasting):
-    """The wall clock is set, ``by`` seconds; at the end it is set right again. Monotonic clocks go on."""
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(Condition(clock=_take(options, by=(86_400.0, -1e9, 1e9))["by"]))
-
-
-class Kill:
-    """Signal 9, which no program can catch. At its end the supervisor starts the server again."""
-
-    def __init__(self, options: Options) -> None:
-        _take(options)
-
-    def begin(self, phone: PhoneUnderEvents) -> None:
-        phone.kill("kill")
-
-    def end(self, phone: PhoneUnderEvents) -> None:
-        phone.revive()
+def combine(conditions: Iterable[Condition]) -> Condition:
+    """Return all conditions as one: the slowest, the least memory, the highest heat, the newest battery."""
+    listed = list(conditions)
+    return Condition(
+        frozen=any(c.frozen for c in listed),
+        background=any(c.background for c in listed),
+        speed=math.prod(c.speed for c in listed),
+        memory_mb=min((c.memory_mb for c in listed if c.memory_mb is not None), default=None),
+        battery={name: value for c in listed for name, value in c.battery.items()},
+        api_answers=all(c.api_answers for c in listed),
+        heat=max((c.heat for c in listed if c.heat is not None), default=None),
+        clock=sum(c.clock for c in listed),
+    )
 
 
-class PortSquatter:
-    """The server is killed, and another app has its ports before it is back. The supervisor tries in vain meanwhile.
+@dataclass(frozen=True, slots=True)
+class EventKind:
+    """A kind of event.
 
-    ``ports``: a list of them; by default those on which the process listens.
+    Attributes:
+        condition: makes what the phone is under while the event lasts.
+        ranges: default, lowest and highest value of each option. A tuple as default takes a list of whole numbers.
+        death: cause of a process's end that the event may bring; such an event's end starts the command again.
     """
 
-    def __init__(self, options: Options) -> None:
-        _take({name: value for name, value in options.items() if name != "ports"}, ports=(0, 0, 0))
-        self._ports = options.get("ports", [])
-        if not isinstance(self._ports, list | tuple) or not all(
-            isinstance(p, int) and 0 < p < 65536 for p in self._ports
-        ):
-            raise EventError(f"ports must be a list of port numbers, not {self._ports!r}")
-        self.squatter: PortHijacker | None = None
-
-    def begin(self, phone: PhoneUnderEvents) -> None:
-        ports = self._ports or phone.ports
-        if not ports:
-            raise EventError("the command listens on no port yet")
-        phone.kill("squatter")
-        phone.excuse("squatter")
-        try:
-            self.squatter = PortHijacker(ports)
-        except OSError as error:
-            phone.excuse("")
-            phone.revive()
-            raise EventError(f"the ports {ports} cannot be taken: {error.strerror}") from None
-        phone.revive()
-
-    def end(self, phone: PhoneUnderEvents) -> None:
-        phone.excuse("")
-        if self.squatter is not None:
-            self.squatter.close()
+    condition: Callable[[Options, PhoneModel], Condition]
+    ranges: Mapping[str, tuple[Any, float, float]] = field(default_factory=dict)
+    death: str = ""
 
 
-KINDS: Mapping[str, Callable[[Options], Happening]] = MappingProxyType(
+def _heat(options: Options, _model: PhoneModel) -> Condition:
+    battery = {"temperature": options["degrees"], "health": "OVERHEAT"}
+    return Condition(speed=options["speed"], heat=options["degrees"] + CORES_ABOVE_BATTERY_C, battery=battery)
+
+
+def _battery(options: Options, _model: PhoneModel) -> Condition:
+    charging = {"plugged": "PLUGGED_AC", "status": "CHARGING"} if options["plugged"] else {}
+    percent = round(options["percent"])
+    return Condition(
+        battery={"percentage": percent, "level": percent, **charging}, api_answers=bool(options["answers"])
+    )
+
+
+def _memory(options: Options, model: PhoneModel) -> Condition:
+    return Condition(memory_mb=max(1, round(options["mb"] or model.memory_mb / 4)))
+
+
+KINDS: Mapping[str, EventKind] = MappingProxyType(
     {
-        "background": Background,
-        "freeze": Freeze,
-        "thermal": Thermal,
-        "battery": Battery,
-        "memory_pressure": MemoryPressure,
-        "kill": Kill,
-        "clock_jump": ClockJump,
-        "squatter": PortSquatter,
+        "background": EventKind(lambda _options, _model: Condition(background=True)),
+        "freeze": EventKind(lambda _options, _model: Condition(frozen=True)),
+        "thermal": EventKind(_heat, {"speed": (0.5, 0.05, 1.0), "degrees": (45.0, 0.0, 100.0)}),
+        "battery": EventKind(_battery, {"percent": (8, 0, 100), "plugged": (0, 0, 1), "answers": (1, 0, 1)}),
+        # Android's low memory killer; the kernel's taking of pages before that is left out.
+        "memory_pressure": EventKind(_memory, {"mb": (0, 0, 1_000_000)}, "memory"),
+        "kill": EventKind(lambda _options, _model: Condition(), death="kill"),
+        "clock_jump": EventKind(lambda options, _model: Condition(clock=options["by"]), {"by": (86_400.0, -1e9, 1e9)}),
+        "squatter": EventKind(lambda _options, _model: Condition(), {"ports": ((), 1, 65535)}, "squatter"),
     }
 )
 
 
-def open_event(event: Event) -> Happening:
-    """Return what an event does.
+def check_event(event: PhoneEvent) -> dict[str, Any]:
+    """Return all options of an event, with their defaults.
 
     Raises:
         EventError: there is no such kind, or an option is wrong.
@@ -227,26 +139,80 @@ def open_event(event: Event) -> Happening:
         raise EventError(
             f"there is no event {event.kind!r}; there are {', '.join(KINDS)}{did_you_mean(event.kind, KINDS)}"
         )
-    return KINDS[event.kind](event.options)
+    ranges = KINDS[event.kind].ranges
+    for name in event.options:
+        if name not in ranges:
+            listed = ", ".join(ranges) or "none"
+            raise EventError(f"the event has no option {name!r}; it has {listed}{did_you_mean(name, ranges)}")
+    options = {name: event.options.get(name, default) for name, (default, _, _) in ranges.items()}
+    for name, (default, low, high) in ranges.items():
+        value = options[name]
+        if isinstance(default, tuple):
+            if not isinstance(value, list | tuple) or not all(isinstance(n, int) and low <= n <= high for n in value):
+                raise EventError(f"{name} must be a list of port numbers, not {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise EventError(f"{name} must be a number between {low:g} and {high:g}, not {value!r}")
+    return options
 
 
-def _take(options: Options, **known: tuple[Any, float, float]) -> dict[str, Any]:
-    """The options of an event, checked.
+def parse_events(text: str) -> list[PhoneEvent]:
+    """Parse a timeline such as ``freeze@3+2, battery@5+10:percent=8, kill@8``.
 
-    Args:
-        known: name -> default, lowest and highest value of a number.
+    Each event is ``KIND@START``, then ``+SECONDS`` unless it lasts 5 s (a killed server stays dead for 1 s), then
+    ``:NAME=NUMBER`` for each option.
+
+    Returns:
+        The events by their start.
 
     Raises:
-        EventError: there is no such option, or its value is out of range.
+        EventError: the text is something else.
     """
-    for name in options:
-        if name not in known:
-            listed = ", ".join(known) or "none"
-            raise EventError(f"the event has no option {name!r}; it has {listed}{did_you_mean(name, known)}")
-    taken = {}
-    for name, (default, low, high) in known.items():
-        value = options.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise EventError(f"{name} must be a number between {low:g} and {high:g}, not {value!r}")
-        taken[name] = value
-    return taken
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if len(words) > MAX_EVENTS:
+        raise EventError(f"there are {len(words)} events, of {MAX_EVENTS} at most")
+    return sorted(map(_parse_word, words), key=lambda event: event.at)
+
+
+def parse_line(line: str) -> PhoneEvent:
+    """Parse an event that is typed in: ``freeze``, ``freeze 2`` or ``battery 10 percent=8``.
+
+    Without seconds it lasts until it is ended.
+
+    Raises:
+        EventError: it is none.
+    """
+    kind, *words = line.split()
+    seconds = _number(words.pop(0), "seconds") if words and "=" not in words[0] else math.inf
+    return _event(kind, 0.0, seconds, words)
+
+
+def _parse_word(word: str) -> PhoneEvent:
+    head, *options = word.split(":")
+    kind, _, times = head.partition("@")
+    start, plus, length = times.partition("+")
+    if not start:
+        raise EventError(f"an event looks like freeze@3+2 or kill@8, not {word!r}")
+    seconds = _number(length, "seconds") if plus else DEFAULT_SECONDS.get(kind, USUAL_SECONDS)
+    return _event(kind.strip(), _number(start, "the start"), seconds, options)
+
+
+def _event(kind: str, at: float, seconds: float, words: Iterable[str]) -> PhoneEvent:
+    options = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise EventError(f"an option looks like percent=8, not {word!r}")
+        options[name.strip()] = _number(value, name, -1e9, 1e9)
+    event = PhoneEvent(kind, at, seconds, options)
+    check_event(event)
+    return event
+
+
+def _number(text: str, name: str, low: float = 0.0, high: float = MAX_SECONDS) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= high:
+        raise EventError(f"{name} must be a number between {low:g} and {high:g}, not {text!r}")
+    return number

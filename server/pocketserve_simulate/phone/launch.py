@@ -19,36 +19,23 @@ libc = ctypes.CDLL(None, use_errno=True)
 def main() -> None:
     """Prepare this process and become the command."""
     specification = json.loads(sys.argv[1])
-    _die_with(specification["parent"])
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # nobody else would wake it when it is stopped
+    if os.getppid() != specification["parent"]:  # the simulation was killed before this was asked for
+        os._exit(1)
     if specification["ready"] is not None:
         os.write(specification["ready"], b"1")  # from here on it may be stopped
         os.close(specification["ready"])
-    hidden = _hide(specification["hide"])
+    covers = specification["hide"]
+    masked = [path for path in covers if _mount(covers[path], path, MS_BIND)] if covers and _unshare_mounts() else []
     if len(sys.argv) == 2:
-        print(json.dumps(hidden))
+        print(json.dumps(masked))
         return
     os.sched_setaffinity(0, specification["cores"])
     os.execv(sys.argv[2], sys.argv[2:])
 
 
-def _die_with(parent: int) -> None:
-    """End when the simulation is killed: nobody else would wake a process that it has stopped."""
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was killed before this was asked for
-        os._exit(1)
-
-
-def _hide(covers: dict[str, str]) -> list[str]:
-    """Lay an empty file or folder over each path, for this process and those it starts; returns those that it did.
-
-    A mount name space of one's own takes rights, or a user name space, and many sandboxes allow neither.
-    """
-    if not covers or not _own_mounts():
-        return []
-    return [path for path, cover in covers.items() if _mount(cover, path, MS_BIND)]
-
-
-def _own_mounts() -> bool:
+def _unshare_mounts() -> bool:
+    """Enter a new mount name space. That takes rights, or a user name space, and many sandboxes allow neither."""
     user, group = os.geteuid(), os.getegid()
     if libc.unshare(CLONE_NEWNS) != 0:
         if libc.unshare(CLONE_NEWNS | CLONE_NEWUSER) != 0:
@@ -59,8 +46,8 @@ def _own_mounts() -> bool:
     return _mount("none", "/", MS_REC | MS_PRIVATE)
 
 
-def _mount(what: str, where: str, flags: int) -> bool:
-    return bool(libc.mount(what.encode(), where.encode(), None, ctypes.c_ulong(flags), None) == 0)
+def _mount(source: str, target: str, flags: int) -> bool:
+    return bool(libc.mount(source.encode(), target.encode(), None, ctypes.c_ulong(flags), None) == 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a desktop has and Termux has not: ``/tmp``, and a ``/proc/stat`` that may be read. Hidden where possible."""
+"""Paths that a desktop has and Termux has not, hidden where possible: ``/tmp``, and a ``/proc/stat`` to be read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROBE_TIMEOUT_S = 20.0
 
 
 def launcher(cores: Sequence[int], covers: dict[str, str], ready: int | None = None) -> list[str]:
-    """The start of a command line that runs the rest of it on the phone.
+    """Return the start of a command line that runs the rest of it on the phone.
 
     Args:
         covers: path -> the empty file or folder that is laid over it.
@@ -34,30 +34,21 @@ def find_covers(folder: Path, absent: Iterable[Path] = ABSENT) -> dict[str, str]
     Args:
         folder: where the covers are made.
     """
-    needed = [folder, Path.cwd(), Path(sys.prefix), Path(sys.base_prefix), *map(Path, filter(None, sys.path))]
-    resolved = [path.resolve() for path in needed]
+    required = [folder, Path.cwd(), Path(sys.prefix), Path(sys.base_prefix), *map(Path, filter(None, sys.path))]
+    resolved = [path.resolve() for path in required]
     covers = {}
     for path in absent:
         if path.exists() and not any(each.is_relative_to(path.resolve()) for each in resolved):
-            covers[str(path)] = str(_make_cover(folder, path.is_dir()))
-    return {path: covers[path] for path in _probe(covers)} if covers else {}
-
-
-def _make_cover(folder: Path, is_folder: bool) -> Path:
-    cover = folder / ("no-folder" if is_folder else "no-file")
-    if is_folder:
-        cover.mkdir(mode=0o500, exist_ok=True)
-    else:
-        cover.touch(mode=0o000)  # the super-user reads it all the same, as empty
-    return cover
-
-
-def _probe(covers: dict[str, str]) -> list[str]:
+            cover = folder / ("no-folder" if path.is_dir() else "no-file")
+            # The super-user reads the file all the same, as empty.
+            cover.mkdir(mode=0o500, exist_ok=True) if path.is_dir() else cover.touch(mode=0o000)
+            covers[str(path)] = str(cover)
+    if not covers:
+        return {}
     try:
-        done = subprocess.run(
-            launcher([0], covers), capture_output=True, stdin=subprocess.DEVNULL, timeout=PROBE_TIMEOUT_S
+        output = subprocess.check_output(
+            launcher([0], covers), stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=PROBE_TIMEOUT_S
         )
-        found: list[str] = json.loads(done.stdout)
+        return {path: covers[path] for path in json.loads(output)}
     except (OSError, ValueError, subprocess.SubprocessError):
-        return []
-    return found
+        return {}

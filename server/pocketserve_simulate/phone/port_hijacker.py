@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import socket
@@ -15,53 +16,47 @@ from pocketserve_wire.handshake import AUTH_HMAC, NONCE_BYTES, VERSION
 from pocketserve_wire.strict_json import dumps
 
 LOOPBACK = "127.0.0.1"
-MAX_HEARD_BYTES = 1 << 16
+MAX_RECORDED_BYTES = 1 << 16
 MAX_CONNECTIONS = 256
 JOIN_S = 5.0
 LISTENING = "0A"
 HTTP_METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ")
 
 CHALLENGE = json_frame(FrameType.CHALLENGE, dumps({"v": VERSION, "nonce": "5a" * NONCE_BYTES, "auth": AUTH_HMAC}))
-READY = json_frame(
-    FrameType.READY,
-    dumps(
-        {
-            "proof": "0" * 64,
-            "max_frame": 1 << 20,
-            "max_inflight": 8,
-            "max_bytes_inflight": 1 << 20,
-            "idle_ms": 60_000,
-            "server": "pocketserve",
-        }
-    ),
-)
+_LIMITS = {"max_frame": 1 << 20, "max_inflight": 8, "max_bytes_inflight": 1 << 20, "idle_ms": 60_000}
+READY = json_frame(FrameType.READY, dumps({"proof": "0" * 64, **_LIMITS, "server": "pocketserve"}))
 """The best that can be said without the token."""
 
 
 class PortHijacker:
-    """Listens, remembers what it is told, and lies: it goes through the socket protocol's handshake with a false proof.
+    """Listens, records what it receives, and goes through the socket protocol's handshake with a false proof.
 
-    To HTTP it says nothing and hangs up; it has heard the whole request by then, the token with it.
+    To HTTP it says nothing and hangs up; it has received the whole request by then, the token with it.
 
     Attributes:
-        heard: what each connection has sent so far, bounded.
+        received: what each connection has sent so far, bounded.
 
     Raises:
         OSError: a port cannot be had.
     """
 
     def __init__(self, ports: Sequence[int]) -> None:
-        self.heard: list[bytearray] = []
+        self.received: list[bytearray] = []
         self._selector = selectors.DefaultSelector()
-        self._wake, woken = socket.socketpair()
-        self._selector.register(woken, selectors.EVENT_READ, None)
+        self._wake, waker = socket.socketpair()
+        self._selector.register(waker, selectors.EVENT_READ, None)
         try:
             for port in ports:
-                self._listen(port)
+                listener = socket.socket()
+                self._selector.register(listener, selectors.EVENT_READ, self._accept)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((LOOPBACK, port))
+                listener.listen()
+                listener.setblocking(False)
         except OSError:
             self._close_all()
             raise
-        self._thread = threading.Thread(target=self._run, name="simulate-squatter", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="simulate-port-hijacker", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -69,45 +64,34 @@ class PortHijacker:
         self._wake.close()
         self._thread.join(JOIN_S)
 
-    def _listen(self, port: int) -> None:
-        listener = socket.socket()
-        self._selector.register(listener, selectors.EVENT_READ, None)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((LOOPBACK, port))
-        listener.listen()
-        listener.setblocking(False)
-
     def _run(self) -> None:
         while True:
             for key, _ in self._selector.select():
-                if isinstance(key.data, bytearray):
-                    self._hear(key.fileobj, key.data)  # type: ignore[arg-type]
-                elif key.fileobj.type == socket.SOCK_STREAM and key.fileobj.family == socket.AF_INET:  # type: ignore[union-attr]
-                    self._accept(key.fileobj)  # type: ignore[arg-type]
-                else:
-                    self._close_all()  # woken
+                if key.data is None:
+                    self._close_all()
                     return
+                key.data(key.fileobj)
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             connection, _ = listener.accept()
-            if len(self.heard) >= MAX_CONNECTIONS:
+            if len(self.received) >= MAX_CONNECTIONS:
                 connection.close()
                 return
             connection.setblocking(False)
-            self.heard.append(bytearray())
-            self._selector.register(connection, selectors.EVENT_READ, self.heard[-1])
+            self.received.append(bytearray())
+            self._selector.register(
+                connection, selectors.EVENT_READ, functools.partial(self._answer, self.received[-1])
+            )
 
-    def _hear(self, connection: socket.socket, heard: bytearray) -> None:
-        first = not heard
-        try:
-            data = connection.recv(MAX_HEARD_BYTES)
-            heard += data[: MAX_HEARD_BYTES - len(heard)]
-            if data and not bytes(heard).startswith(HTTP_METHODS):
-                connection.send(CHALLENGE if first else READY)
+    def _answer(self, received: bytearray, connection: socket.socket) -> None:
+        reply = READY if received else CHALLENGE
+        with contextlib.suppress(OSError):
+            data = connection.recv(MAX_RECORDED_BYTES)
+            received += data[: MAX_RECORDED_BYTES - len(received)]
+            if data and not received.startswith(HTTP_METHODS):
+                connection.send(reply)
                 return
-        except OSError:
-            pass
         self._selector.unregister(connection)
         connection.close()
 
@@ -119,7 +103,7 @@ class PortHijacker:
 
 
 def listening_ports(pid: int) -> list[int]:
-    """The TCP ports on which a process listens, in order; empty where the system does not tell."""
+    """Return the TCP ports on which a process listens, in order; empty where the system does not tell."""
     inodes = set()
     for path in Path(f"/proc/{pid}/fd").glob("*"):
         with contextlib.suppress(OSError):

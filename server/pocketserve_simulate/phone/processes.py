@@ -27,24 +27,24 @@ STOP_TIMEOUT_S = 8.0
 
 
 class PhoneError(Exception):
-    """What cannot be done to the phone now; one sentence."""
+    """A request that the phone cannot meet now; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
-    """A process that has ended.
+class ProcessExit:
+    """The end of a process.
 
     Attributes:
         at: by the monotonic clock.
         code: as of :class:`subprocess.Popen`, negative for a signal.
-        cause: ``kill``, ``memory``, ``squatter`` or ``close``; empty when nothing was done to it: it ended by itself.
-            A start that fails because a port hijacker has the ports counts as the port hijacker's doing.
+        cause: ``kill``, ``memory``, ``squatter`` or ``close``; empty when it ended by itself. A start that fails
+            because a port hijacker has the ports counts as the port hijacker's doing.
     """
 
     at: float
-    pid: int
     code: int
     cause: str
+    pid: int = 0
 
 
 class Processes:
@@ -60,9 +60,9 @@ class Processes:
         started: called under the lock with the id of each new process, None when one has ended.
 
     Attributes:
-        changed: the lock of the phone; every change is told through it.
-        exits: every process that has ended.
-        excuse: why a process that is started now may fail.
+        changed: the lock of the phone; every change is notified through it.
+        exits: every process that has ended, in order.
+        excuse: cause of starts that fail from now on; empty for none.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Processes:
         started: Callable[[int | None], None],
     ) -> None:
         self.changed = threading.Condition(threading.RLock())
-        self.exits: list[Exit] = []
+        self.exits: list[ProcessExit] = []
         self.excuse = ""
         self._launcher, self._env, self._output, self._stdin = launcher, env, output, stdin
         self._watch, self._started = watch, started
@@ -97,37 +97,40 @@ class Processes:
         self._keeper.start()
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Run a command; returns once its process is there.
+        """Run ``pocketserve ARGUMENTS…``; returns once the process is there, not once it is ready.
 
         Raises:
             PhoneError: one runs already, or none can be started.
         """
         with self.changed:
-            if self._closed or self.alive:
+            if self._closed or self.pid is not None:
                 raise PhoneError("the phone is closed" if self._closed else "the phone runs a command already")
             self._arguments, self._supervised, self._start_error = list(arguments), False, None
             self._start_at = time.monotonic()
             self.changed.notify_all()
             before = len(self.exits)
 
-            def begun() -> bool:
+            def started() -> bool:
                 return self._process is not None or len(self.exits) > before  # or ended before anybody looked
 
-            self.changed.wait_for(lambda: begun() or self._start_error or self._closed, SPAWN_TIMEOUT_S)
-            if not begun():
+            self.changed.wait_for(lambda: started() or self._start_error or self._closed, SPAWN_TIMEOUT_S)
+            if not started():
                 raise PhoneError(f"the command cannot be started: {self._start_error or 'it takes too long'}")
 
     def revive(self) -> None:
-        """Start the last command again if it is dead, until it lives; does not wait."""
+        """Start the last command again if it is dead, and again a second after each start that fails; does not wait.
+
+        It goes on until the phone is closed, or the command ends with 0.
+        """
         with self.changed:
             if self._arguments is None or self._closed:
                 return
             self._supervised = True
-            if not self.alive and self._start_at is None:
+            if self.pid is None and self._start_at is None:
                 self._start_at = time.monotonic()
                 self.changed.notify_all()
 
-    def kill(self, cause: str, *, for_good: bool) -> None:
+    def kill(self, cause: str = "kill", *, for_good: bool = True) -> None:
         """End everything by signal 9.
 
         Args:
@@ -136,7 +139,7 @@ class Processes:
         with self.changed:
             if for_good:
                 self._supervised, self._start_at = False, None
-            if not self.alive or self._process is None:
+            if self.pid is None or self._process is None:
                 return
             self._ports = listening_ports(self._process.pid) or self._ports
             self._cause = cause
@@ -146,17 +149,12 @@ class Processes:
     def wait(self, timeout: float) -> int | None:
         """Wait until nothing runs and nothing is to be started; returns the last exit code, None when time is over."""
         with self.changed:
-            ended = self.changed.wait_for(lambda: not self.alive and self._start_at is None, timeout)
+            ended = self.changed.wait_for(lambda: self.pid is None and self._start_at is None, timeout)
             return self.exits[-1].code if ended and self.exits else None
 
     @property
-    def alive(self) -> bool:
-        """Return whether a process runs."""
-        return self.pid is not None
-
-    @property
     def pid(self) -> int | None:
-        """Its id."""
+        """The id of the process that runs, frozen or not."""
         with self.changed:
             self._notice_end()
             return self._process.pid if self._process is not None else None
@@ -168,21 +166,21 @@ class Processes:
         return (listening_ports(pid) if pid is not None else []) or self._ports
 
     def signal(self, number: int) -> bool:
-        """Send a signal to all processes of the command; says whether there is one. Takes no lock of the phone's.
+        """Send a signal to all processes of the command; returns whether there is one. Takes no lock of the phone's.
 
-        What it started in sessions of their own is stopped, continued and killed with it; a polite end is its own
-        business.
+        Those that it started in sessions of their own are stopped, continued and killed with it, and no more: a polite
+        end is the command's business.
         """
         with self._reaping:
             process = self._process
             if process is None or process.returncode is not None:
                 return False
             if number == signal.SIGKILL:
-                self._detached.look(process.pid, now=True)  # once it is dead, its children are nobody's
+                self._detached.search(process.pid, now=True)  # once it is dead, its children are nobody's
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)  # it leads a session of its own
             if number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL):
-                self._detached.look(process.pid)  # behind: what is stopped starts no more of them
+                self._detached.search(process.pid)  # behind: what is stopped starts no more of them
                 self._detached.send(number)
             return True
 
@@ -195,13 +193,13 @@ class Processes:
             return not before
 
     def close(self) -> None:
-        """End what runs: first politely, then by signal 9. Bounded."""
+        """End what runs: first politely, then by signal 9."""
         with self.changed:
-            if self.alive:
+            if self.pid is not None:
                 self._cause = self._cause or "close"
                 self.signal(signal.SIGTERM)
                 if not self._await_end():
-                    self.kill("close", for_good=True)
+                    self.kill("close")
             self._ended = True  # not before: the keeper's end would be the process's
             self.changed.notify_all()
         self._keeper.join(SPAWN_TIMEOUT_S)
@@ -222,7 +220,7 @@ class Processes:
         return self._process is None
 
     def _notice_end(self) -> None:
-        """Take note of a process that has ended, once."""
+        """Record the end of a process, once."""
         process = self._process
         if process is None:
             return
@@ -235,7 +233,7 @@ class Processes:
             self._detached.forget()
             process.wait()
         cause = self._cause or (self._failing_cause if process.returncode > 0 else "")
-        self.exits.append(Exit(time.monotonic(), process.pid, process.returncode, cause))
+        self.exits.append(ProcessExit(time.monotonic(), process.returncode, cause, process.pid))
         self._process, self._cause = None, ""
         self._started(None)
         if self._supervised and process.returncode != 0:
@@ -247,20 +245,16 @@ class Processes:
     def _keep(self) -> None:
         with self.changed:
             while not self._ended:
-                if self._is_due and not self.alive:
+                if self._is_due() and self.pid is None:
                     self._start_at = None
                     self._spawn()
                 self._notice_end()
-                self._follow_strays()
+                with self._reaping:
+                    if self._process is not None:
+                        self._detached.search(self._process.pid, now=True)
                 self._watch()
-                self.changed.wait_for(lambda: self._ended or self._is_due, WATCH_S)
+                self.changed.wait_for(lambda: self._ended or self._is_due(), WATCH_S)
 
-    def _follow_strays(self) -> None:
-        with self._reaping:
-            if self._process is not None:
-                self._detached.look(self._process.pid, now=True)
-
-    @property
     def _is_due(self) -> bool:
         return self._start_at is not None and time.monotonic() >= self._start_at
 

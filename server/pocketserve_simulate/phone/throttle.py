@@ -1,14 +1,13 @@
 """A slower processor: processes are stopped and continued many times a second, so that they run for a share of it.
 
-SIGSTOP and SIGCONT need no rights and stop all threads at once. What it is not: a slower clock. Work comes in bursts at
-the desktop's full speed with pauses between them, so times below a period are either too good or a whole pause too bad.
+SIGSTOP and SIGCONT need no rights and stop all threads at once. It is not a slower clock: work comes in bursts at the
+desktop's full speed, so times below a period are either too good or a whole pause too bad.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable
 
 PERIOD_S = 0.01
@@ -18,23 +17,22 @@ JOIN_S = 5.0
 
 
 class DutyCycle:
-    """Stops and continues one process group; the only one who does, so that a freeze and a slow processor agree.
+    """Stops and continues one process group. Nothing else does, so a freeze and a slow processor agree.
 
     Args:
-        send: hands a signal to the processes; says whether there were any.
+        send: sends a signal to the processes.
     """
 
     def __init__(self, send: Callable[[int], bool]) -> None:
         self._send = send
         self._changed = threading.Condition()
         self._speed = 1.0
-        self._frozen = False
-        self._closed = False
+        self._frozen = self._closed = False
         self._thread = threading.Thread(target=self._run, name="simulate-duty-cycle", daemon=True)
         self._thread.start()
 
     def set(self, speed: float, frozen: bool) -> None:
-        """Change both. A freeze has begun when this returns; a thaw too.
+        """Change both. A freeze or a thaw has begun when this returns.
 
         Args:
             speed: share of the time that the processes run, above 0 and up to 1.
@@ -45,7 +43,7 @@ class DutyCycle:
             self._changed.notify_all()
 
     def apply(self) -> None:
-        """Put a process that was started a moment ago into the state of the others."""
+        """Stop a process that was started during a freeze."""
         with self._changed:
             if self._frozen:
                 self._send(signal.SIGSTOP)
@@ -59,33 +57,16 @@ class DutyCycle:
         self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                # Nothing to do at full speed or in a freeze; the wait is bounded all the same.
-                self._changed.wait_for(lambda: self._closed or self._cycling, 60.0)
-                if self._closed:
-                    return
-                speed = self._speed
-            if speed < 1.0:
-                self._pause(max(SHORTEST_S, PERIOD_S * (1.0 - speed)))
-                self._wait(max(SHORTEST_S, PERIOD_S * speed))
-
-    @property
-    def _cycling(self) -> bool:
-        return self._speed < 1.0 and not self._frozen
-
-    def _pause(self, seconds: float) -> None:
         with self._changed:
-            if self._closed or not self._cycling:
-                return
-            self._send(signal.SIGSTOP)
-        self._wait(seconds)
-        with self._changed:
-            if not self._frozen:
-                self._send(signal.SIGCONT)
+            while not self._closed:
+                if self._idle():
+                    self._changed.wait()
+                    continue
+                self._send(signal.SIGSTOP)
+                self._changed.wait_for(self._idle, max(SHORTEST_S, PERIOD_S * (1.0 - self._speed)))
+                if not self._frozen:
+                    self._send(signal.SIGCONT)
+                self._changed.wait_for(self._idle, max(SHORTEST_S, PERIOD_S * self._speed))
 
-    def _wait(self, seconds: float) -> None:
-        """Wait for exactly so long unless something changes."""
-        ends = time.monotonic() + seconds
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or not self._cycling, max(0.0, ends - time.monotonic()))
+    def _idle(self) -> bool:
+        return self._closed or self._frozen or self._speed >= 1.0

@@ -15,7 +15,7 @@ from pocketserve_client.arrays import as_tensor
 from pocketserve_client.errors import PocketserveError
 from pocketserve_simulate.scenarios.questions import Question
 from pocketserve_simulate.scenarios.scenario import NEVER_READS, VANISHING
-from pocketserve_simulate.scenarios.traffic import Addresses
+from pocketserve_simulate.scenarios.traffic import ServerAddresses
 from pocketserve_wire.frames import Frame, FrameType, encode_frame, encode_head
 from pocketserve_wire.oip import InferRequest, encode_infer_request
 
@@ -26,29 +26,26 @@ DEAF_CONNECTIONS: Final = 4
 MAX_ANSWER_BYTES: Final = 1 << 20
 RESET: Final = struct.pack("ii", 1, 0)
 
-Encode = Callable[[int], bytes]
-"""A request's bytes by its number on the connection."""
-
 
 class MisbehavingClient:
-    """One misbehaving client, from :meth:`start` to :meth:`stop`.
+    """Misbehaves from :meth:`start` to :meth:`stop`.
 
     Args:
         kind: :data:`VANISHING` or :data:`NEVER_READS`.
         model, question: what it asks for.
 
     Attributes:
-        kind: which.
         requests: how many it has sent, whole or in part.
     """
 
-    def __init__(self, kind: str, addresses: Addresses, model: str, question: Question) -> None:
+    def __init__(self, kind: str, addresses: ServerAddresses, model: str, question: Question) -> None:
         self.kind = kind
         self.requests = 0
-        self._address = urlsplit(addresses.socket)
+        url = urlsplit(addresses.socket)
+        self._address = (str(url.hostname), int(url.port or 0))
         self._key = addresses.token_file.read_text(encoding="ascii").strip().encode("ascii")
+        self._model, self._question = model, question
         self._stopping = threading.Event()
-        self._request: Encode = _inference(model, question) if kind == VANISHING else _large_answer
         work: Callable[[], None] = {VANISHING: self._vanish, NEVER_READS: self._never_read}[kind]
         self._thread = threading.Thread(target=work, name=kind)
 
@@ -63,35 +60,34 @@ class MisbehavingClient:
 
     def _vanish(self) -> None:
         """Ask, and be gone before the answer: with a whole request, or in the middle of one."""
+        request = _infer_request(self._model, self._question)
         while not self._stopping.wait(VANISH_EVERY_S):
             with self._connected() as connection:
                 if connection is not None:
-                    whole = self.requests % 2 == 0
-                    self._send(connection, self._request(1)[: None if whole else -10])
+                    self._send(connection, request[: -10 if self.requests % 2 else None])
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     def _never_read(self) -> None:
         """Ask on several connections for as long as the server takes it, and read nothing."""
         with contextlib.ExitStack() as stack:
-            numbers: dict[socket.socket, int] = {}
-            while not self._stopping.wait(RETRY_S if len(numbers) < DEAF_CONNECTIONS else VANISH_EVERY_S):
-                if len(numbers) < DEAF_CONNECTIONS:
+            sent: dict[socket.socket, int] = {}
+            while not self._stopping.wait(RETRY_S if len(sent) < DEAF_CONNECTIONS else VANISH_EVERY_S):
+                if len(sent) < DEAF_CONNECTIONS:
                     connection = stack.enter_context(self._connected())
                     if connection is not None:
-                        numbers[connection] = 0
-                for connection in list(numbers):
-                    numbers[connection] += 1
-                    if not self._send(connection, self._request(numbers[connection])):
-                        del numbers[connection]
+                        sent[connection] = 0
+                for connection in list(sent):
+                    sent[connection] += 1
+                    # Few bytes that ask for many: what is not read must be kept somewhere.
+                    frame = Frame(FrameType.REQUEST, request_id=sent[connection], target=b"GET /openapi.json")
+                    if not self._send(connection, encode_frame(frame)):
+                        del sent[connection]
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[socket.socket | None]:
-        """A greeted connection; None where there is no server now."""
-        assert self._address.hostname is not None and self._address.port is not None
+        """Give a connection whose handshake is done; None where there is no server now."""
         try:
-            connection, _, _ = handshake.connect(
-                (self._address.hostname, self._address.port), self._key, CONNECT_TIMEOUT_S, MAX_ANSWER_BYTES
-            )
+            connection, _, _ = handshake.open_connection(self._address, self._key, CONNECT_TIMEOUT_S, MAX_ANSWER_BYTES)
         except PocketserveError:
             yield None
             return
@@ -100,7 +96,7 @@ class MisbehavingClient:
             yield connection
 
     def _send(self, connection: socket.socket, data: bytes) -> bool:
-        """Send what the system takes at once; whether the connection is still any good."""
+        """Send what the system takes at once; returns whether the connection is still any good."""
         try:
             sent = connection.send(data)
         except BlockingIOError:
@@ -111,20 +107,12 @@ class MisbehavingClient:
         return sent == len(data)
 
 
-def _large_answer(number: int) -> bytes:
-    """Few bytes that ask for many: what is not read must be kept somewhere."""
-    return encode_frame(Frame(FrameType.REQUEST, request_id=number, target=b"GET /openapi.json"))
-
-
-def _inference(model: str, question: Question) -> Encode:
+def _infer_request(model: str, question: Question) -> bytes:
     tensors = [as_tensor(name, value) for name, value in question.inputs.items()]
     body = encode_infer_request(InferRequest(inputs=tensors, binary_output=True))
     content = b"".join(body.chunks)
-    json_length = body.json_length if body.json_length is not None else len(content)
+    length = body.json_length if body.json_length is not None else len(content)
     target = f"POST /v2/models/{model}/infer".encode("ascii")
-
-    def encode(number: int) -> bytes:
-        frame = Frame(FrameType.REQUEST, request_id=number, target=target, json_length=json_length)
-        return encode_head(frame, len(content)) + content
-
-    return encode
+    return (
+        encode_head(Frame(FrameType.REQUEST, request_id=1, target=target, json_length=length), len(content)) + content
+    )

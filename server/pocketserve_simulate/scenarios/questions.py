@@ -7,7 +7,7 @@ simulation begins. Pictures are known without it too: a sample is named by what 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,7 @@ DISTINCT: Final = 10.0
 
 @dataclass(frozen=True)
 class Question:
-    """One request and its answer.
+    """A request and its answer.
 
     Attributes:
         inputs: arrays by input name, for ``infer``; empty for a picture.
@@ -63,21 +63,29 @@ class Question:
 
     def check(self, answer: tuple[str, Mapping[str, Array]]) -> str:
         """Return what is wrong with an answer; empty if nothing is."""
-        label, found = answer
+        label, outputs = answer
         if label != self.label:
             return f"a picture of {self.label} was read as {label}"
-        if found.keys() != self.expected.keys():
-            return f"outputs {sorted(found)} instead of {sorted(self.expected)}"
+        if outputs.keys() != self.expected.keys():
+            return f"outputs {sorted(outputs)} instead of {sorted(self.expected)}"
         for name, array in self.expected.items():
-            if found[name].shape != array.shape:
-                return f"output {name!r} of shape {list(found[name].shape)} instead of {list(array.shape)}"
-            if not np.allclose(found[name], array, RELATIVE, ABSOLUTE):
-                return f"output {name!r} is another request's, or wrong"
-        return ""
+            if outputs[name].shape != array.shape:
+                return f"output {name!r} of shape {list(outputs[name].shape)} instead of {list(array.shape)}"
+        return next((f"output {name!r} is another request's, or wrong" for name in self._different(outputs, 1)), "")
+
+    def is_distinct(self, other: Question) -> bool:
+        """Return whether its answer can be told from that of another question of the stream."""
+        return self.label != other.label or any(self._different(other.expected, DISTINCT))
+
+    def _different(self, outputs: Mapping[str, Array], factor: float) -> Iterator[str]:
+        """Yield the names of the outputs that lie further away than this multiple of the tolerances."""
+        for name, array in self.expected.items():
+            if not np.allclose(outputs[name], array, factor * RELATIVE, factor * ABSOLUTE):
+                yield name
 
 
 def prepare(streams: Sequence[Stream], models: Path, state_dir: Path) -> dict[str, list[Question]]:
-    """The questions of every stream, by its name.
+    """Return the questions of every stream, by its name.
 
     Args:
         state_dir: where the trials of the model files are remembered, for the simulated server too.
@@ -93,29 +101,29 @@ def prepare(streams: Sequence[Stream], models: Path, state_dir: Path) -> dict[st
 
 
 def _questions(client: Client, stream: Stream, models: Path, seed: int) -> list[Question]:
+    """Return the stream's questions whose answers can be told apart."""
     stream = dataclasses.replace(stream, deadline=FIRST_DEADLINE_S)
+    questions: list[Question] = []
     try:
-        if stream.ask == PICTURES:
-            asked: list[tuple[Mapping[str, Array], bytes, str]]
-            asked = [({}, path.read_bytes(), path.stem) for path in _pictures(stream, models)]
-        else:
-            asked = [(inputs, b"", "") for inputs in _random_inputs(client, stream, seed)]
-        return _distinct([_known(client, stream, *question) for question in asked])
+        requests = _pictures(stream, models) if stream.ask == PICTURES else _random_inputs(client, stream, seed)
+        for inputs, picture, label in requests:
+            answer, expected = _ask(client, stream, inputs, picture)
+            if answer != label:
+                raise ScenarioError(
+                    f"stream {stream.name!r}: {stream.model!r} reads its sample {label!r} as {answer!r}"
+                )
+            question = Question(inputs, picture, label, expected)
+            if all(question.is_distinct(other) for other in questions):
+                questions.append(question)
     except ServerError as error:
         raise ScenarioError(f"stream {stream.name!r} cannot ask {stream.model!r}: {error}") from None
-
-
-def _known(client: Client, stream: Stream, inputs: Mapping[str, Array], picture: bytes, label: str) -> Question:
-    found, expected = _ask(client, stream, inputs, picture)
-    if found != label:
-        raise ScenarioError(f"stream {stream.name!r}: {stream.model!r} reads its sample {label!r} as {found!r}")
-    return Question(inputs, picture, label, expected)
+    return questions
 
 
 def _ask(
     client: Client, stream: Stream, inputs: Mapping[str, Array], picture: bytes
 ) -> tuple[str, Mapping[str, Array]]:
-    """The label, which tensors have not, and the numbers of an answer."""
+    """Return the label, which tensors have not, and the numbers of an answer."""
     parameters: dict[str, Any] = {"stream": stream.name} if stream.fresh else {}
     parameters |= {"priority": stream.priority} if stream.priority else {}
     version, wait = stream.version or None, stream.deadline
@@ -126,17 +134,17 @@ def _ask(
     return best["label"], {"score": np.asarray(best["score"])}
 
 
-def _pictures(stream: Stream, models: Path) -> list[Path]:
-    found = sorted((models / stream.model / "samples").glob("*.png"))[:COUNT]
-    if not found:
+def _pictures(stream: Stream, models: Path) -> list[tuple[dict[str, Array], bytes, str]]:
+    paths = sorted((models / stream.model / "samples").glob("*.png"))[:COUNT]
+    if not paths:
         raise ScenarioError(f"stream {stream.name!r}: there are no pictures in {stream.model}/samples")
-    return found
+    return [({}, path.read_bytes(), path.stem) for path in paths]
 
 
-def _random_inputs(client: Client, stream: Stream, seed: int) -> list[dict[str, Array]]:
+def _random_inputs(client: Client, stream: Stream, seed: int) -> list[tuple[dict[str, Array], bytes, str]]:
     random = np.random.default_rng(seed)
     specs = client.model_metadata(stream.model, stream.version or None)["inputs"]
-    return [{spec["name"]: _random_array(spec, stream, random) for spec in specs} for _ in range(COUNT)]
+    return [({spec["name"]: _random_array(spec, stream, random) for spec in specs}, b"", "") for _ in range(COUNT)]
 
 
 def _random_array(spec: Mapping[str, Any], stream: Stream, random: np.random.Generator) -> Array:
@@ -148,21 +156,3 @@ def _random_array(spec: Mapping[str, Any], stream: Stream, random: np.random.Gen
             "choose a model with smaller, numeric inputs"
         )
     return random.random(shape, np.float32).astype(DATATYPES[spec["datatype"]].typestr)
-
-
-def _distinct(questions: Sequence[Question]) -> list[Question]:
-    """Those whose answers can be told from all earlier ones."""
-    kept: list[Question] = []
-    for question in questions:
-        if all(_differ(question, other) for other in kept):
-            kept.append(question)
-    return kept
-
-
-def _differ(one: Question, other: Question) -> bool:
-    if one.label != other.label:
-        return True
-    return any(
-        not np.allclose(array, other.expected[name], DISTINCT * RELATIVE, DISTINCT * ABSOLUTE)
-        for name, array in one.expected.items()
-    )

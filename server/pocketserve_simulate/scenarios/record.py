@@ -1,4 +1,4 @@
-"""What was seen in a simulation, as plain data: to be judged, printed, drawn and kept as JSON."""
+"""The record of a simulation, as plain data: to be judged, printed, drawn and kept as JSON."""
 
 from __future__ import annotations
 
@@ -6,11 +6,39 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pocketserve_simulate.scenarios.traffic import Sample
+from pocketserve_simulate.phone.processes import ProcessExit
+
+RIGHT, WRONG, REFUSED, LOST, SILENT = "right", "wrong", "refused", "lost", "silent"
+"""How a request can end.
+
+RIGHT: answered, and the answer is the one that this very request has. WRONG: answered with anything else, or with an
+error that is none of the server's own. REFUSED: the server said no, with one of its codes. LOST: the client said that
+nobody answered. SILENT: the call ended later than the app's patience, which must never happen.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class Sample:
+    """A request.
+
+    Attributes:
+        stream: whose it was.
+        sent, ended: seconds since the beginning of the simulation.
+        outcome: RIGHT, WRONG, REFUSED, LOST or SILENT.
+        code: the error's stable code, or the name of the client's error; empty for an answer.
+        detail: the error's text, or what is wrong with the answer.
+    """
+
+    stream: str
+    sent: float
+    ended: float
+    outcome: str
+    code: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PastEvent:
     """An event as it really was: seconds since the beginning of the simulation."""
 
     kind: str
@@ -18,39 +46,28 @@ class Happened:
     ended: float
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def meets(self, sample: Sample, aftermath: float = 0.0) -> bool:
+        """Return whether the request was under way during the event, or within so many seconds behind it."""
+        return self.begun <= sample.ended and sample.sent <= self.ended + aftermath
+
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One process of the server: its id, and the second from which on it is known."""
+    """A process of the server: its id, and the second from which on it is known."""
 
     pid: int
     since: float
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """The end of a process of the server: when, its exit code, and which event asked for it; "" means that none did."""
-
-    at: float
-    code: int
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Resident bytes of the server at a second; None while there is no server."""
-
-    at: float
-    bytes: int | None
-
-
 @dataclass(frozen=True)
 class Record:
-    """One simulation.
+    """A simulation.
 
     Attributes:
-        timeouts: seconds within which each app must have right answers again after an event.
+        recovery: seconds within which each app must have right answers again after an event.
         streams: by name, what the scenario says of them.
+        memory: second and resident bytes of the server, None while there is no server.
+        exits: processes of the server that ended; ``at`` counts from the beginning.
         skipped: by stream, requests that were due while all its threads were waiting.
         successes: by model, what the last server says it has answered; None where it could not be asked.
         strangers: requests that misbehaving clients have sent.
@@ -63,32 +80,21 @@ class Record:
     seconds: float
     recovery: float
     streams: Mapping[str, Mapping[str, Any]]
-    events: list[Happened]
+    events: list[PastEvent]
     samples: list[Sample]
-    memory: list[Memory]
+    memory: list[tuple[float, int | None]]
     lives: list[Life]
-    exits: list[Exit]
+    exits: list[ProcessExit]
     skipped: Mapping[str, int]
     successes: Mapping[str, int] | None
     strangers: int
     machine: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, with the samples as columns."""
-        content = asdict(self)
-        content["samples"] = {
-            name: [getattr(sample, name) for sample in self.samples] for name in Sample.__dataclass_fields__
-        }
-        content["memory"] = [[memory.at, memory.bytes] for memory in self.memory]
-        return content
+        """Return everything, with the samples as columns."""
+        columns = {name: [getattr(s, name) for s in self.samples] for name in Sample.__dataclass_fields__}
+        return {**asdict(self), "samples": columns}
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Record:
-        """Return what :meth:`to_json` gave."""
-        columns = [content["samples"][name] for name in Sample.__dataclass_fields__]
-        fields = {name: content[name] for name in cls.__dataclass_fields__}
-        fields["samples"] = [Sample(*row) for row in zip(*columns, strict=True)]
-        fields["memory"] = [Memory(*pair) for pair in content["memory"]]
-        for name, kind in {"events": Happened, "lives": Life, "exits": Exit}.items():
-            fields[name] = [kind(**item) for item in content[name]]
-        return cls(**fields)
+    def is_allowed(self, sample: Sample) -> bool:
+        """Return whether the scenario allows the error of a request at any time."""
+        return sample.code in self.streams[sample.stream]["allow"]

@@ -6,7 +6,6 @@ The file is read once, before anything is started: a mistake costs one sentence,
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -14,7 +13,7 @@ from typing import Final, TypeVar
 from pocketserve.messages import did_you_mean
 from pocketserve.repository.toml_table import ManifestError, TomlTable
 from pocketserve_simulate.phone.device import DEVICES
-from pocketserve_simulate.phone.events import KINDS, Event, EventError, open_event
+from pocketserve_simulate.phone.events import KINDS, EventError, PhoneEvent, check_event
 from pocketserve_wire.errors import code_named
 
 SHIPPED: Final = Path(__file__).parent
@@ -24,19 +23,12 @@ MAX_FILE_BYTES: Final = 65_536
 MAX_SECONDS: Final = 3_600.0
 MAX_STREAMS: Final = 16
 MAX_EVENTS: Final = 64
-MAX_RATE: Final = 1_000.0
-MAX_ROWS: Final = 256
-MAX_PARALLEL: Final = 32
 
-SQUATTER: Final = "squatter"
 VANISHING, NEVER_READS = "vanishing", "never_reads"
 DISTURBANCES: Final = (VANISHING, NEVER_READS)
 """What other apps do to the server, as events; all other events happen to the phone."""
 
-CLIENTS: Final = ("socket", "http")
 TENSORS, PICTURES, LOADS = "tensors", "pictures", "loads"
-ASKS: Final = (TENSORS, PICTURES, LOADS)
-
 
 T = TypeVar("T")
 
@@ -47,10 +39,9 @@ class ScenarioError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What one app asks for, over and over.
+    """The requests of one app.
 
     Attributes:
-        name: for people.
         client: the transport, ``socket`` or ``http``.
         model, version: what is asked; an empty version is the model's default.
         ask: ``tensors`` (made-up numbers of the model's shape), ``pictures`` (the model's own samples, whose names are
@@ -82,7 +73,7 @@ class Stream:
     allow: tuple[str, ...]
 
     @property
-    def timeouts(self) -> float:
+    def max_call_s(self) -> float:
         """Seconds within which a call must have ended, one way or another.
 
         Its connection may break at the very end of one wait, and be found again at the very end of the search.
@@ -112,11 +103,11 @@ class Scenario:
     options: tuple[str, ...]
     load: tuple[str, ...]
     streams: tuple[Stream, ...]
-    events: tuple[Event, ...]
+    events: tuple[PhoneEvent, ...]
 
 
 def shipped() -> list[str]:
-    """Names of the scenarios that come with the program."""
+    """Return the names of the scenarios that come with the program."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
@@ -131,16 +122,15 @@ def read_scenario(name: str) -> Scenario:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError):
-        names = shipped()
-        known = f"{', '.join(names)}{did_you_mean(name, names)}"
-        raise ScenarioError(f"{name!r} is no scenario file and none of {known}") from None
+        names = f"{', '.join(shipped())}{did_you_mean(name, shipped())}"
+        raise ScenarioError(f"{name!r} is no scenario file and none of {names}") from None
     if len(content) > MAX_FILE_BYTES:
         raise ScenarioError(f"{path.name}: a scenario has {MAX_FILE_BYTES} bytes at most")
     return parse_scenario(content, path.name)
 
 
 def parse_scenario(content: bytes, file_name: str) -> Scenario:
-    """Take a scenario's text apart.
+    """Parse and check a scenario.
 
     Raises:
         ScenarioError: it cannot be run; the text names the key and what it must be.
@@ -150,110 +140,91 @@ def parse_scenario(content: bytes, file_name: str) -> Scenario:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise ScenarioError(f"{file_name}: not a TOML file ({error})") from None
     try:
-        return _scenario(TomlTable(values, file_name, ""), file_name)
+        return _scenario(TomlTable(values, file_name, ""), Path(file_name).stem)
     except ManifestError as error:
         raise ScenarioError(str(error)) from None
 
 
-def _scenario(table: TomlTable, file_name: str) -> Scenario:
+def _scenario(table: TomlTable, name: str) -> Scenario:
     description = table.text("description")
     device = table.choice("device", tuple(DEVICES)) or "mid"
-    seconds = _needed(table, "seconds", table.number("seconds", 1, MAX_SECONDS))
+    seconds = _required(table, "seconds", table.number("seconds", 1, MAX_SECONDS))
     recovery = table.number("recovery", 0.1, 60) or 2.0
     server = table.table("server")
     options, load = server.texts("options"), server.texts("load")
     server.refuse_rest()
-    streams = tuple(_stream(entry) for entry in _several(table, "streams", 1, MAX_STREAMS))
-    _refuse_twins(table, [stream.name for stream in streams])
-    events = tuple(_event(entry, seconds - recovery) for entry in _several(table, "events", 0, MAX_EVENTS))
-    _refuse_impossible(table, streams, events)
+    streams = tuple(map(_stream, _tables(table, "streams", 1, MAX_STREAMS)))
+    names = [stream.name for stream in streams]
+    if twins := [name for name in names if names.count(name) > 1]:
+        raise table.fault("streams", f"holds two called {twins[0]!r}")
+    events = [_event(entry, seconds - recovery) for entry in _tables(table, "events", 0, MAX_EVENTS)]
+    events.sort(key=lambda event: event.at)
+    disturbances = [event.kind for event in events if event.kind in DISTURBANCES]
+    if disturbances and all(stream.ask != TENSORS for stream in streams):
+        raise table.fault(
+            "events", f"holds {disturbances[0]!r}, which asks what a stream of tensors asks, and there is none"
+        )
+    free_at = 0.0
+    for event in events:
+        if event.kind == "squatter" and event.at < free_at:
+            raise table.fault("events", "holds two of kind 'squatter' at once, and a port goes to one only")
+        free_at = event.at + event.seconds if event.kind == "squatter" else free_at
     table.refuse_rest()
-    return Scenario(
-        name=Path(file_name).stem,
-        description=description,
-        device=device,
-        seconds=seconds,
-        recovery=recovery,
-        options=options,
-        load=load,
-        streams=streams,
-        events=tuple(sorted(events, key=lambda event: event.at)),
-    )
+    return Scenario(name, description, device, seconds, recovery, options, load, streams, tuple(events))
 
 
 def _stream(table: TomlTable) -> Stream:
-    name = _needed(table, "name", table.text("name") or None)
-    allow = table.texts("allow")
-    for code in allow:
-        if code_named(code) is None:
-            raise table.fault(
-                "allow", f"holds {code!r}, which is no error code of the server (docs/http.md lists them)"
-            )
     reconnect = table.number("reconnect", 0, 60)
     stream = Stream(
-        name=name,
-        client=table.choice("client", CLIENTS) or "socket",
-        model=_needed(table, "model", table.text("model") or None),
+        name=_required(table, "name", table.text("name") or None),
+        client=table.choice("client", ("socket", "http")) or "socket",
+        model=_required(table, "model", table.text("model") or None),
         version=table.text("version"),
-        ask=table.choice("ask", ASKS) or TENSORS,
-        rate=_needed(table, "rate", table.number("rate", 0.1, MAX_RATE)),
-        rows=table.integer("rows", 1, MAX_ROWS) or 1,
-        parallel=table.integer("parallel", 1, MAX_PARALLEL) or 4,
+        ask=table.choice("ask", (TENSORS, PICTURES, LOADS)) or TENSORS,
+        rate=_required(table, "rate", table.number("rate", 0.1, 1_000)),
+        rows=table.integer("rows", 1, 256) or 1,
+        parallel=table.integer("parallel", 1, 32) or 4,
         deadline=table.number("deadline", 0.01, 60) or 2.0,
         timeout=table.number("timeout", 0.1, 60) or 5.0,
         reconnect=5.0 if reconnect is None else reconnect,
         priority=table.integer("priority", 0, 2**31 - 1) or 0,
         fresh=table.flag("fresh") or False,
-        allow=allow,
+        allow=table.texts("allow"),
     )
+    for code in stream.allow:
+        if code_named(code) is None:
+            raise table.fault(
+                "allow", f"holds {code!r}, which is no error code of the server (docs/http.md lists them)"
+            )
     table.refuse_rest()
     return stream
 
 
-def _event(table: TomlTable, latest_end: float) -> Event:
-    kind = _needed(table, "kind", table.choice("kind", (*KINDS, *DISTURBANCES)))
-    at = _needed(table, "at", table.number("at", 0, MAX_SECONDS))
-    seconds = _needed(table, "seconds", table.number("seconds", 0, MAX_SECONDS))
+def _event(table: TomlTable, latest_end: float) -> PhoneEvent:
+    kind = _required(table, "kind", table.choice("kind", (*KINDS, *DISTURBANCES)))
+    at = _required(table, "at", table.number("at", 0, MAX_SECONDS))
+    seconds = _required(table, "seconds", table.number("seconds", 0, MAX_SECONDS))
     if at + seconds > latest_end:
         raise table.fault("seconds", f"must end it by {latest_end:g} s, so that there is time to see the recovery")
     if kind in DISTURBANCES:
         table.refuse_rest()
-    event = Event(kind, at, seconds, table.rest())
-    if kind in DISTURBANCES:
-        return event
+        return PhoneEvent(kind, at, seconds)
+    event = PhoneEvent(kind, at, seconds, table.rest())
     try:
-        open_event(event)
+        check_event(event)
     except EventError as error:
         raise table.fault("kind", f"{kind!r} cannot be: {error}") from None
     return event
 
 
-def _needed(table: TomlTable, key: str, value: T | None) -> T:
+def _required(table: TomlTable, key: str, value: T | None) -> T:
     if value is None:
         raise table.fault(key, "is missing")
     return value
 
 
-def _several(table: TomlTable, key: str, fewest: int, maximum: int) -> list[TomlTable]:
-    found = table.tables(key)
-    if not fewest <= len(found) <= maximum:
-        raise table.fault(key, f"must be {fewest} to {maximum} tables ([[{key}]]), not {len(found)}")
-    return found
-
-
-def _refuse_impossible(table: TomlTable, streams: Collection[Stream], events: Collection[Event]) -> None:
-    """What no single event or stream shows to be wrong."""
-    strange = next((event.kind for event in events if event.kind in DISTURBANCES), None)
-    if strange is not None and not any(stream.ask == TENSORS for stream in streams):
-        raise table.fault("events", f"holds {strange!r}, which asks what a stream of tensors asks, and there is none")
-    free_at = 0.0
-    for event in sorted((event for event in events if event.kind == SQUATTER), key=lambda event: event.at):
-        if event.at < free_at:
-            raise table.fault("events", f"holds two of kind {SQUATTER!r} at once, and a port goes to one only")
-        free_at = event.at + event.seconds
-
-
-def _refuse_twins(table: TomlTable, names: Collection[str]) -> None:
-    twin = next((name for name in names if list(names).count(name) > 1), None)
-    if twin is not None:
-        raise table.fault("streams", f"holds two called {twin!r}")
+def _tables(table: TomlTable, key: str, minimum: int, maximum: int) -> list[TomlTable]:
+    entries = table.tables(key)
+    if not minimum <= len(entries) <= maximum:
+        raise table.fault(key, f"must be {minimum} to {maximum} tables ([[{key}]]), not {len(entries)}")
+    return entries

@@ -1,17 +1,18 @@
-"""What a simulation has shown: how fast every app had answers again, and which promises were kept.
+"""The verdict on a simulation: how fast every app had answers again, and which promises were kept.
 
 Nothing here measures or waits: it reads a :class:`~pocketserve_simulate.scenarios.record.Record`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pocketserve.messages import plural
-from pocketserve_simulate.scenarios.record import Exit, Happened, Record
+from pocketserve_simulate.phone.processes import ProcessExit
+from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, WRONG, PastEvent, Record, Sample
 from pocketserve_simulate.scenarios.scenario import LOADS
-from pocketserve_simulate.scenarios.traffic import LOST, REFUSED, RIGHT, SILENT, WRONG, Sample
 
 SILENCING = ("freeze", "kill", "squatter")
 """Events during which nobody can be answered: the recovery from another one cannot begin within them."""
@@ -22,13 +23,12 @@ PORT_S = 1.0
 KILL_S = 1.0
 """How long after the end of memory pressure a process may still be seen to have ended because of it."""
 
-MANY = 3
-"""Examples that a promise's detail names at most."""
+MAX_EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """From an event's end to the first right answer of the app that waited for it longest.
+    """The time from an event's end to the first right answer of the app that waited for it longest.
 
     Attributes:
         since: the second from which it counts.
@@ -36,7 +36,7 @@ class Recovery:
         slowest: that app.
     """
 
-    event: Happened
+    event: PastEvent
     since: float
     seconds: float | None
     slowest: str
@@ -44,7 +44,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One promise, whether it was kept, and what shows it."""
+    """A promise, whether it was kept, and what shows it."""
 
     text: str
     kept: bool
@@ -52,7 +52,7 @@ class Promise:
 
 
 def headline(record: Record) -> str:
-    """One line that says what was run."""
+    """Return one line that says what was run."""
     return (
         f"{record.scenario} on a {record.device} phone: {record.seconds:g} s, "
         f"{plural(len(record.streams), 'app')}, {plural(len(record.samples), 'request')}, "
@@ -65,18 +65,17 @@ def recoveries(record: Record) -> list[Recovery]:
     return [_recovery(record, event) for event in record.events]
 
 
-def _recovery(record: Record, event: Happened) -> Recovery:
+def _recovery(record: Record, event: PastEvent) -> Recovery:
     since = _aftermath(event, record.events)
-    waits: dict[str, float | None] = {}
-    for name in record.streams:
-        answers = (s.ended for s in record.samples if s.stream == name and s.outcome == RIGHT and s.ended >= since)
-        first = min(answers, default=None)
-        waits[name] = None if first is None else first - since
-    slowest = max(waits, key=lambda name: float("inf") if waits[name] is None else waits[name] or 0.0)
-    return Recovery(event, since, waits[slowest], slowest)
+    waits = dict.fromkeys(record.streams, math.inf)
+    for sample in record.samples:
+        if sample.outcome == RIGHT and sample.ended >= since:
+            waits[sample.stream] = min(waits[sample.stream], sample.ended - since)
+    slowest = max(waits, key=waits.__getitem__)
+    return Recovery(event, since, waits[slowest] if math.isfinite(waits[slowest]) else None, slowest)
 
 
-def _aftermath(event: Happened, events: Sequence[Happened]) -> float:
+def _aftermath(event: PastEvent, events: Sequence[PastEvent]) -> float:
     """Return when the event is over, and no other one that keeps everybody from being answered goes on."""
     since = event.ended
     for other in sorted(events, key=lambda item: item.begun):
@@ -86,7 +85,7 @@ def _aftermath(event: Happened, events: Sequence[Happened]) -> float:
 
 
 def promises(record: Record) -> list[Promise]:
-    """All promises, kept or not."""
+    """Return all promises, kept or not."""
     return [
         _answers_right(record),
         _nobody_left_waiting(record),
@@ -94,115 +93,104 @@ def promises(record: Record) -> list[Promise]:
         _recovered(record),
         _no_crash(record),
         *_loads_hold(record),
-        *_counters_agree(record),
+        _counters_agree(record),
     ]
+
+
+def _judge(text: str, broken: Sequence[Sample], detail: str) -> Promise:
+    """Return a promise that these samples break; the detail is that of one that was kept."""
+    if broken:
+        examples = (
+            f"{s.stream} at {s.sent:.1f} s: {' '.join(filter(None, (s.code, s.detail)))}" for s in broken[:MAX_EXAMPLES]
+        )
+        detail = f"{len(broken):,}: {'; '.join(examples)}"
+    return Promise(text, not broken, detail)
 
 
 def _answers_right(record: Record) -> Promise:
     wrong = [s for s in record.samples if s.outcome == WRONG and not _asks_loads(record, s)]
     right = sum(s.outcome == RIGHT for s in record.samples)
-    detail = f"{right:,} answers" if not wrong else _examples(wrong)
-    return Promise("every answer is right and belongs to its own request", right > 0 and not wrong, detail)
+    promise = _judge("every answer is right and belongs to its own request", wrong, f"{right:,} answers")
+    return promise if right else Promise(promise.text, False, promise.detail)
 
 
 def _nobody_left_waiting(record: Record) -> Promise:
     silent = [s for s in record.samples if s.outcome == SILENT]
-    told = sum(s.outcome in (REFUSED, LOST) for s in record.samples)
-    detail = f"{told:,} of {len(record.samples):,} were told that they have none" if not silent else _examples(silent)
-    return Promise("every request ended in an answer or an error, in time", not silent, detail)
+    errors = sum(s.outcome in (REFUSED, LOST) for s in record.samples)
+    detail = f"{errors:,} of {len(record.samples):,} were told that they have none"
+    return _judge("every request ended in an answer or an error, in time", silent, detail)
 
 
 def _refusals_explained(record: Record) -> Promise:
-    """Errors belong to an event, or the scenario allows them at any time."""
-    spans = [(event.begun, _aftermath(event, record.events) + record.recovery) for event in record.events]
     unexplained = [
         s
         for s in record.samples
         if s.outcome in (REFUSED, LOST)
-        and s.code not in record.streams[s.stream]["allow"]
-        and not any(begun <= s.ended and s.sent <= ended for begun, ended in spans)
+        and not record.is_allowed(s)
+        and not any(e.meets(s, _aftermath(e, record.events) - e.ended + record.recovery) for e in record.events)
     ]
-    return Promise(
-        "requests fail only during events and their aftermath",
-        not unexplained,
-        "no other failed" if not unexplained else _examples(unexplained),
-    )
+    return _judge("requests fail only during events and their aftermath", unexplained, "no other failed")
 
 
 def _recovered(record: Record) -> Promise:
-    found = recoveries(record)
-    late = [item for item in found if item.seconds is None or item.seconds > record.recovery]
-    worst = max((item.seconds or 0.0 for item in found), default=0.0)
-    detail = f"{worst:.2f} s at most, {len(found)} events"
+    all_recoveries = recoveries(record)
+    late = [item for item in all_recoveries if item.seconds is None or item.seconds > record.recovery]
+    worst = max((item.seconds or 0.0 for item in all_recoveries), default=0.0)
+    detail = f"{worst:.2f} s at most, {len(all_recoveries)} events"
     if late:
         detail = "; ".join(
             f"{item.event.kind} at {item.event.begun:.1f} s: "
             + (f"{item.seconds:.2f} s ({item.slowest})" if item.seconds is not None else f"never ({item.slowest})")
-            for item in late[:MANY]
+            for item in late[:MAX_EXAMPLES]
         )
     return Promise(f"every app has right answers again within {record.recovery:g} s", not late, detail)
 
 
 def _no_crash(record: Record) -> Promise:
-    crashes = [item for item in record.exits if not _is_asked_for(item, record.events)]
+    crashes = [item for item in record.exits if not _is_explained(item, record.events)]
     detail = f"{plural(len(record.lives), 'process', 'processes')}, each ended as the scenario says"
     if crashes:
-        detail = "; ".join(f"exit code {item.code} at {item.at:.1f} s" for item in crashes[:MANY])
+        detail = "; ".join(f"exit code {item.code} at {item.at:.1f} s" for item in crashes[:MAX_EXAMPLES])
     return Promise("no process of the server ended by itself", not crashes, detail)
 
 
-def _is_asked_for(ended: Exit, events: Sequence[Happened]) -> bool:
-    """Return whether the scenario explains it. A server that outgrows the phone without pressure from others is to
-    blame.
-    """
-    if ended.cause == "memory":
-        return any(e.kind == "memory_pressure" and e.begun <= ended.at <= e.ended + KILL_S for e in events)
-    return bool(ended.cause) or _port_taken(ended, events)
+def _is_explained(ended: ProcessExit, events: Sequence[PastEvent]) -> bool:
+    """Return whether the scenario explains the end of a process."""
 
+    def during(kind: str, aftermath: float) -> bool:
+        return any(e.kind == kind and e.begun <= ended.at <= e.ended + aftermath for e in events)
 
-def _port_taken(ended: Exit, events: Sequence[Happened]) -> bool:
-    """Return whether it is a start that found its port taken, which it must report and not pass over."""
-    taken = any(event.kind == "squatter" and event.begun <= ended.at <= event.ended + PORT_S for event in events)
-    return taken and ended.code == 1
+    if ended.cause == "memory":  # a server that outgrows the phone without pressure from others is to blame
+        return during("memory_pressure", KILL_S)
+    # A start that finds its port taken must report it and not pass over it.
+    return bool(ended.cause) or (ended.code == 1 and during("squatter", PORT_S))
 
 
 def _loads_hold(record: Record) -> list[Promise]:
-    asked = [s for s in record.samples if _asks_loads(record, s)]
-    broken = [s for s in asked if s.outcome == WRONG]
-    if not asked:
-        return []
-    detail = f"{len(asked):,} loads, unloads and looks" if not broken else _examples(broken)
-    return [Promise("acknowledged loads and unloads hold", not broken, detail)]
+    loads = [s for s in record.samples if _asks_loads(record, s)]
+    broken = [s for s in loads if s.outcome == WRONG]
+    detail = f"{len(loads):,} loads, unloads and looks"
+    return [_judge("acknowledged loads and unloads hold", broken, detail)] if loads else []
 
 
-def _counters_agree(record: Record) -> list[Promise]:
+def _counters_agree(record: Record) -> Promise:
     """The last server counts at least the answers that came from it, and no more than what was asked of it."""
+    text = "the server's counters agree with the apps"
     if record.successes is None or not record.lives:
-        return [Promise("the server's counters agree with the apps", False, "the server could not be asked")]
+        return Promise(text, False, "the server could not be asked")
     since = record.lives[-1].since
-    told, kept = [], True
-    busy = {str(stream["model"]) for stream in record.streams.values() if stream["ask"] == LOADS}
-    for model in sorted({str(stream["model"]) for stream in record.streams.values()} - busy):
-        asked = [s for s in record.samples if s.ended >= since and record.streams[s.stream]["model"] == model]
-        right = sum(s.outcome == RIGHT for s in asked)
+    details, agree = [], True
+    models = {str(stream["model"]) for stream in record.streams.values()}
+    for model in sorted(models - {str(s["model"]) for s in record.streams.values() if s["ask"] == LOADS}):
+        samples = [s for s in record.samples if s.ended >= since and record.streams[s.stream]["model"] == model]
+        right = sum(s.outcome == RIGHT for s in samples)
         # What was under way during an event may have been run twice, or run for nobody.
-        unsure = sum(s.outcome in (LOST, SILENT) or _touched(s, record.events) for s in asked) + record.strangers
-        counted = record.successes.get(model, 0)
-        kept = kept and right <= counted <= right + unsure
-        told.append(f"{model}: {right:,} received, {counted:,} counted")
-    return [Promise("the server's counters agree with the apps", kept, "; ".join(told))]
-
-
-def _touched(sample: Sample, events: Sequence[Happened]) -> bool:
-    return any(event.begun <= sample.ended and sample.sent <= event.ended for event in events)
+        unsure = sum(s.outcome in (LOST, SILENT) or any(e.meets(s) for e in record.events) for s in samples)
+        count = record.successes.get(model, 0)
+        agree = agree and right <= count <= right + unsure + record.strangers
+        details.append(f"{model}: {right:,} received, {count:,} plural")
+    return Promise(text, agree, "; ".join(details))
 
 
 def _asks_loads(record: Record, sample: Sample) -> bool:
     return bool(record.streams[sample.stream]["ask"] == LOADS)
-
-
-def _examples(samples: Sequence[Sample]) -> str:
-    shown = "; ".join(
-        f"{s.stream} at {s.sent:.1f} s: {' '.join(filter(None, (s.code, s.detail)))}" for s in samples[:MANY]
-    )
-    return f"{len(samples):,}: {shown}"
