@@ -15,7 +15,7 @@ _NAMES = {np.dtype(kind.typestr): name for name, kind in DATATYPES.items() if na
 
 
 def as_tensor(name: str, value: npt.ArrayLike, datatype: str | None = None) -> Tensor:
-    """An array, or what NumPy can make one of, as a tensor. Texts and bytes become BYTES.
+    """Return an array, or what NumPy can make one of, as a tensor. Texts and bytes become BYTES.
 
     Args:
         datatype: ``BF16`` for an array that does not tell it: floats are rounded to the nearest, uint16 are the bits.
@@ -25,7 +25,8 @@ def as_tensor(name: str, value: npt.ArrayLike, datatype: str | None = None) -> T
     """
     array = np.asarray(value)
     if datatype is not None or array.dtype.name == "bfloat16":  # as ml_dtypes has it
-        return _bf16(name, array, datatype or "BF16")
+        bits = np.ascontiguousarray(_bfloat16_bits(name, array, datatype or "BF16")).reshape(-1)
+        return Tensor(name, "BF16", array.shape, bits.view(np.uint8).data)
     if array.dtype.kind in "OSU":
         elements = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1).tolist()]
         return Tensor(name, "BYTES", array.shape, elements)
@@ -36,25 +37,23 @@ def as_tensor(name: str, value: npt.ArrayLike, datatype: str | None = None) -> T
     return Tensor(name, datatype, array.shape, contiguous.view(np.uint8).data)
 
 
-def _bf16(name: str, array: Array, datatype: str) -> Tensor:
-    own, kind = array.dtype.name == "bfloat16", array.dtype.kind
-    if datatype != "BF16" or not (own or kind == "f" or (kind, array.itemsize) == ("u", 2)):
+def _bfloat16_bits(name: str, array: Array, datatype: str) -> Array:
+    """Return the upper halves of floats, rounded to the nearest, to even in the middle; a NaN stays one."""
+    if datatype == "BF16" and array.dtype.name == "bfloat16":
+        return array.view("<u2")
+    if datatype == "BF16" and (array.dtype.kind, array.itemsize) == ("u", 2):
+        return array.astype("<u2")
+    if datatype != "BF16" or array.dtype.kind != "f":
         raise TypeError(
             f"input {name!r}: only BF16 can be named, for floats or uint16, not {datatype} for {array.dtype}"
         )
-    bits = array.view("<u2") if own else _rounded(array) if kind == "f" else array.astype("<u2")
-    return Tensor(name, "BF16", array.shape, np.ascontiguousarray(bits).reshape(-1).view(np.uint8).data)
-
-
-def _rounded(array: Array) -> Array:
-    """Return the upper halves of floats, rounded to the nearest, to even in the middle; a NaN stays one."""
     whole = array.astype(np.float32).view(np.uint32)
     halves = (whole + (0x7FFF + ((whole >> 16) & 1))) >> 16
     return np.where(np.isnan(array), (whole >> 16) | 0x40, halves).astype("<u2")
 
 
 def as_array(tensor: Tensor) -> Array:
-    """A tensor as an array that shares its memory. BF16 is widened to float32; BYTES has dtype ``object``."""
+    """Return a tensor as an array that shares its memory. BF16 is widened to float32; BYTES has dtype ``object``."""
     if not isinstance(tensor.data, memoryview):
         array = np.empty(len(tensor.data), dtype=object)
         array[:] = tensor.data

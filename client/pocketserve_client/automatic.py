@@ -22,20 +22,20 @@ class AutomaticTransport:
     def __init__(self, socket: SocketTransport, http: HttpTransport) -> None:
         self._socket = socket
         self._http = http
+        self._current: Transport | None = None
         self.reset_after_fork()
         fork_safety.watch(self)
-        self._chosen: Transport | None = None
 
     def reset_after_fork(self) -> None:
-        """Be free of a thread of the process from which this one was forked; the two look after themselves."""
+        """Replace the lock, which a thread of the other process may hold."""
         self._lock = threading.Lock()
 
     def send(self, request: Request) -> Answer:
-        """Send one request and wait for its answer."""
+        """Send a request and wait for its answer."""
         return self._transport().send(request)
 
     def start(self, request: Request) -> Pending:
-        """Send one request without waiting."""
+        """Send a request without waiting."""
         return self._transport().start(request)
 
     def close(self) -> None:
@@ -44,16 +44,13 @@ class AutomaticTransport:
         self._http.close()
 
     def _transport(self) -> Transport:
-        if self._chosen is not None:
-            return self._chosen
-        with self._lock:
-            try:
-                self._socket.connect()
-            except NobodyListensError:
-                # Not remembered: the next request looks for the socket again, unless HTTP has answered.
-                return self._http if not self._http.answered else self._choose(self._http)
-            return self._choose(self._socket)
-
-    def _choose(self, transport: Transport) -> Transport:
-        self._chosen = transport
-        return transport
+        if self._current is None:
+            with self._lock:
+                try:
+                    self._socket.connect()
+                    self._current = self._socket
+                except NobodyListensError:
+                    if not self._http.answered:
+                        return self._http  # not remembered: the next request looks for the socket again
+                    self._current = self._http
+        return self._current

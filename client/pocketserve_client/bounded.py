@@ -29,7 +29,7 @@ Owner = Callable[[], Run | None]
 
 
 class Exchange(threading.local):
-    """What the exchange that the current thread has under way may still take."""
+    """Time and bytes that the current thread's exchange may still take."""
 
     ends = math.inf
     bytes_left = 0
@@ -40,7 +40,7 @@ class Exchange(threading.local):
         self.bytes_left = max_body + MAX_HEAD_BYTES
 
     def seconds_left(self) -> float:
-        """Return what is left of the time.
+        """Return how much of the time is left.
 
         Raises:
             TimeoutError: nothing is.
@@ -51,7 +51,7 @@ class Exchange(threading.local):
         return left
 
     def count(self, received: int) -> None:
-        """Take note of bytes that came.
+        """Count bytes that came.
 
         Raises:
             NotOurServerError: more came than an answer may have.
@@ -62,7 +62,7 @@ class Exchange(threading.local):
 
 
 def too_large() -> NotOurServerError:
-    """Return what is said of an answer that is not read to its end."""
+    """Return the error for an answer that is not read to its end."""
     return NotOurServerError(
         "the answer is larger than this client takes (max_answer_bytes), or what answers at this address is not a "
         "pocketserve server"
@@ -73,22 +73,24 @@ class BoundedAdapter(HTTPAdapter):
     """Opens the bounded connections for ``requests``.
 
     Args:
-        exchange: what holds for the exchanges of each thread.
+        exchange: the limits of the exchanges of each thread.
         owner: where given, nothing is sent to a port unless a server of this user has it.
     """
 
     def __init__(self, exchange: Exchange, owner: Owner | None) -> None:
         super().__init__()
         parts = {"exchange": exchange, "owner": staticmethod(owner) if owner is not None else None}
-        pools = {"http": (HTTPConnectionPool, _HttpConnection), "https": (HTTPSConnectionPool, _HttpsConnection)}
         self.poolmanager.pool_classes_by_scheme = {
-            scheme: type(pool.__name__, (pool,), {"ConnectionCls": type(connection.__name__, (connection,), parts)})
-            for scheme, (pool, connection) in pools.items()
+            scheme: type(pool.__name__, (pool,), {"ConnectionCls": type(base.__name__, (_Bounded, base), parts)})
+            for scheme, pool, base in (
+                ("http", HTTPConnectionPool, HTTPConnection),
+                ("https", HTTPSConnectionPool, HTTPSConnection),
+            )
         }
 
 
 class _Bounded:
-    """What both kinds of connection do on connecting."""
+    """The connecting that both kinds of connection share."""
 
     exchange: Exchange
     owner: Owner | None
@@ -115,20 +117,13 @@ class _Bounded:
         self.sock = _BoundedSocket(self.sock, self.exchange)
 
 
-class _HttpConnection(_Bounded, HTTPConnection):
-    pass
-
-
-class _HttpsConnection(_Bounded, HTTPSConnection):
-    pass
-
-
 class _BoundedSocket:
-    """What ``http.client`` uses of a socket, each wait with what is left of the time."""
+    """The part of a socket that ``http.client`` uses; each wait has the time that is left."""
 
     def __init__(self, connected: socket.socket, exchange: Exchange) -> None:
         self._socket = connected
         self._exchange = exchange
+        self.fileno, self.shutdown, self.close = connected.fileno, connected.shutdown, connected.close
 
     def sendall(self, data: bytes) -> None:
         self._socket.settimeout(self._exchange.seconds_left())
@@ -139,15 +134,6 @@ class _BoundedSocket:
 
     def settimeout(self, _seconds: float | None) -> None:
         pass  # each wait has its own
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def shutdown(self, how: int) -> None:
-        self._socket.shutdown(how)
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class _BoundedReader(io.RawIOBase):

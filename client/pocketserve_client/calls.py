@@ -1,8 +1,7 @@
-"""Calls: requests that mend broken connections by themselves, and answers turned into what the caller wants."""
+"""Calls: requests that are sent again when their connection was lost, and answers turned into results."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
@@ -21,15 +20,13 @@ MAX_ERROR_BYTES: Final = 1 << 20
 
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.1
-"""Between two attempts to find a lost server. The wait for it lasts up to this much longer than its absence; a refused
-connection on this machine costs microseconds, and the search is over after a few seconds."""
+"""Between two attempts to find a lost server; a refused connection on this machine costs microseconds."""
 
 
-class Sender:
+class RequestSender:
     """Sends requests, and sends those that may be repeated again when the connection was lost.
 
     Args:
-        transport: what carries them.
         reconnect: seconds for which a lost server is looked for.
         token_advice: what to do about a token that the server does not accept.
     """
@@ -47,62 +44,40 @@ class Sender:
             ServerError: it came with a status other than 200, or the server refused the connection.
         """
         try:
-            return checked(self.transport.send(request))
-        except ConnectionLostError as lost:
-            return self.send_again(request, lost)
-        except ServerError as error:
-            raise self.advised(error) from None
+            return self._send_once(request)
+        except ConnectionLostError as error:
+            return self.send_again(request, error)
 
-    def advised(self, error: PocketserveError) -> PocketserveError:
-        """The error, with what to do about it where it is about the token."""
-        if not isinstance(error, ServerError) or error.code != "UNAUTHORIZED" or error.advice:
-            return error
-        return ServerError(error.status, error.code, error.message, self._token_advice)
-
-    def send_again(self, request: Request, lost: ConnectionLostError) -> Answer:
+    def send_again(self, request: Request, error: ConnectionLostError) -> Answer:
         """Repeat a request whose connection was lost, until the server is back or the time is over.
 
         Raises:
             ConnectionLostError: it did not come back, or the request must not be repeated.
         """
         if not request.idempotent:
-            raise lost
+            raise error
         ends = time.monotonic() + self._reconnect
-        never = threading.Event()  # it only paces the attempts
         for pause in pauses():
             if time.monotonic() >= ends:
                 break
-            never.wait(min(pause, max(0.0, ends - time.monotonic())))
+            time.sleep(min(pause, max(0.0, ends - time.monotonic())))
             try:
-                return checked(self.transport.send(request))
-            except ConnectionLostError as error:
-                lost = error
-            except ServerError as error:
-                raise self.advised(error) from None
-        raise lost
+                return self._send_once(request)
+            except ConnectionLostError as again:
+                error = again
+        raise error
 
+    def _send_once(self, request: Request) -> Answer:
+        try:
+            return check_answer(self.transport.send(request))
+        except ServerError as error:
+            raise self.advised(error) from None
 
-def unreadable(error: ApiError) -> NotOurServerError:
-    """Return what to say of an answer that looks like one of ours until it is read; the error's words may be for a
-    request.
-    """
-    return NotOurServerError(
-        "the answer is larger than this client reads, or what answers at this address is not a pocketserve server "
-        f"({error.message})"
-    )
-
-
-def is_picture(answer: Answer) -> bool:
-    """Return whether the answer is the picture that was asked for, not JSON."""
-    return answer.content_type.startswith("image/")
-
-
-def pauses() -> Iterator[float]:
-    """Seconds before each attempt to find a lost server, without an end."""
-    pause = FIRST_PAUSE_S
-    while True:
-        yield pause
-        pause = min(2 * pause, LONGEST_PAUSE_S)
+    def advised(self, error: PocketserveError) -> PocketserveError:
+        """Return the error, with what to do about it where it is about the token."""
+        if not isinstance(error, ServerError) or error.code != "UNAUTHORIZED" or error.advice:
+            return error
+        return ServerError(error.status, error.code, error.message, self._token_advice)
 
 
 class Call(Generic[T]):
@@ -113,18 +88,17 @@ class Call(Generic[T]):
         decode: turns the answer into the result.
     """
 
-    def __init__(self, sender: Sender, request: Request, decode: Callable[[Answer], T]) -> None:
+    def __init__(self, sender: RequestSender, request: Request, decode: Callable[[Answer], T]) -> None:
         self._sender = sender
         self._request = request
         self._decode = decode
         self._cancelled = False
-        self._pending: Pending | None = None
+        self._pending: Pending | ConnectionLostError
         self._outcome: Answer | Exception | None = None
-        self._lost: ConnectionLostError | None = None
         try:
             self._pending = sender.transport.start(request)
-        except ConnectionLostError as lost:
-            self._lost = lost
+        except ConnectionLostError as error:
+            self._pending = error
         except ServerError as error:
             raise sender.advised(error) from None
 
@@ -133,12 +107,12 @@ class Call(Generic[T]):
 
         When the connection was lost, :meth:`result` may still take its time to find the server again.
         """
-        return self._outcome is not None or self._pending is None or self._pending.done()
+        return self._outcome is not None or isinstance(self._pending, Exception) or self._pending.done()
 
     def cancel(self) -> None:
         """Ask the server not to start on it. :meth:`result` then raises CANCELLED, or returns what was done already."""
         self._cancelled = True
-        if self._pending is not None:
+        if not isinstance(self._pending, Exception):
             self._pending.cancel()
 
     def result(self, timeout: float | None = None) -> T:
@@ -160,21 +134,42 @@ class Call(Generic[T]):
         return self._decode(self._outcome)
 
     def _answer(self, timeout: float | None) -> Answer:
-        if self._pending is not None:
-            try:
-                return checked(self._pending.result(timeout))
-            except CancelledError:
-                raise ServerError(499, "CANCELLED", "the request was cancelled before it was sent") from None
-            except ConnectionLostError as lost:
-                self._lost = lost
-        if self._cancelled:
-            raise ServerError(499, "CANCELLED", "the connection was lost after the request had been cancelled")
-        assert self._lost is not None
-        return self._sender.send_again(self._request, self._lost)
+        try:
+            if isinstance(self._pending, Exception):
+                raise self._pending
+            return check_answer(self._pending.result(timeout))
+        except CancelledError:
+            raise ServerError(499, "CANCELLED", "the request was cancelled before it was sent") from None
+        except ConnectionLostError as error:
+            if self._cancelled:
+                text = "the connection was lost after the request had been cancelled"
+                raise ServerError(499, "CANCELLED", text) from None
+            return self._sender.send_again(self._request, error)
 
 
-def checked(answer: Answer) -> Answer:
-    """The answer, if it is a success.
+def pauses() -> Iterator[float]:
+    """Yield the seconds before each attempt to find a lost server, without an end."""
+    pause = FIRST_PAUSE_S
+    while True:
+        yield pause
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def unreadable_answer(error: ApiError) -> NotOurServerError:
+    """Return the error for an answer that looks like one of ours until it is read."""
+    return NotOurServerError(
+        "the answer is larger than this client reads, or what answers at this address is not a pocketserve server "
+        f"({error.message})"
+    )
+
+
+def is_picture(answer: Answer) -> bool:
+    """Return whether the answer is the picture that was asked for, not JSON."""
+    return answer.content_type.startswith("image/")
+
+
+def check_answer(answer: Answer) -> Answer:
+    """Return the answer, if it is a success.
 
     Raises:
         ServerError: it is not.
@@ -189,6 +184,6 @@ def checked(answer: Answer) -> Answer:
         document = strict_json.loads_object(answer.body) if len(answer.body) <= MAX_ERROR_BYTES else {}
     except ApiError:
         document = {}
-    said = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()
-    message = document.get("error") or f"status {answer.status}: {said or 'nothing'}; is this a pocketserve server?"
+    text = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()
+    message = document.get("error") or f"status {answer.status}: {text or 'nothing'}; is this a pocketserve server?"
     raise ServerError(answer.status, str(document.get("code", "")), str(message))

@@ -7,7 +7,6 @@ import numbers
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from pocketserve_client.arrays import Array, as_array, as_tensor
 from pocketserve_client.automatic import AutomaticTransport
-from pocketserve_client.calls import FOREIGN, Call, Sender, is_picture, unreadable
+from pocketserve_client.calls import FOREIGN, Call, RequestSender, is_picture, unreadable_answer
 from pocketserve_client.connection import MAX_ANSWER_BYTES
 from pocketserve_client.credentials import find_credentials, find_state_dir
 from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
@@ -64,26 +63,25 @@ class Client:
         reconnect: float = 5.0,
         max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
     ) -> None:
-        timeout = _seconds("timeout", timeout, SHORTEST_S)
-        reconnect = _seconds("reconnect", reconnect, 0.0)
-        maximum = _bytes("max_answer_bytes", max_answer_bytes)
-        named = url or os.environ.get("POCKETSERVE_URL") or None
-        self.url = named or DEFAULT_URL
+        address = url or os.environ.get("POCKETSERVE_URL") or None
+        self.url = address or DEFAULT_URL
         credentials = find_credentials(token, token_file)
-        self._transport = _open(named, credentials.token, timeout, maximum)
-        self._sender = Sender(self._transport, reconnect, credentials.advice)
+        seconds, size = _seconds("timeout", timeout, SHORTEST_S), _bytes("max_answer_bytes", max_answer_bytes)
+        self._sender = RequestSender(
+            _open(address, credentials.token, seconds, size),
+            _seconds("reconnect", reconnect, 0.0),
+            credentials.advice,
+        )
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the connections."""
-        self._transport.close()
+        self._sender.transport.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Client can neither be pickled nor copied: make one in each process")
@@ -97,25 +95,24 @@ class Client:
         return self._ready("/v2/health/ready")
 
     def server_metadata(self) -> dict[str, Any]:
-        """Name, version and protocol extensions of the server."""
+        """Return name, version and protocol extensions of the server."""
         return self._object("GET", "/v2")
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
-        """Every version of every model: ``name``, ``version``, ``state`` and ``reason``, often empty."""
+        """Return every version of every model: ``name``, ``version``, ``state`` and ``reason``, often empty."""
         body = strict_json.dumps({"ready": ready_only})
-        entries = _document(self._sender.send(_json_request("POST", "/v2/repository/index", body)))
-        return _objects(entries)
+        return _objects(_document(self._sender.send(_json_request("POST", "/v2/repository/index", body))))
 
     def is_model_ready(self, model: str, version: str | None = None) -> bool:
         """Return whether a request to the model would be answered."""
         return self._ready(f"{_path(model, version)}/ready")
 
     def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
-        """Inputs, outputs and versions of a model."""
+        """Return inputs, outputs and versions of a model."""
         return self._object("GET", _path(model, version))
 
     def statistics(self, model: str | None = None, version: str | None = None) -> list[dict[str, Any]]:
-        """Counters of one version, one model or all models."""
+        """Return counters of one version, one model or all models."""
         base = "/v2/models" if model is None else _path(model, version)
         return _objects(self._object("GET", f"{base}/stats").get("model_stats"))
 
@@ -135,16 +132,15 @@ class Client:
         self._sender.send(_json_request("POST", path, b"{}", idempotent=False))
 
     def open_pairing(self) -> dict[str, Any]:
-        """Let one app have the token for a code of ten digits: ``code``, ``remaining_s`` in seconds, ``tries``."""
-        request = _json_request("POST", "/pairing/open", b"{}", idempotent=False)
-        return _object(_document(self._sender.send(request)))
+        """Open the pairing of one app by a code of ten digits: ``code``, ``remaining_s`` in seconds, ``tries``."""
+        return self._object("POST", "/pairing/open", b"{}", idempotent=False)
 
     def close_pairing(self) -> None:
         """Make the code worthless."""
         self._object("POST", "/pairing/close", b"{}")
 
     def pairing_state(self, *, wait_ms: int = 0) -> str:
-        """``open``, ``paired``, ``refused``, ``expired`` or ``closed``.
+        """Return ``open``, ``paired``, ``refused``, ``expired`` or ``closed``.
 
         Args:
             wait_ms: answer only after so many milliseconds (2,000 at most), or once it is not open any more.
@@ -192,13 +188,12 @@ class Client:
         wait: float | None = None,
         datatypes: Mapping[str, str] | None = None,
     ) -> Call[dict[str, Array]]:
-        """As :meth:`infer`, without waiting for the answer: call ``result()`` on what it returns, or ``cancel()``.
+        """Send tensors as :meth:`infer` does, without waiting for the answer.
 
         Over the socket any number of calls share the connection and their answers come in any order.
         """
-        return Call(
-            self._sender, _infer_request(model, inputs, outputs, version, parameters, wait, datatypes), _tensors
-        )
+        request = _infer_request(model, inputs, outputs, version, parameters, wait, datatypes)
+        return Call(self._sender, request, _tensors)
 
     def predict(
         self,
@@ -257,19 +252,19 @@ class Client:
         content_type: str = OCTETS,
         wait: float | None = None,
     ) -> Call[Any]:
-        """As :meth:`predict`, without waiting for the answer."""
+        """Send raw input as :meth:`predict` does, without waiting for the answer."""
         query = {"top_k": top_k, "threshold": threshold, "version": version, "annotate": annotate, **(parameters or {})}
         return Call(self._sender, _predict_request(model, data, query, wait, content_type), _prediction)
 
     def _ready(self, path: str) -> bool:
         try:
-            self._sender.send(Request("GET", path, idempotent=False))  # it asks about now: no looking for a lost server
+            self._sender.send(Request("GET", path, idempotent=False))  # about now: no search for a lost server
         except ServerError:
             return False
         return True
 
-    def _object(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        return _object(_document(self._sender.send(_json_request(method, path, body))))
+    def _object(self, method: str, path: str, body: bytes = b"", *, idempotent: bool = True) -> dict[str, Any]:
+        return _object(_document(self._sender.send(_json_request(method, path, body, idempotent=idempotent))))
 
 
 def _seconds(name: str, value: float, least: float) -> float:
@@ -287,23 +282,20 @@ def _bytes(name: str, value: int) -> int:
 def _open(url: str | None, token: str | None, timeout: float, maximum: int) -> Transport:
     if url is None:
         socket = SocketTransport((DEFAULT_HOST, DEFAULT_SOCKET_PORT), token, timeout, maximum)
-        port = urlsplit(DEFAULT_URL).port
-        owner = functools.partial(run_file.http_server, find_state_dir(), port or 0)
+        owner = functools.partial(run_file.http_server, find_state_dir(), urlsplit(DEFAULT_URL).port or 0)
         return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout, maximum, owner))
     try:
         parts = urlsplit(url)
-        port = parts.port
+        host, port = parts.hostname, parts.port
     except ValueError:  # half of an IPv6 address, or a port that is none
-        parts, port = urlsplit(""), -1
-    whole = bool(parts.hostname) and port != -1
-    if whole and parts.scheme in ("http", "https"):
+        host = port = None
+    if host and parts.scheme in ("http", "https"):
         return HttpTransport(url, token, timeout, maximum)
-    if not whole or port is None or parts.scheme != "socket" or parts.path not in ("", "/"):
-        raise AddressError(
-            f"a server's address looks like {DEFAULT_URL} or socket://{DEFAULT_HOST}:{DEFAULT_SOCKET_PORT}, not {url!r}"
-        )
-    assert parts.hostname is not None
-    return SocketTransport((parts.hostname, port), token, timeout, maximum)
+    if host and port is not None and parts.scheme == "socket" and parts.path in ("", "/"):
+        return SocketTransport((host, port), token, timeout, maximum)
+    raise AddressError(
+        f"a server's address looks like {DEFAULT_URL} or socket://{DEFAULT_HOST}:{DEFAULT_SOCKET_PORT}, not {url!r}"
+    )
 
 
 def _infer_request(
@@ -319,22 +311,22 @@ def _infer_request(
         raise TypeError(f"infer() takes arrays by input name, such as {{'x': array}}, not a {type(inputs).__name__}")
     if isinstance(outputs, str):
         raise TypeError(f"outputs are a list of names, such as [{outputs!r}]")
-    named = datatypes or {}
-    if named.keys() - inputs.keys():
-        raise TypeError(f"datatypes names inputs that are not given: {', '.join(sorted(named.keys() - inputs.keys()))}")
-    given = dict(parameters or {})
+    datatypes = datatypes or {}
+    if unknown := datatypes.keys() - inputs.keys():
+        raise TypeError(f"datatypes names inputs that are not given: {', '.join(sorted(unknown))}")
+    options = dict(parameters or {})
     if wait is not None:
-        given.setdefault("timeout", max(1, round(wait * 1e6)))
+        options.setdefault("timeout", max(1, round(wait * 1e6)))
     message = oip.InferRequest(
-        inputs=[as_tensor(name, value, named.get(name)) for name, value in inputs.items()],
+        inputs=[as_tensor(name, value, datatypes.get(name)) for name, value in inputs.items()],
         outputs=[oip.RequestedOutput(name, binary=True) for name in outputs],
-        parameters=given,
+        parameters=options,
         binary_output=True,
     )
     body = oip.encode_infer_request(message)
     length = body.json_length if body.json_length is not None else body.length
     # A step changes its sequence's state: once is not twice.
-    idempotent = not given.get("sequence_id")
+    idempotent = not options.get("sequence_id")
     return Request("POST", f"{_path(model, version)}/infer", body.chunks, length, OCTETS, wait, idempotent)
 
 
@@ -342,7 +334,7 @@ def _tensors(answer: Answer) -> dict[str, Array]:
     try:
         response = oip.decode_infer_response(answer.body, answer.json_length)
     except ApiError as error:
-        raise unreadable(error) from None
+        raise unreadable_answer(error) from None
     return {tensor.name: as_array(tensor) for tensor in response.outputs}
 
 
@@ -350,15 +342,15 @@ def _predict_request(
     model: str, data: RawInput, query: Mapping[str, Any], wait: float | None, content_type: str
 ) -> Request:
     body = raw_body(data)
-    given = {name: str(value) for name, value in query.items() if value is not None}
+    options = {name: str(value) for name, value in query.items() if value is not None}
     if wait is not None:
-        given.setdefault("timeout_ms", str(1000 * wait))
-    path = f"/predictions/{_segment(model)}" + (f"?{urlencode(given, quote_via=quote)}" if given else "")
+        options.setdefault("timeout_ms", str(1000 * wait))
+    path = f"/predictions/{_segment(model)}" + (f"?{urlencode(options, quote_via=quote)}" if options else "")
     return Request("POST", path, [body] if len(body) else [], 0, content_type, wait)
 
 
 def _prediction(answer: Answer) -> Any:
-    """The answer's JSON, or the file that was asked for instead."""
+    """Return the answer's JSON, or the file that was asked for instead."""
     return bytes(answer.body) if is_picture(answer) else _object(_document(answer))
 
 
@@ -366,7 +358,7 @@ def _document(answer: Answer) -> Any:
     try:
         return strict_json.loads(answer.body)
     except ApiError as error:
-        raise unreadable(error) from None
+        raise unreadable_answer(error) from None
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -381,8 +373,8 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     return [_object(item) for item in value]
 
 
-def _json_request(method: str, path: str, body: bytes | None = None, *, idempotent: bool = True) -> Request:
-    return Request(method, path, [body] if body else [], len(body or b""), idempotent=idempotent)
+def _json_request(method: str, path: str, body: bytes = b"", *, idempotent: bool = True) -> Request:
+    return Request(method, path, [body] if body else [], len(body), idempotent=idempotent)
 
 
 def _path(model: str, version: str | None) -> str:
@@ -391,7 +383,7 @@ def _path(model: str, version: str | None) -> str:
 
 
 def _segment(name: str) -> str:
-    """A name as one segment of a path. What would lead to another path is no name of a model or version."""
+    """Return a name as one segment of a path. What would lead to another path is no name of a model or version."""
     if not isinstance(name, str):
         raise TypeError(f"a model's or version's name is a str, not a {type(name).__name__}")
     if name in ("", ".", ".."):

@@ -1,11 +1,11 @@
-"""Where the token comes from when the caller does not give one."""
+"""The token, where the caller does not give one."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import platformdirs
 
@@ -16,13 +16,8 @@ MAX_TOKEN_FILE = 1024
 """Bytes that are looked at; the server's own reading stops there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """A token, or why there is none.
-
-    Attributes:
-        source: where it comes from, in words, or where it was looked for.
-    """
+class Credentials(NamedTuple):
+    """A token, or None; and in words where it comes from, or where it was looked for."""
 
     token: str | None
     source: str
@@ -40,41 +35,36 @@ class Credentials:
 def find_credentials(
     token: str | None = None, token_file: Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> Credentials:
-    """The token: the caller's own, else from the caller's file, else ``POCKETSERVE_TOKEN``, else from the file that
-    ``POCKETSERVE_TOKEN_FILE`` names, else from where a server of the same user keeps it.
+    """Return the token: the caller's own, else from the caller's file, else ``POCKETSERVE_TOKEN``, else from the file
+    that ``POCKETSERVE_TOKEN_FILE`` names, else from where a server of the same user keeps it.
 
     A file that was named is the only one that is read: no other server's token takes the place of one that is missing.
     """
     if token:
         return Credentials(token, "the token is the one that this client was given")
     if token_file is not None:
-        return _of_file(token_file, "token_file")
+        return _read_token(token_file, "token_file")
     if environ.get("POCKETSERVE_TOKEN"):
         return Credentials(environ["POCKETSERVE_TOKEN"], "the token comes from the variable POCKETSERVE_TOKEN")
     if environ.get("POCKETSERVE_TOKEN_FILE"):
-        return _of_file(Path(environ["POCKETSERVE_TOKEN_FILE"]), "POCKETSERVE_TOKEN_FILE")
-    return _of_file(platformdirs.user_state_path(APP_NAME) / "token", "the usual place")
+        return _read_token(Path(environ["POCKETSERVE_TOKEN_FILE"]), "POCKETSERVE_TOKEN_FILE")
+    return _read_token(platformdirs.user_state_path(APP_NAME) / "token", "the usual place")
 
 
-def find_token(token_file: Path | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The token as :func:`find_credentials` finds it; None where there is none."""
-    return find_credentials(None, token_file, environ).token
-
-
-def find_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+def find_state_dir() -> Path:
     """Return the folder in which a server of this user says that it runs: ``POCKETSERVE_STATE_DIR``, else the usual."""
-    named = environ.get("POCKETSERVE_STATE_DIR")
-    return Path(named).expanduser() if named else platformdirs.user_state_path(APP_NAME)
+    folder = os.environ.get("POCKETSERVE_STATE_DIR")
+    return Path(folder).expanduser() if folder else platformdirs.user_state_path(APP_NAME)
 
 
-def _of_file(path: Path, named_by: str) -> Credentials:
+def _read_token(path: Path, origin: str) -> Credentials:
     try:
         with open_plain(Path(path)) as file:
             text = file.read(MAX_TOKEN_FILE).decode("ascii").strip()
     except OSError as error:
-        return Credentials(None, f"there is no token: {path} ({named_by}) cannot be read ({error.strerror})")
+        return Credentials(None, f"there is no token: {path} ({origin}) cannot be read ({error.strerror})")
     except UnicodeDecodeError:
         text = ""
     if not text:
-        return Credentials(None, f"there is no token: {path} ({named_by}) holds none")
-    return Credentials(text, f"the token comes from {path} ({named_by})")
+        return Credentials(None, f"there is no token: {path} ({origin}) holds none")
+    return Credentials(text, f"the token comes from {path} ({origin})")

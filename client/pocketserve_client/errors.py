@@ -1,8 +1,8 @@
-"""What a call can end in besides an answer."""
+"""Errors of calls."""
 
 from __future__ import annotations
 
-from pocketserve_wire.errors import ErrorCode, code_named
+from pocketserve_wire.errors import code_named
 
 
 class PocketserveError(Exception):
@@ -45,10 +45,7 @@ class ServerError(PocketserveError):
 
     def __init__(self, status: int, code: str, message: str, advice: str = "") -> None:
         super().__init__(status, code, message, advice)  # all of them, so that it can be pickled
-        self.status = status
-        self.code = code
-        self.message = message
-        self.advice = advice
+        self.status, self.code, self.message, self.advice = status, code, message, advice
 
     def __str__(self) -> str:
         return f"{self.message}; {self.advice}" if self.advice else self.message
@@ -56,5 +53,5 @@ class ServerError(PocketserveError):
     @property
     def is_retryable(self) -> bool:
         """Return whether the same request may simply be sent again later."""
-        known: ErrorCode | None = code_named(self.code)
-        return known.retryable if known is not None else self.status in (429, 503)
+        code = code_named(self.code)
+        return code.retryable if code is not None else self.status in (429, 503)

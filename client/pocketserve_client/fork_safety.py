@@ -7,26 +7,25 @@ import weakref
 from typing import Protocol
 
 
-class Forked(Protocol):
-    """What holds connections."""
+class ConnectionHolder(Protocol):
+    """An object that holds connections and locks."""
 
     def reset_after_fork(self) -> None:
-        """In the new process, where no other thread runs: forget connections and locks; the server hears nothing."""
-        ...
+        """Forget connections and locks, in the new process, where no other thread runs; the server hears nothing."""
 
 
-_watched: weakref.WeakSet[Forked] = weakref.WeakSet()
+_holders: weakref.WeakSet[ConnectionHolder] = weakref.WeakSet()
 
 
-def watch(holder: Forked) -> None:
-    """Let ``reset_after_fork`` be called in processes that are forked from this one."""
-    _watched.add(holder)
+def watch(holder: ConnectionHolder) -> None:
+    """Call ``reset_after_fork`` in processes that are forked from this one."""
+    _holders.add(holder)
 
 
-def _start_all_anew() -> None:
-    for holder in list(_watched):
+def _reset_all() -> None:
+    for holder in list(_holders):
         holder.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_all_anew)
+    os.register_at_fork(after_in_child=_reset_all)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from http.cookiejar import DefaultCookiePolicy
@@ -21,14 +20,11 @@ from pocketserve_client.transport import JSON, Answer, Request
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 MAX_AT_ONCE = 8
-"""Requests that are under way together when they are started without waiting; further ones stand in line."""
+"""Requests that are under way together when they are started without waiting; further ones wait."""
 
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
 PIECE_BYTES: Final = 1 << 20
 """What is read of a body at a time."""
-
-_BROKEN = (requests.ConnectionError, HTTPError)
-"""What a connection that breaks before, and within, an answer ends in."""
 
 _JSON_LENGTH = re.compile(r"[0-9]{1,10}")
 
@@ -82,41 +78,41 @@ class HttpTransport:
         self._pool: ThreadPoolExecutor | None = None
 
     def send(self, request: Request) -> Answer:
-        """Send one request and read its whole answer.
+        """Send a request and read its whole answer.
 
         Raises:
             ServerUnreachableError: none came. ConnectionLostError: the server had answered before.
         """
         if self._closed:
             raise ServerUnreachableError("the client was closed")
+        headers = {"Content-Type": request.content_type} if request.chunks else {}
+        if 0 < request.json_length < request.body_length:
+            headers["Inference-Header-Content-Length"] = str(request.json_length)
+        body = b"".join(request.chunks) if len(request.chunks) != 1 else bytes(request.chunks[0])
         self._exchange.begin(self._timeout, self._max_answer)
         try:
             with self._session.request(
                 request.method,
                 self._url + request.path,
-                data=_body(request),
-                headers=_headers(request),
+                data=body if request.chunks or request.method != "GET" else None,
+                headers=headers,
                 timeout=self._timeout,
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                body = self._read(response)
+                content = self._read(response)
         except (requests.Timeout, ReadTimeoutError, TimeoutError):
             raise ServerUnreachableError(f"{self._url} did not answer within {self._timeout:g} s") from None
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:  # of what is hardly HTTP, too
-            lost = self.answered and isinstance(error, _BROKEN)
+            lost = self.answered and isinstance(error, (requests.ConnectionError, HTTPError))
             raise (ConnectionLostError if lost else ServerUnreachableError)(
-                f"{self._url} cannot be reached ({_cause(error)}); is the server running? start it with: "
+                f"{self._url} cannot be reached ({_reason(error)}); is the server running? start it with: "
                 "pocketserve serve"
             ) from None
         self.answered = True
         length = response.headers.get("Inference-Header-Content-Length", "")
-        return Answer(
-            response.status_code,
-            body,
-            int(length) if _JSON_LENGTH.fullmatch(length) else None,
-            response.headers.get("Content-Type", JSON),
-        )
+        json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
+        return Answer(response.status_code, content, json_length, response.headers.get("Content-Type", JSON))
 
     def _read(self, response: requests.Response) -> bytes:
         """Read a body as it was sent: unpacking is not asked for, and would let few bytes become many.
@@ -131,10 +127,10 @@ class HttpTransport:
             if length > self._max_answer:
                 raise too_large()
         response.raw.release_conn()  # an empty body leaves that to us
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)
 
     def start(self, request: Request) -> HttpPending:
-        """Send one request on another thread: HTTP/1.1 connections take one request at a time."""
+        """Send a request on another thread: HTTP/1.1 connections take one request at a time."""
         with self._lock:
             if self._closed:
                 raise ServerUnreachableError("the client was closed")
@@ -158,11 +154,13 @@ class _Session(requests.Session):
 
 
 class HttpPending:
-    """A request on its way. See :class:`pocketserve_client.transport.Pending`."""
+    """A request under way. See :class:`pocketserve_client.transport.Pending`."""
 
     def __init__(self, future: Future[Answer]) -> None:
         self._future = future
         self._process = os.getpid()
+        self.done = future.done
+        self.cancel = future.cancel  # one that was sent cannot be called back over HTTP
 
     def result(self, timeout: float | None = None) -> Answer:
         """Wait for the answer.
@@ -177,37 +175,12 @@ class HttpPending:
         except FutureTimeoutError:
             raise ServerUnreachableError(f"no answer came within {timeout:g} s") from None
 
-    def done(self) -> bool:
-        """Return whether the answer, or the failure, is there."""
-        return self._future.done()
 
-    def cancel(self) -> None:
-        """Give up a request that was not sent yet; one that was sent cannot be called back over HTTP."""
-        self._future.cancel()
-
-
-def _body(request: Request) -> bytes | None:
-    if not request.chunks:
-        return None if request.method == "GET" else b""
-    return bytes(request.chunks[0]) if len(request.chunks) == 1 else b"".join(request.chunks)
-
-
-def _headers(request: Request) -> dict[str, str]:
-    headers = {"Content-Type": request.content_type} if request.chunks else {}
-    if 0 < request.json_length < request.body_length:
-        headers["Inference-Header-Content-Length"] = str(request.json_length)
-    return headers
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        candidates = (getattr(seen, "reason", None), *seen.args[:1], seen.__cause__)
-        seen = next((item for item in candidates if isinstance(item, BaseException)), None)
-
-
-def _cause(error: BaseException) -> str:
-    """The innermost reason: requests wraps the operating system's error several times."""
-    *_, innermost = _causes(error)
-    return str(getattr(innermost, "strerror", None) or innermost)
+def _reason(error: BaseException) -> str:
+    """Return the innermost reason: requests wraps the operating system's error several times."""
+    while True:
+        candidates = (getattr(error, "reason", None), *error.args[:1], error.__cause__)
+        inner = next((item for item in candidates if isinstance(item, BaseException)), None)
+        if inner is None:
+            return str(getattr(error, "strerror", None) or error)
+        error = inner

@@ -1,4 +1,4 @@
-"""What ``predict`` takes, as the bytes of a request."""
+"""Inputs of ``predict``, as the bytes of a request."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ MAX_FILE_NAME: Final = 4096
 PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 """Of Pillow's images, those that a PNG file can hold."""
 
-VAGUE_MODES: Final = ("F", "I")
-"""Of Pillow's images, those whose range of values nobody knows."""
-
 
 def raw_body(data: RawInput) -> bytes | memoryview:
-    """The body of a request for raw input.
+    """Return the body of a request for raw input.
 
     Raises:
         OSError: the file cannot be read.
@@ -35,15 +32,14 @@ def raw_body(data: RawInput) -> bytes | memoryview:
         return data.read_bytes()
     if isinstance(data, str):
         return data.encode()
-    if isinstance(data, bytes | bytearray | memoryview):
-        return memoryview(data).cast("B")
     if isinstance(data, np.ndarray):
         return _npy(data)
     if hasattr(data, "read"):
-        content = data.read()
-        if not isinstance(content, bytes | bytearray | memoryview):
+        data = data.read()
+        if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError("the file is open for text: open it with 'rb', or give its Path")
-        return memoryview(content).cast("B")
+    if isinstance(data, bytes | bytearray | memoryview):
+        return memoryview(data).cast("B")
     if callable(getattr(data, "getexif", None)):
         return _png(data)
     try:
@@ -53,25 +49,25 @@ def raw_body(data: RawInput) -> bytes | memoryview:
 
 
 def with_hint(error: ServerError, data: RawInput) -> ServerError:
-    """The error; where a text was sent that is the name of a file, the error with that hint."""
-    if error.status == 400 and isinstance(data, str) and len(data) < MAX_FILE_NAME and _is_file(data):
+    """Return the error; where a text was sent that is the name of a file, the error with that hint."""
+    if error.status == 400 and isinstance(data, str) and len(data) < MAX_FILE_NAME and os.path.isfile(data):
         hint = f"a str is a text: give Path({data!r}) to send that file"
         return ServerError(error.status, error.code, error.message, hint)
     return error
 
 
 def _png(image: Any) -> memoryview:
-    """A Pillow image as a PNG file, with the EXIF data that say how it is turned. Pillow itself is not needed here."""
-    if image.mode in VAGUE_MODES:
+    """Return a Pillow image as a PNG file, with the EXIF data that say how it is turned. Pillow is not needed here."""
+    if image.mode in ("F", "I"):
         raise TypeError(f"a Pillow image of mode {image.mode} has no known white: convert it to L or RGB")
     file = io.BytesIO()
-    kept = image if image.mode in PNG_MODES else image.convert("RGB")
-    kept.save(file, "PNG", exif=image.getexif(), compress_level=1)  # time matters more than bytes to this machine
+    converted = image if image.mode in PNG_MODES else image.convert("RGB")
+    converted.save(file, "PNG", exif=image.getexif(), compress_level=1)  # time matters more than bytes to this machine
     return file.getbuffer()
 
 
 def _npy(array: Array) -> memoryview:
-    """The array as a ``.npy`` file, with this machine's byte order."""
+    """Return the array as a ``.npy`` file, with this machine's byte order."""
     if array.dtype.kind not in "biuf":
         raise TypeError(
             f"predict() takes arrays of numbers, not of {array.dtype}: give a list, or send tensors with infer()"
@@ -82,7 +78,7 @@ def _npy(array: Array) -> memoryview:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON-like value whose numbers may be NumPy's."""
+    """Return a JSON-like value whose numbers may be NumPy's as one of Python's."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -95,10 +91,3 @@ def _plain(value: Any) -> Any:
         "predict() takes bytes, a Path, a file, an array, a Pillow image, or JSON-like values, and this is a "
         f"{type(value).__name__}; tensors by name go to infer()"
     )
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return os.path.isfile(text)
-    except ValueError:
-        return False

@@ -9,16 +9,7 @@ from typing import Any
 from pocketserve_client.errors import PocketserveError, ServerError
 from pocketserve_client.http import DEFAULT_URL, HttpTransport
 from pocketserve_client.transport import Request
-from pocketserve_wire import ApiError, strict_json
-from pocketserve_wire.pairing import (
-    EXCHANGE_BYTES,
-    MAX_TOKEN_BYTES,
-    PROOF_BYTES,
-    PUBLIC_BYTES,
-    SALT_BYTES,
-    ClientExchange,
-    PairingError,
-)
+from pocketserve_wire import ApiError, pairing, strict_json
 
 
 class PairingFailedError(PocketserveError):
@@ -38,19 +29,18 @@ def pair(code: str, url: str | None = None, *, timeout: float = 30.0) -> str:
         ServerError: PAIRING_REFUSED for a wrong code, PAIRING_CLOSED when none is open.
         ServerUnreachableError: nobody answered.
     """
-    named = os.environ.get("POCKETSERVE_URL", "")
-    transport = HttpTransport(url or (named if named.startswith("http") else DEFAULT_URL), None, timeout)
+    variable = os.environ.get("POCKETSERVE_URL", "")
+    transport = HttpTransport(url or (variable if variable.startswith("http") else DEFAULT_URL), None, timeout)
     try:
-        exchange = ClientExchange(code)
-        begun = _post(transport, "begin", {"public": exchange.begin()})
-        proof = exchange.prove(
-            _bytes(begun, "salt", SALT_BYTES, SALT_BYTES), _bytes(begun, "public", PUBLIC_BYTES, PUBLIC_BYTES)
-        )
-        identifier = _bytes(begun, "exchange", EXCHANGE_BYTES, EXCHANGE_BYTES)
-        done = _post(transport, "finish", {"exchange": identifier, "proof": proof})
-        server_proof = _bytes(done, "proof", PROOF_BYTES, PROOF_BYTES)
-        return exchange.open(server_proof, _bytes(done, "token", 1, MAX_TOKEN_BYTES))
-    except PairingError as error:
+        exchange = pairing.ClientExchange(code)
+        begin = _post(transport, "begin", {"public": exchange.begin()})
+        salt, public = _bytes(begin, "salt", pairing.SALT_BYTES), _bytes(begin, "public", pairing.PUBLIC_BYTES)
+        proof = exchange.prove(salt, public)
+        identifier = _bytes(begin, "exchange", pairing.EXCHANGE_BYTES)
+        finish = _post(transport, "finish", {"exchange": identifier, "proof": proof})
+        token = _bytes(finish, "token", pairing.MAX_TOKEN_BYTES, 1)
+        return exchange.open(_bytes(finish, "proof", pairing.PROOF_BYTES), token)
+    except pairing.PairingError as error:
         raise PairingFailedError(str(error)) from None
     finally:
         transport.close()
@@ -68,8 +58,10 @@ def _post(transport: HttpTransport, step: str, values: dict[str, bytes]) -> dict
     return document
 
 
-def _bytes(document: dict[str, Any], name: str, least: int, maximum: int) -> bytes:
+def _bytes(document: dict[str, Any], name: str, length: int, minimum: int | None = None) -> bytes:
+    """Return bytes of a length, or between a minimum and it."""
     text = document.get(name)
-    if isinstance(text, str) and re.fullmatch(rf"(?:[0-9a-fA-F]{{2}}){{{least},{maximum}}}", text):
+    least = length if minimum is None else minimum
+    if isinstance(text, str) and re.fullmatch(rf"(?:[0-9a-fA-F]{{2}}){{{least},{length}}}", text):
         return bytes.fromhex(text)
     raise PairingFailedError(f"the answer has no proper {name!r}, so this is not our server; look at the port")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from pocketserve_client import fork_safety
-from pocketserve_client.connection import MAX_ANSWER_BYTES, Connection, PendingAnswer
+from pocketserve_client.connection import MAX_ANSWER_BYTES, ClientConnection, PendingAnswer
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerUnreachableError
 from pocketserve_client.transport import Answer, Request
 
@@ -31,7 +31,7 @@ class SocketTransport:
         self._max_answer = max_answer
         self._closed = False
         self._opening = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         fork_safety.watch(self)
 
     def reset_after_fork(self) -> None:
@@ -42,21 +42,41 @@ class SocketTransport:
             connection.forget()
 
     def send(self, request: Request) -> Answer:
-        """Send one request and wait for its answer.
+        """Send a request and wait for its answer.
 
         Raises:
             ServerUnreachableError: none came. ConnectionLostError: the connection broke before it.
             ServerError: the server does not know the token, or the body is too large.
         """
-        return self.start(request).result()
+        return self.connect().start(request).result()
 
     def start(self, request: Request) -> PendingAnswer:
-        """Send one request without waiting."""
-        return self._usable().start(request)
+        """Send a request without waiting."""
+        return self.connect().start(request)
 
-    def connect(self) -> None:
-        """Open the connection now instead of with the first request."""
-        self._usable()
+    def connect(self) -> ClientConnection:
+        """Return a connection that takes requests: the one that there is, or a new one."""
+        connection = self._connection
+        if connection is not None and connection.usable:
+            return connection
+        with self._opening:
+            if self._closed:
+                raise ServerUnreachableError("the client was closed")
+            previous = self._connection
+            if previous is not None and previous.usable:
+                return previous
+            try:
+                connection = ClientConnection(self._address, self._key, self._timeout, self._max_answer)
+            except NotOurServerError:
+                raise
+            except ServerUnreachableError as error:
+                if previous is None:
+                    raise
+                raise ConnectionLostError(str(error)) from None  # it was there a moment ago: it may be starting again
+            self._connection = connection
+            if previous is not None:
+                previous.retire()  # it may still bring answers that others wait for
+            return connection
 
     def close(self) -> None:
         """Close the connection; what is under way fails."""
@@ -65,28 +85,3 @@ class SocketTransport:
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def _usable(self) -> Connection:
-        connection = self._connection
-        if connection is not None and connection.usable:
-            return connection
-        with self._opening:
-            if self._closed:
-                raise ServerUnreachableError("the client was closed")
-            previous = self._connection
-            if previous is None or not previous.usable:
-                self._connection = self._open(again=previous is not None)
-                if previous is not None:
-                    previous.retire()  # it may still bring answers that others wait for
-            assert self._connection is not None
-            return self._connection
-
-    def _open(self, *, again: bool) -> Connection:
-        try:
-            return Connection(self._address, self._key, self._timeout, self._max_answer)
-        except NotOurServerError:
-            raise
-        except ServerUnreachableError as error:
-            if again:  # it was there a moment ago: it may be starting again
-                raise ConnectionLostError(str(error)) from None
-            raise

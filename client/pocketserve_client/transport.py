@@ -1,18 +1,16 @@
-"""What the facade asks of a transport: requests go in, answers come out, whatever carries them."""
+"""The interface of the two transports: requests go in, answers come out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request, ready to be sent by either transport.
+class Request(NamedTuple):
+    """A request, ready to be sent by either transport.
 
     Attributes:
         path: with its query string, percent-encoded.
@@ -36,9 +34,8 @@ class Request:
         return sum(len(chunk) for chunk in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A response as it came: status, body, and the length of its JSON part when tensors follow it."""
+class Answer(NamedTuple):
+    """A response as it came; ``json_length`` is that of its JSON part when tensors follow it."""
 
     status: int
     body: bytes | memoryview
@@ -50,10 +47,7 @@ class Pending(Protocol):
     """A request that was sent and whose answer may not have come yet."""
 
     def result(self, timeout: float | None = None) -> Answer:
-        """Wait for the answer; may be called again.
-
-        Args:
-            timeout: seconds; None waits as long as the client's own timeout.
+        """Wait for the answer, by default for the client's own timeout; may be called again.
 
         Raises:
             ServerUnreachableError: no answer came.
@@ -64,8 +58,8 @@ class Pending(Protocol):
         """Return whether the answer, or the failure, is there."""
         ...
 
-    def cancel(self) -> None:
-        """Ask the server not to start on it. Best effort: the answer may be CANCELLED or the result."""
+    def cancel(self) -> object:
+        """Ask the server not to start on it. The answer may be CANCELLED or the result."""
         ...
 
 

@@ -22,7 +22,7 @@ from pocketserve_client import Client, NotOurServerError, ServerError, ServerUnr
 from pocketserve_client.arrays import as_array, as_tensor
 from pocketserve_client.calls import pauses
 from pocketserve_client.client import _tensors
-from pocketserve_client.credentials import find_token
+from pocketserve_client.credentials import find_credentials
 from pocketserve_client.transport import Answer
 from pocketserve_wire import DATATYPES, ErrorCode, Tensor
 from pocketserve_wire.limits import MAX_TENSORS
@@ -507,17 +507,19 @@ def test_the_token_is_looked_for_in_order(tmp_path, monkeypatch):
         (tmp_path / name).write_text(f"{name}\n")
     both = {"POCKETSERVE_TOKEN": "variable", "POCKETSERVE_TOKEN_FILE": str(tmp_path / "named")}
     named = {"POCKETSERVE_TOKEN_FILE": str(tmp_path / "named")}
-    assert find_token(None, both) == "variable"
-    assert find_token(tmp_path / "given", both) == "given"
-    assert find_token(tmp_path / "missing", both) is None  # another server's token does not take its place
-    assert find_token(None, named) == "named"
-    assert find_token(None, {}) is None
+    assert find_credentials(None, None, both).token == "variable"
+    assert find_credentials(None, tmp_path / "given", both).token == "given"
+    assert (
+        find_credentials(None, tmp_path / "missing", both).token is None
+    )  # another server's token does not take its place
+    assert find_credentials(None, None, named).token == "named"
+    assert find_credentials(None, None, {}).token is None
     monkeypatch.setattr("platformdirs.user_state_path", lambda name: tmp_path / "state" / name)
     folder = tmp_path / "state" / "pocketserve"
     folder.mkdir(parents=True)
     (folder / "token").write_text("usual\n")
-    assert find_token(None, {}) == "usual"
-    assert find_token(None, {"POCKETSERVE_TOKEN": ""}) == "usual"
+    assert find_credentials(None, None, {}).token == "usual"
+    assert find_credentials(None, None, {"POCKETSERVE_TOKEN": ""}).token == "usual"
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
@@ -527,7 +529,7 @@ def test_a_token_file_that_is_none_is_not_waited_for(tmp_path, kind):
         os.mkfifo(file)
     else:
         file.mkdir()
-    assert find_token(file, {}) is None
+    assert find_credentials(None, file, {}).token is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff\xfe"])
@@ -535,7 +537,7 @@ def test_a_token_file_without_a_token_gives_none(tmp_path, content):
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
-    assert find_token(file, {}) is None
+    assert find_credentials(None, file, {}).token is None
 
 
 def test_a_token_that_is_given_goes_before_all(server, monkeypatch):

@@ -229,11 +229,11 @@ def test_automatic_choice(server, monkeypatch):
     monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", server.ready["socket"]["port"])
     with Client(token=server.token) as client:
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
-        assert client._transport._chosen is client._transport._socket
+        assert client._sender.transport._current is client._sender.transport._socket
     monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", free_port())
     with Client(token=server.token) as client:
         assert [client.predict("petals", [1, 2, 3])["model"] for _ in range(2)] == ["petals"] * 2
-        assert client._transport._chosen is client._transport._http
+        assert client._sender.transport._current is client._sender.transport._http
 
 
 @pytest.mark.parametrize("manner", ["hangs up", "is silent", "talks nonsense"])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pocketserve_client.connection import Connection, PendingAnswer
+from pocketserve_client.connection import ClientConnection, PendingAnswer
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerError, ServerUnreachableError
 from pocketserve_client.transport import Request
 from pocketserve_wire.faults import GoAwayReason
@@ -97,9 +97,9 @@ def script() -> Iterator[Callable[..., Scripted]]:
         one.close()
 
 
-def ask(server: Scripted) -> tuple[Connection, PendingAnswer]:
+def ask(server: Scripted) -> tuple[ClientConnection, PendingAnswer]:
     """Connect and send one request."""
-    connection = Connection(server.address, KEY, TIMEOUT_S)
+    connection = ClientConnection(server.address, KEY, TIMEOUT_S)
     return connection, connection.start(Request("GET", "/v2"))
 
 
@@ -117,7 +117,7 @@ def test_faults_before_ready(vector: Vector, script: Callable[..., Scripted]) ->
     """Nothing is asked of such a server."""
     server = script(**{vector.facts["awaits"].lower(): vector.data})
     with pytest.raises(ServerUnreachableError):
-        Connection(server.address, KEY, TIMEOUT_S)
+        ClientConnection(server.address, KEY, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("vector", ENDINGS, ids=str)
@@ -126,7 +126,7 @@ def test_errors_of_the_connection(vector: Vector, script: Callable[..., Scripted
     if vector.facts["state"] == "handshake":
         server = script(**{vector.facts["awaits"].lower(): vector.data})
         with pytest.raises((ServerUnreachableError, ServerError)):
-            Connection(server.address, KEY, TIMEOUT_S)
+            ClientConnection(server.address, KEY, TIMEOUT_S)
         return
     connection, pending = ask(script(answer=vector.data))
     if vector.facts["frames"][0]["name"] == "RESPONSE":
@@ -143,7 +143,7 @@ def test_a_squatter_is_told_nothing(script: Callable[..., Scripted]) -> None:
     for proof in (b"", b'"proof":"' + b"0" * 64 + b'",'):
         server = script(ready=json_frame(FrameType.READY, b"{" + proof + limits + b"}"))
         with pytest.raises(NotOurServerError):
-            Connection(server.address, KEY, TIMEOUT_S)
+            ClientConnection(server.address, KEY, TIMEOUT_S)
 
 
 def test_an_answer_that_must_be_understood(script: Callable[..., Scripted]) -> None:
