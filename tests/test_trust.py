@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import importlib.util
 import json
@@ -149,7 +148,7 @@ def test_any_format_that_is_code_asks(models: Path, tmp_path: Path, code: Code) 
     (models / "mine" / "task.py").unlink()
     entry, version = scan(models)["mine"], version_of(models)
     assert TrustStore(tmp_path / "state").check(entry, version) == frozenset()
-    format = dataclasses.replace(version.format, name="other", code=code)
+    format = version.format._replace(name="other", code=code)
     with pytest.raises(ModelLoadError, match="is code that is not trusted"):
         TrustStore(tmp_path / "state").check(entry, version._replace(format=format))
 

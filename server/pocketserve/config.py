@@ -73,7 +73,7 @@ def embedded_models_dir() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[2] / "models"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Config:
     """All settings of a server."""
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pocketserve import __version__
 from pocketserve.auth.pairing import PairingDesk
@@ -48,7 +48,6 @@ from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, RequestTemplate
-from pocketserve_wire.records import dataclass
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -73,8 +72,7 @@ little, and a request of theirs less than one that is put down and taken up agai
 EARLY_HEAD_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStatus:
+class ModelStatus(NamedTuple):
     """Where a version stands, for listings. ``ready``: a request would be answered (perhaps after loading)."""
 
     model: str

@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from pocketserve.auth.app_tokens import AppTokens, path_of
 from pocketserve.auth.guard import Guard, ensure_token
@@ -30,7 +30,6 @@ from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.listener import PortTakenError
 from pocketserve.transports.socket.server import SocketServer
-from pocketserve_wire.records import dataclass
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +48,7 @@ class StartError(Exception):
     """The server cannot start; the text is one sentence that says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where one transport listens."""
 
     host: str
@@ -60,8 +58,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoints:
+class Endpoints(NamedTuple):
     """Where a server listens; ``socket`` is None where that transport is switched off."""
 
     http: Address
@@ -170,8 +167,8 @@ def write_ready_file(path: Path, config: Config, addresses: Endpoints) -> None:
     """Tell other programs where the server listens; the file appears whole or not at all."""
     content = {
         "pid": os.getpid(),
-        "http": asdict(addresses.http),
-        "socket": asdict(addresses.socket) if addresses.socket is not None else None,
+        "http": addresses.http._asdict(),
+        "socket": addresses.socket._asdict() if addresses.socket is not None else None,
         "token_file": str(config.token_file.absolute()) if config.auth else None,
         "models_dir": str(config.models_dir.absolute()),
     }

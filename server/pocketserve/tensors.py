@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pocketserve_wire import DATATYPES, Tensor
-from pocketserve_wire.records import dataclass
 from pocketserve_wire.tensor import invalid
 
 if TYPE_CHECKING:
@@ -30,16 +28,14 @@ _PLAIN = frozenset(map(np.dtype, "fdbhilqBHILQ?")) if sys.byteorder == "little" 
 _BY_DTYPE = {np.dtype(kind.typestr): name for name, kind in DATATYPES.items() if name not in ("BF16", "BYTES")}
 
 
-@dataclass(frozen=True, slots=True)
-class Quantization:
+class Quantization(NamedTuple):
     """Affine quantisation of a whole tensor: real = scale * (stored - zero_point)."""
 
     scale: float
     zero_point: int
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """What a model says of one input or output.
 
     Attributes:
@@ -58,9 +54,9 @@ class TensorSpec:
     datatype: str
     shape: tuple[int, ...]
     quantization: Quantization | None = None
-    aliases: tuple[str, ...] = field(default=())
+    aliases: tuple[str, ...] = ()
     open: bool = False
-    batch: str = field(default="", compare=False)
+    batch: str = ""
 
     def accepts(self, shape: tuple[int, ...], *, rows_free: bool = False) -> bool:
         """Return whether a tensor of this shape fits; ``rows_free`` leaves the first dimension out of it."""

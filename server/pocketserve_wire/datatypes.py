@@ -6,11 +6,10 @@ Triton's binary tensor data extension for BF16 and BYTES.
 
 from __future__ import annotations
 
-from pocketserve_wire.records import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Datatype:
+class Datatype(NamedTuple):
     """One datatype.
 
     Attributes:

@@ -10,10 +10,8 @@ import enum
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
-
-from pocketserve_wire.records import dataclass
 
 from .faults import ConnectionFault, ConnectionFaultError
 

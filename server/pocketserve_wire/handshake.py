@@ -11,9 +11,8 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
-
-from pocketserve_wire.records import dataclass
 
 from . import strict_json
 from .errors import ApiError

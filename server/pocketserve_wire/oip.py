@@ -10,10 +10,8 @@ implementations differ, `docs/http.md` says which behaviour this codec follows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import Any
-
-from pocketserve_wire.records import dataclass
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from . import strict_json
 from .datatypes import DATATYPES
@@ -42,8 +40,7 @@ MAX_TEMPLATES = 64
 """JSON parts that are remembered; then all are forgotten, which costs a reading each."""
 
 
-@dataclass(slots=True)
-class RequestedOutput:
+class RequestedOutput(NamedTuple):
     """One entry of a request's ``outputs``.
 
     Attributes:
@@ -56,7 +53,7 @@ class RequestedOutput:
     name: str
     binary: bool = False
     classification: int = 0
-    parameters: Parameters = field(default_factory=dict)
+    parameters: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -83,15 +80,14 @@ class InferRequest:
     plan: RequestTemplate | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(slots=True)
-class InferResponse:
+class InferResponse(NamedTuple):
     """An inference response: the model that answered and its output tensors."""
 
     model_name: str
     model_version: str
     outputs: list[Tensor]
     id: str = ""
-    parameters: Parameters = field(default_factory=dict)
+    parameters: Mapping[str, Any] = {}
 
 
 class RequestTemplate:
@@ -135,8 +131,7 @@ _headers: dict[tuple[Any, ...], bytes] = {}
 _CHECKED = frozenset({"BYTES", "BOOL"})
 
 
-@dataclass(slots=True)
-class EncodedBody:
+class EncodedBody(NamedTuple):
     """A body ready to be sent.
 
     Attributes:

@@ -10,10 +10,8 @@ import array
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from pocketserve_wire.records import dataclass
 
 from .datatypes import DATATYPES, Datatype
 from .errors import ApiError, ErrorCode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import hashlib
 import importlib
@@ -237,7 +236,7 @@ def test_a_slow_framework_is_told_as_that(folder: Path, tmp_path: Path, monkeypa
     (planted / "slow_framework.py").write_text(HANGS)
     monkeypatch.syspath_prepend(planted)
     model, version = entry(folder)
-    slow = version._replace(format=dataclasses.replace(version.format, packages=("slow_framework",)))
+    slow = version._replace(format=version.format._replace(packages=("slow_framework",)))
     quarantine = Quarantine(tmp_path / "state", TrialLimits(timeout=0.5))
     with pytest.raises(RuntimeMissingError, match=r"the import of slow_framework alone takes more than 0\.5 s"):
         check(quarantine, (model, slow))

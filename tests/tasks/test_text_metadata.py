@@ -80,7 +80,7 @@ def test_a_reader(tmp_path: Path) -> None:
     """Start and end are told by the outputs' names in the metadata, in whatever order."""
     outputs = [TensorMetadata("end_logits"), TensorMetadata("start_logits")]
     metadata = described(["ids", "mask", "segment_ids"], outputs, BertTokenizer((VOCAB,)))
-    inputs = [dataclasses.replace(spec, shape=(1, 16)) for spec in THREE]
+    inputs = [spec._replace(shape=(1, 16)) for spec in THREE]
     task = task_of(tmp_path, inputs, {"Identity": (1, 16), "Identity_1": (1, 16)}, metadata)
     assert task.name == "question-answering"
     asked = task.prepare(memoryview(json.dumps({"question": "who?", "context": "good film, bad song"}).encode()))

@@ -10,6 +10,7 @@ import logging
 import re
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_response
@@ -18,7 +19,6 @@ from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.service import Service
 from pocketserve.tasks.cancellation import byte_reservation
 from pocketserve_wire import ApiError, ErrorCode, strict_json
-from pocketserve_wire.records import dataclass
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,7 @@ class MethodNotAllowedError(ApiError):
         self.allowed = allowed
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """What a request is for.
 
     Attributes:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import field
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve_wire import ApiError, ErrorCode, strict_json
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.service import Service
@@ -19,7 +18,7 @@ JSON = "application/json"
 OCTETS = "application/octet-stream"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ApiRequest:
     """A request after the transport has checked and decoded it.
 
@@ -47,7 +46,7 @@ class ApiRequest:
     asked: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ApiResponse:
     """An answer that a transport can send as it is.
 
@@ -70,8 +69,7 @@ class ApiResponse:
 Handler = Callable[["Service", ApiRequest], ApiResponse]
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """One entry of the dispatch table, see :mod:`pocketserve.api.routes`.
 
     Attributes:

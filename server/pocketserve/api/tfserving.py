@@ -53,7 +53,7 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
     else:
         status = service.status(name, version)
         # OpenVINO's client asks for the default version as 0 and wants a number back.
-        statuses = [dataclasses.replace(status, version=version)]
+        statuses = [status._replace(version=version)]
     if not status.ready:
         raise ApiError(ErrorCode.MODEL_NOT_READY, f"model {name!r} is not ready: {status.reason}")
     return json_response(
@@ -126,7 +126,8 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
     decoded = oip.InferRequest(inputs=tensors, parameters={"signature_name": key} if key else {})
     response = service.infer(request.path["model"], request.path.get("version"), decoded, terms, row_by_row=rows)
     if narrowed:
-        response.outputs = [_without_column(tensor) for tensor in response.outputs]
+        tensors = [_without_column(tensor) for tensor in response.outputs]
+        response = response._replace(outputs=tensors)
     outputs = {tensor.name: _to_values(tensor) for tensor in response.outputs}
     answer = {"predictions": _as_rows(outputs, response.outputs)} if rows else {"outputs": _single_or_all(outputs)}
     return ApiResponse(chunks=[strict_json.dumps(answer)], compressible=True)

@@ -14,13 +14,12 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pocketserve.state.file_lock import locked
 from pocketserve.state.json_store import replace_json
 from pocketserve_wire.files.plain_file import open_plain
 from pocketserve_wire.files.run_file import LATEST
-from pocketserve_wire.records import dataclass
 
 TOKEN_BYTES: Final = 64
 """Random bytes, 86 characters: more than HMAC-SHA256's block of 64."""
@@ -41,8 +40,7 @@ class AppTokenError(Exception):
     """The tokens cannot be changed as asked; the text is one sentence with the way out."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppToken:
+class AppToken(NamedTuple):
     """What the server keeps of one app's token.
 
     Attributes:

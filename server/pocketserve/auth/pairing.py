@@ -9,11 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve_wire.pairing import ServerExchange, ServerSecret
@@ -25,8 +23,7 @@ MAX_EXCHANGES: Final = 1024
 """Exchanges side by side, of which the oldest gives way: another app cannot ask as often before ours is finished."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairingState:
+class PairingState(NamedTuple):
     """Where pairing stands.
 
     Attributes:
@@ -40,12 +37,12 @@ class PairingState:
     tries: int = 0
 
 
-@dataclass(slots=True)
 class _Opening:
-    secret: ServerSecret
-    ends: float
-    tries: int
-    exchanges: dict[bytes, ServerExchange] = field(default_factory=dict)
+    def __init__(self, secret: ServerSecret, ends: float, tries: int) -> None:
+        self.secret = secret
+        self.ends = ends
+        self.tries = tries
+        self.exchanges: dict[bytes, ServerExchange] = {}
 
 
 class PairingDesk:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-
-from pocketserve_wire.records import dataclass
+from dataclasses import dataclass
 
 MIN_ROUNDS = 7
 """Fewer rounds tell nothing about the noise."""

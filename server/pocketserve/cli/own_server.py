@@ -10,11 +10,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pocketserve.cli import CommandError
 from pocketserve.cli.signals import whole_step
-from pocketserve_wire.records import dataclass
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0

@@ -5,16 +5,14 @@ A manifest may give a tensor a friendlier name, and a TFLite signature does too;
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tensors import TensorSpec
-from pocketserve_wire.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Bindings:
+class Bindings(NamedTuple):
     """One direction's tensors.
 
     Attributes:
@@ -80,4 +78,4 @@ def _merge(mine: TensorSpec, declared: TensorSpec, what: str) -> TensorSpec:
         )
     # A manifest may fix a dimension that the file leaves open, but cannot open one that the file fixes.
     shape = tuple(a if a != -1 else b for a, b in zip(mine.shape, declared.shape, strict=True))
-    return dataclasses.replace(mine, name=declared.name, shape=shape, aliases=(*mine.aliases, mine.name))
+    return mine._replace(name=declared.name, shape=shape, aliases=(*mine.aliases, mine.name))

@@ -10,10 +10,9 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve_wire import ErrorCode
-from pocketserve_wire.records import dataclass
 
 MAX_BATCH_SIZES = 64
 """Batch sizes that are itemised; a caller who tries out thousands must not make the table grow."""
@@ -31,8 +30,7 @@ UNANSWERED = {
 """Ends of requests that say nothing against the model; they count as failures too, as in Triton."""
 
 
-@dataclass(slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Nanoseconds of one request's phases and the batch rows and runs it took.
 
     Not frozen: one is made for every request, and freezing it would cost as much as all that is counted.

@@ -8,7 +8,6 @@ would take as long as everything else that Python does for such a request.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -87,7 +86,7 @@ class CompiledRequest:
 
     def _encode_anew(self, results: Mapping[str, Array]) -> EncodedBody:
         outputs = [to_tensor(name, results[own], datatype) for name, own, datatype in self._outputs]
-        return encode_infer_response(replace(self._response, outputs=outputs), True)
+        return encode_infer_response(self._response._replace(outputs=outputs), True)
 
 
 def remember(

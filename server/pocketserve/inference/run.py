@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,14 +33,12 @@ from pocketserve_wire.oip import (
     RequestTemplate,
     encode_infer_response,
 )
-from pocketserve_wire.records import dataclass
 from pocketserve_wire.tensor import invalid
 
 SEQUENCE_PARAMETERS = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """An answer to raw input. The task's own steps count as input and output in the timing.
 
     Attributes:
@@ -54,7 +51,7 @@ class Prediction:
     task: str
     predictions: Answer
     timing: Timing
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = {}
     picture: bytes | None = None
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve.engine.bindings import Bindings
 from pocketserve.messages import plural
 from pocketserve.tensors import Array, TensorSpec, check_against, quantize, to_array
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import InferRequest, RequestedOutput, raw_input
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.handle import ModelHandle
@@ -19,8 +18,7 @@ Bound = tuple[TensorSpec, str]
 """A tensor as callers see it, and the session's own name for it."""
 
 
-@dataclass(slots=True)
-class Inputs:
+class Inputs(NamedTuple):
     """What a request sends to the model, checked.
 
     Attributes:

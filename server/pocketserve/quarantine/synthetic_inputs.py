@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -76,4 +75,4 @@ def masks_of_ones(spec: TensorSpec) -> Array:
 def enlarged(spec: TensorSpec) -> TensorSpec:
     """Return a spec with its free dimensions larger than 1, but for the first, which mostly counts rows."""
     sizes = enumerate(spec.shape)
-    return replace(spec, shape=tuple(LARGE_DIMENSION if size == -1 and axis else size for axis, size in sizes))
+    return spec._replace(shape=tuple(LARGE_DIMENSION if size == -1 and axis else size for axis, size in sizes))

@@ -9,9 +9,8 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
-
-from pocketserve_wire.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pocketserve.tensors import Array, TensorSpec
-from pocketserve_wire.records import dataclass
 
 TRIAL_VARIABLE = "POCKETSERVE_IN_TRIAL"
 """Set in the environment of a trial's process: whatever a runtime starts there must stay in its process group."""
@@ -22,8 +20,7 @@ class ModelLoadError(Exception):
     """A model file that cannot be served; the text is one sentence that says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelSource(NamedTuple):
     """A version's files, and how its owner wants them loaded.
 
     Attributes:
@@ -38,7 +35,7 @@ class ModelSource:
 
     path: Path
     threads: int = 1
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
     trusted: frozenset[str] = frozenset()
@@ -51,8 +48,7 @@ class ModelSource:
         return self.origin or self.path
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """A named entry point of a model file, with the names that the file's author gave its tensors."""
 
     inputs: Sequence[TensorSpec]

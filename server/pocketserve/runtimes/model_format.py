@@ -7,8 +7,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pocketserve_wire.records import dataclass
-
 if TYPE_CHECKING:
     from pocketserve.runtimes.metadata import ModelMetadata
 
@@ -37,8 +35,7 @@ class Requirement(NamedTuple):
     termux: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFormat:
+class ModelFormat(NamedTuple):
     """A format of model files. A package of :mod:`pocketserve.runtimes` exports its ``FORMATS``.
 
     Attributes:

@@ -13,7 +13,6 @@ import json
 import os
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from pocketserve.state.folder import make_private_folder
@@ -59,7 +58,7 @@ class RunLock:
             # Locked before it has its name, or another start might take its server for a dead one.
             self._descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(self._descriptor, json.dumps(asdict(run)).encode())
+            os.write(self._descriptor, json.dumps(run._asdict()).encode())
             os.replace(partial, self._path)
 
     def close(self) -> None:

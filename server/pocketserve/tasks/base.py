@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from pocketserve.repository.toml_table import Section
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 Answer = list[dict[str, Any]]
 Arrays = Mapping[str, Array]
-_NO_VALUES: Mapping[str, Any] = MappingProxyType({})
+_NO_VALUES: Mapping[str, Any] = {}
 
 
 class Detailed(NamedTuple):

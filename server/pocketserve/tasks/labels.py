@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from pocketserve.formats import DamagedFileError
@@ -39,7 +38,7 @@ class Labels(NamedTuple):
     """
 
     names: Sequence[str] = ()
-    translations: Mapping[str, Sequence[str]] = MappingProxyType({})
+    translations: Mapping[str, Sequence[str]] = {}
 
     def in_language(self, language: str | None) -> Sequence[str]:
         """Return the names in a language, its nearest relative, or else the first ones."""

@@ -13,9 +13,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
-
-from pocketserve_wire.records import dataclass
+from typing import Any, Final, NamedTuple
 
 FOLDER: Final = "runs"
 MAX_FILE_BYTES: Final = 4096
@@ -27,8 +25,7 @@ HOSTS_OF_LOOPBACK: Final = ("127.0.0.1", "0.0.0.0")
 """Who listens there has the port on 127.0.0.1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """One run of a server.
 
     Attributes:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve import system
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.engine.device.power import PowerWatch
@@ -52,8 +51,7 @@ def count_fast(cores: Iterable[int], speed: Callable[[int], int | None] = top_sp
     return sum(known >= FAST_SHARE * max(speeds) for known in speeds)
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
+class Threads(NamedTuple):
     """What one run may use, before its model has a say.
 
     Attributes:

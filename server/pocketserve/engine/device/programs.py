@@ -9,8 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-
-from pocketserve_wire.records import dataclass
+from dataclasses import dataclass
 
 MAX_OUTPUT_BYTES = 1 << 20
 END_GRACE_S = 1.0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.engine.scheduling.batching import RowBatcher, free_rows
 from pocketserve.engine.scheduling.policy import BatchingAdvisor
 from pocketserve.engine.scheduling.queue import ModelQueue, Scheduler
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.loaded_model import LoadedModel
@@ -19,8 +18,7 @@ DEFAULT_OWN_SESSIONS = 4
 """Open sequences of models whose state is a few arrays, and of those where each needs a session of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
+class EngineOptions(NamedTuple):
     """The settings that the engine needs; see the settings table for their meaning."""
 
     memory_budget: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pocketserve.engine.bindings import Bindings
@@ -25,7 +26,6 @@ from pocketserve.tasks.base import Task
 from pocketserve.tensors import Array
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.quarantine.quarantine import Quarantine
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class LoadedModel:
     """A version in memory, not yet in anybody's hands.
 
@@ -82,12 +82,12 @@ class LoadedModel:
         seen = {spec.name: spec for session in self.sessions for spec in session.outputs if not spec.open}
         pairs = ((spec, seen.get(bound.by_name[spec.name][1], spec)) for spec in bound.specs)
         specs = tuple(
-            dataclasses.replace(spec, datatype=other.datatype, shape=other.shape, open=False)
+            spec._replace(datatype=other.datatype, shape=other.shape, open=False)
             if spec.open and not other.open
             else spec
             for spec, other in pairs
         )
-        return dataclasses.replace(bound, specs=specs)
+        return bound._replace(specs=specs)
 
     @property
     def resettable(self) -> bool:
@@ -131,7 +131,7 @@ class LoadedModel:
             if self.snapshot is None:
                 raise ModelLoadError("it was unloaded meanwhile")
             self.snapshot.check()
-            return runtime_for(self.version.format).open(dataclasses.replace(self.source, threads=threads))
+            return runtime_for(self.version.format).open(self.source._replace(threads=threads))
         except Exception as error:
             detail = _failed(self.entry, self.version, str(error).strip()[:500])
             raise ApiError(ErrorCode.MODEL_FAILED, detail) from error
@@ -148,7 +148,7 @@ class LoadedModel:
             sessions=sessions,
             memory_bytes=sum(session.memory_bytes for session in sessions) + self.task_bytes,
             threads=threads,
-            source=dataclasses.replace(self.source, threads=threads),
+            source=self.source._replace(threads=threads),
         )
 
     def close(self) -> None:

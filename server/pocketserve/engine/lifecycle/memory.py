@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-from pocketserve_wire.records import dataclass
+from typing import Any, NamedTuple
 
 LARGE_BYTES = 16 * 2**20
 """Files from this size on are worth a tenth of a second after the load, for what reading them has left behind."""
@@ -22,8 +20,7 @@ _GLIBC_MOST_KEPT = 64 * 2**20
 """Where glibc arrives by itself once large blocks were freed: it keeps so much, and maps blocks from half of it on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
+class Resident(NamedTuple):
     """A loaded version as the policy sees it.
 
     Attributes:

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from pocketserve.engine.scheduling.cancellation import waking
@@ -24,7 +24,6 @@ from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.records import dataclass
 
 MAX_ID_CHARS = 256
 

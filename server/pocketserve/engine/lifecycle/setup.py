@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from pocketserve.engine.bindings import Bindings, bind
 from pocketserve.repository.manifest import Manifest
@@ -13,11 +13,9 @@ from pocketserve.tasks.base import Task
 from pocketserve.tasks.model_facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve.tensors import Array, zeros
-from pocketserve_wire.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(NamedTuple):
     """All that a model's files decide and a session does not hold.
 
     Attributes:
@@ -110,5 +108,5 @@ def _first_state(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
             raise ModelLoadError(
                 f"model.toml: state.start.{taken} is {list(shape)}, but the input's shape is {list(spec.shape)}"
             )
-        first[own] = zeros(spec if shape is None else dataclasses.replace(spec, shape=shape))
+        first[own] = zeros(spec if shape is None else spec._replace(shape=shape))
     return first

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from pocketserve.engine.lifecycle import memory
 from pocketserve.engine.scheduling.cancellation import Cancellation, waking
 from pocketserve.engine.statistics import VersionStatistics
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.records import dataclass
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.handle import ModelHandle
@@ -66,7 +65,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 """The next state. LOADING ends by LOAD_DEFERRED in the state in which the load began."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class VersionState:
     """Everything known of one version, loaded or not.
 

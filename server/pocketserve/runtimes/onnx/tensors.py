@@ -87,7 +87,7 @@ class Stack:
         """With the shapes that runs on zeros gave; see :func:`_with_seen`. The number of elements stays free."""
         # How many elements there are may depend on the values, which were all zero.
         elements, shapes = (_with_seen(spec, seen, everything) for spec in self.specs)
-        elements, shapes = (replace(spec, shape=(-1, *spec.shape[1:])) for spec in (elements, shapes))
+        elements, shapes = (spec._replace(shape=(-1, *spec.shape[1:])) for spec in (elements, shapes))
         return replace(self, specs=(elements, shapes))
 
     def _stacked(self, items: Sequence[Array]) -> Array:
@@ -237,9 +237,9 @@ def _with_seen(spec: TensorSpec, seen: Sequence[Mapping[str, Array]], everything
     """
     shapes = [result[spec.name].shape for result in seen]
     if len({len(shape) for shape in shapes}) != 1:
-        return replace(spec, shape=(-1,))
+        return spec._replace(shape=(-1,))
     sizes = (set(column) for column in zip(*shapes, strict=True))
-    return replace(spec, shape=tuple(_agreed(column) if everything else -1 for column in sizes))
+    return spec._replace(shape=tuple(_agreed(column) if everything else -1 for column in sizes))
 
 
 def _agreed(sizes: set[int]) -> int:

@@ -12,7 +12,6 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ class KerasSession:
         inputs = [tensor_spec(name, spec) for name, spec in given.items()]
         # Keras itself demands as many rows of all inputs; its graph would broadcast a single one.
         self.inputs: Sequence[TensorSpec] = tuple(
-            replace(spec, batch="batch") if spec.shape[:1] == (-1,) and not spec.open else spec for spec in inputs
+            spec._replace(batch="batch") if spec.shape[:1] == (-1,) and not spec.open else spec for spec in inputs
         )
         self._convert = list(input_converters(tf, given).items())
         self._function: Any = function

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,4 +106,4 @@ def _free(shape: Iterable[Any]) -> tuple[int, ...]:
 def learned_spec(spec: TensorSpec, array: Array, free: bool) -> TensorSpec:
     """Return an open spec with datatype and shape of an output that a run on zeros gave."""
     datatype = next(DATATYPES[dtype] for dtype, kind in DTYPES.items() if kind == array.dtype)
-    return replace(spec, datatype=datatype, shape=learned_shape(array.shape, free), open=False)
+    return spec._replace(datatype=datatype, shape=learned_shape(array.shape, free), open=False)

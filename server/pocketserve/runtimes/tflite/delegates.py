@@ -20,12 +20,11 @@ import ctypes
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.trust.verified_files import not_trusted, private_copy
-from pocketserve_wire.records import dataclass
 
 OPTION_KEYS = frozenset({"delegate", "delegate_options", "required"})
 
@@ -36,8 +35,7 @@ class DelegateError(Exception):
     """A delegate that cannot be used here; the text goes on from its name: ``did not start (no such device)``."""
 
 
-@dataclass(frozen=True, slots=True)
-class DelegateRequest:
+class DelegateRequest(NamedTuple):
     """What a manifest asks for.
 
     Attributes:
@@ -157,8 +155,7 @@ Node = tuple[int, tuple[int, ...], tuple[int, ...]]
 """A node's place in the list of all, and the numbers of its inputs and outputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """What a delegate took of one interpreter's main graph.
 
     Attributes:

@@ -7,13 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.privacy import import_framework
 from pocketserve.runtimes.tflite import INSTALL
-from pocketserve_wire.records import dataclass
 
 from .check import TensorFlowOperatorError, check_model
 from .delegates import DelegateRequest, Share
@@ -23,8 +22,7 @@ from .ports import ports_of, zeros_for
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
+class Package(NamedTuple):
     """A Python package with a TFLite interpreter.
 
     Attributes:
@@ -50,8 +48,7 @@ _HOW_TO_INSTALL = f"no TFLite runtime is installed; run: {INSTALL}"
 _IDENTIFIER = b"TFL3"
 
 
-@dataclass(frozen=True, slots=True)
-class Framework:
+class Framework(NamedTuple):
     """An imported package."""
 
     title: str
@@ -234,7 +231,7 @@ def allocated(opener: Opener) -> Any:
             interpreter.allocate_tensors()
             opener.looked_at(interpreter)
         for port in inputs:
-            interpreter.set_tensor(port.index, zeros_for(port.spec))
+            interpreter.set_tensor(port.number, zeros_for(port.spec))
     except Exception as error:
         free = any(-1 in port.spec.shape for port in inputs)
         if not free or opener.wanted is not None or is_hopeless(str(error)):

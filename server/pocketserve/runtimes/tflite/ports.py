@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, Signature
 from pocketserve.tensors import Array, Quantization, TensorSpec, datatype_of
 from pocketserve_wire import DATATYPES
-from pocketserve_wire.records import dataclass
 
 # The frameworks have no type information; interpreters and signature runners are Any below.
 Details = Mapping[str, Any]
@@ -22,12 +20,11 @@ TensorSignature = tuple[tuple[int, ...], Any, bool]
 """Shape and dtype of an array, and whether it is row-major."""
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(NamedTuple):
     """One input or output: its spec and the interpreter's number for it."""
 
     spec: TensorSpec
-    index: int
+    number: int
 
     def prepare(self, array: Array) -> Array:
         """The array as the interpreter wants it: its dtype, row-major.
@@ -39,8 +36,7 @@ class Port:
         return np.asarray(array, dtype=DATATYPES[self.spec.datatype].typestr, order="C")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An entry point; ``runner`` is the name of a signature that lies in another graph than the main one."""
 
     inputs: tuple[Port, ...]
@@ -88,11 +84,11 @@ def signature_entry(name: str, runner: Any, main: Entry) -> Entry:
     """
     inputs, outputs = runner.get_input_details(), runner.get_output_details()
     entry = Entry(_named_ports(inputs), _named_ports(outputs), name)
-    same = {port.index for port in entry.inputs} == {port.index for port in main.inputs}
+    same = {port.number for port in entry.inputs} == {port.number for port in main.inputs}
     if getattr(runner, "_subgraph_index", None) != 0 or not same:
         return entry
-    shapes = {port.index: port.spec.shape for port in main.outputs}
-    outputs = (_reshaped(port, shapes.get(port.index, port.spec.shape)) for port in entry.outputs)
+    shapes = {port.number: port.spec.shape for port in main.outputs}
+    outputs = (_reshaped(port, shapes.get(port.number, port.spec.shape)) for port in entry.outputs)
     return Entry(entry.inputs, tuple(outputs))
 
 
@@ -104,15 +100,15 @@ def with_aliases(main: Entry, signature: Entry) -> Entry:
     """The main graph, its tensors also known by the names that a signature gives them."""
 
     def named(ports: Iterable[Port], others: Iterable[Port]) -> tuple[Port, ...]:
-        names = [(other.index, other.spec.name) for other in others]
-        return tuple(_aliased(port, [name for index, name in names if index == port.index]) for port in ports)
+        names = [(other.number, other.spec.name) for other in others]
+        return tuple(_aliased(port, [name for index, name in names if index == port.number]) for port in ports)
 
     return Entry(named(main.inputs, signature.inputs), named(main.outputs, signature.outputs))
 
 
 def _aliased(port: Port, names: Iterable[str]) -> Port:
     aliases = tuple(name for name in names if name != port.spec.name)
-    return replace(port, spec=replace(port.spec, aliases=aliases))
+    return port._replace(spec=port.spec._replace(aliases=aliases))
 
 
 def _spec(name: str, details: Details) -> TensorSpec:
@@ -158,7 +154,7 @@ def with_shape(port: Port, seen: tuple[int, ...], free: bool) -> Port:
 
 
 def _reshaped(port: Port, shape: tuple[int, ...]) -> Port:
-    return replace(port, spec=replace(port.spec, shape=shape))
+    return port._replace(spec=port.spec._replace(shape=shape))
 
 
 def _fixed(spec: TensorSpec) -> tuple[int, ...]:
@@ -207,9 +203,9 @@ def check_shapes(entry: Entry, arrays: Mapping[str, Array]) -> None:
 def copy_out(interpreter: Any, port: Port) -> Array:
     """An output as an array of its own: of shape () too, and empty."""
     try:
-        return np.asarray(interpreter.get_tensor(port.index))
+        return np.asarray(interpreter.get_tensor(port.number))
     except ValueError:
-        shape = _current_shape(interpreter, port.index)
+        shape = _current_shape(interpreter, port.number)
         if 0 not in shape:
             raise
         return np.empty(shape, dtype=DATATYPES[port.spec.datatype].typestr)

@@ -21,7 +21,6 @@ errors mean, and ``tflite_delegates`` has the external delegates.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -263,7 +262,7 @@ class TfliteSession:
     def _run_main(self, entry: Entry, arrays: Mapping[str, Array]) -> dict[str, Array]:
         interpreter = self._interpreter if self._interpreter is not None else self._ready()
         for port in entry.inputs:
-            interpreter.set_tensor(port.index, arrays[port.spec.name])
+            interpreter.set_tensor(port.number, arrays[port.spec.name])
         interpreter.invoke()
         outputs = {}
         for port in entry.outputs:
@@ -276,8 +275,8 @@ class TfliteSession:
         Raises:
             ValueError: the model cannot take them.
         """
-        wanted = {port.index: arrays[port.spec.name].shape for port in entry.inputs}
-        shapes = [wanted[port.index] for port in self._main.inputs]
+        wanted = {port.number: arrays[port.spec.name].shape for port in entry.inputs}
+        shapes = [wanted[port.number] for port in self._main.inputs]
         if shapes == self._shapes:
             return
         if self._bypassing:
@@ -315,7 +314,7 @@ class TfliteSession:
                 continue  # a scalar stays one, and ai-edge-litert 2.3 for ARM crashes when it is told so
             # Strict forbids changing fixed dimensions; once written, all of a string tensor's seem fixed.
             strict = port.spec.datatype != "BYTES"
-            interpreter.resize_tensor_input(port.index, shape, strict=strict)
+            interpreter.resize_tensor_input(port.number, shape, strict=strict)
         interpreter.allocate_tensors()
         assert self._opener is not None
         stays = self._opener.looked_at(interpreter)
@@ -357,7 +356,7 @@ class TfliteSession:
             # The run left its mark on string tensors and on a model's variables.
             self._discard()
         outputs = (with_shape(port, seen[port.spec.name].shape, free) for port in self._main.outputs)
-        self._main = replace(self._main, outputs=tuple(outputs))
+        self._main = self._main._replace(outputs=tuple(outputs))
 
 
 RUNTIME = TfliteRuntime()

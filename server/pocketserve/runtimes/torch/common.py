@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +171,12 @@ def _where_equal(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
     if len(spec.shape) != len(other.shape):
         return spec
     sizes = (size if size == again else -1 for size, again in zip(spec.shape, other.shape, strict=True))
-    return replace(spec, shape=tuple(sizes))
+    return spec._replace(shape=tuple(sizes))
 
 
 def with_free_rows(spec: TensorSpec) -> TensorSpec:
     """Return the spec with its first size free, where it is one row."""
-    return replace(spec, shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
+    return spec._replace(shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
 
 
 # --- Results
@@ -273,7 +273,7 @@ def match_specs(names: Sequence[str], declared: Sequence[TensorSpec], noun: str)
     if len(declared) == len(names):
         pairs = zip(names, declared, strict=True)
         return {
-            name: spec if name == spec.name else replace(spec, aliases=(*spec.aliases, name)) for name, spec in pairs
+            name: spec if name == spec.name else spec._replace(aliases=(*spec.aliases, name)) for name, spec in pairs
         }
     raise ModelLoadError(
         f"model.toml declares {plural(len(declared), noun)} ({', '.join(spec.name for spec in declared)}), "

@@ -10,7 +10,6 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from pocketserve.messages import excerpt, plural
@@ -105,7 +104,7 @@ class TorchSession:
                 )
             names = [spec.name for spec in declared]
         self._result_names = {name: spec.name for name, spec in zip(names, specs, strict=True)}
-        specs = [replace(spec, name=name) for name, spec in zip(names, specs, strict=True)]
+        specs = [spec._replace(name=name) for name, spec in zip(names, specs, strict=True)]
         if declared:
             _check_declared(declared, specs)
             return tuple(declared)

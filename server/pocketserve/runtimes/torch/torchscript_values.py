@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
@@ -216,11 +216,11 @@ class Results:
         shape = (-1, *array.shape[1:])[: array.ndim]
         datatype = datatype_of(array.dtype)
         if spec.open:
-            return replace(spec, datatype=datatype, shape=shape, open=False)
+            return spec._replace(datatype=datatype, shape=shape, open=False)
         if (spec.datatype, len(spec.shape)) != (datatype, array.ndim):  # another rank or type: nothing is sure
             self._open.discard(name)
             return self._specs[name]
-        return replace(spec, shape=tuple(a if a == b else -1 for a, b in zip(spec.shape, shape, strict=True)))
+        return spec._replace(shape=tuple(a if a == b else -1 for a, b in zip(spec.shape, shape, strict=True)))
 
 
 # --- Names of results, as far as the program's text tells them

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio.spectrogram_options import SpectrogramOptions
 from pocketserve.tensors import Array, TensorSpec
-from pocketserve_wire.records import dataclass
 
 LAYOUTS = ("frames-bins", "bins-frames")
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.repository.toml_table import Section, TomlTable
-from pocketserve_wire.records import dataclass
 
 MAX_SAMPLES = 1 << 25
 
 
-@dataclass(frozen=True, slots=True)
-class AudioOptions:
+class AudioOptions(NamedTuple):
     """How a sound becomes input tensors. Lengths are in samples at the model's rate, times in seconds.
 
     Attributes:
@@ -52,11 +48,11 @@ class AudioOptions:
     min_speech: float = 0.25
     min_silence: float = 0.1
     speech_pad: float = 0.03
-    versions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    versions: Mapping[str, Mapping[str, Any]] = {}
 
     def of_version(self, name: str) -> AudioOptions:
         """The options as they are for one version."""
-        return dataclasses.replace(self, **self.versions.get(name, {}))
+        return self._replace(**self.versions.get(name, {}))
 
 
 def _audio(table: TomlTable) -> AudioOptions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
@@ -26,7 +28,6 @@ from pocketserve.tasks.base import Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
-from pocketserve_wire.records import dataclass
 
 RAW_FORMATS = {"pcm8": (PCM, 1), "pcm16": (PCM, 2), "pcm24": (PCM, 3), "pcm32": (PCM, 4), "float32": (FLOAT, 4)}
 """What the parameter ``format`` may say of samples without a header; little-endian, channels interleaved."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.repository.toml_table import Section, TomlTable
-from pocketserve_wire.records import dataclass
 
 MAX_FFT = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class SpectrogramOptions:
+class SpectrogramOptions(NamedTuple):
     """How samples become features. Names and defaults are librosa's, or torchaudio's where librosa has none.
 
     Attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from pocketserve.tasks.classification_options import CLASSIFICATION, Classificat
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tensors import Array, TensorSpec
-from pocketserve_wire.records import dataclass
 
 NAME = "voice-activity"
 HYSTERESIS = 0.15

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tensors import Array
-from pocketserve_wire.records import dataclass
 
 PCM, FLOAT, A_LAW, MU_LAW, EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 MAX_CHUNKS = 1000

@@ -10,12 +10,11 @@ import re
 import sys
 from array import array
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.cancellation import CHECK_INTERVAL, checkpoint
 from pocketserve.tasks.text.sentencepiece_model import PieceType, SentencePieceError, SentencePieceModel
-from pocketserve_wire.records import dataclass
 
 SPACE = "\u2581"
 MAX_RULE_CHARS = 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from pocketserve.tasks.text.texts import TokenInputs, read_object, token_inputs
 from pocketserve.tasks.text.tokenizers import has_tokenizer, tokenizer_of
 from pocketserve.tasks.text.tokens import Token, Tokenizer
 from pocketserve.tensors import Array
-from pocketserve_wire.records import dataclass
 
 NAME = "question-answering"
 TOP_K = 3

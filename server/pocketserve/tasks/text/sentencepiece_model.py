@@ -9,10 +9,10 @@ from __future__ import annotations
 import enum
 import struct
 from array import array
+from dataclasses import dataclass
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.protobuf import ProtobufReader, Span
-from pocketserve_wire.records import dataclass
 
 MAX_MODEL_BYTES = 16 << 20
 """The largest in wide use, with 256,000 pieces, have 5 MB."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from pocketserve.tasks.text.text_classification import TextEncoder, text_encoder
 from pocketserve.tasks.text.texts import checked_text, read_texts
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, strict_json
-from pocketserve_wire.records import dataclass
 
 NAME = "text-embedding"
 PREFERRED = ("sentence_embedding", "embedding", "embeddings", "pooler_output", "last_hidden_state")

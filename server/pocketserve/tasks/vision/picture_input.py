@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
@@ -39,12 +37,12 @@ class PictureInput:
         self.options = options
         self.max_pixels = max_pixels
         grey = len(spec.shape) == 3
-        with_channels = dataclasses.replace(spec, shape=(*spec.shape, 1)) if grey else spec
+        with_channels = spec._replace(shape=(*spec.shape, 1)) if grey else spec
         self.shape, self.channels_first = picture_shape(with_channels, options.size)
         width, height, channels = self.shape
         shape = (1, channels, height, width) if self.channels_first else (1, height, width, channels)
         # Of several pictures only the first would be answered.
-        self._single = dataclasses.replace(spec, shape=shape[:3] if grey else shape)
+        self._single = spec._replace(shape=shape[:3] if grey else shape)
 
     @property
     def size(self) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
@@ -23,7 +23,6 @@ from waitress.task import WSGITask
 from pocketserve.engine.statistics import Traffic
 from pocketserve.transports.http.body import MAX_JOINED, Body, Part, Placed
 from pocketserve.transports.http.parser import Parser
-from pocketserve_wire.records import dataclass
 
 MAX_UNREAD: Final = 64 * 1024
 """Bytes of answers that a client has not taken, above which its next pipelined request is not begun."""
@@ -56,8 +55,7 @@ _scratch = bytearray(256 * 1024)
 _RESET = struct.pack("ii", 1, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(NamedTuple):
     """Seconds after which a connection is closed.
 
     Attributes:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
-from pocketserve_wire.records import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(NamedTuple):
     """The times that the protocol fixes, and those that are this server's own.
 
     Attributes:
