@@ -26,8 +26,8 @@ CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 
 @pytest.fixture(scope="module")
 def keras() -> Any:
+    from pocketserve.runtimes.tensorflow.common import import_tensorflow
     from pocketserve.runtimes.tensorflow.keras import _import_keras
-    from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
 
     import_tensorflow(1)
     return _import_keras()

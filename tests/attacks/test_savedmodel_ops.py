@@ -13,11 +13,10 @@ import pytest
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.protobuf import ProtobufReader
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.tensorflow import savedmodel_ops
 from pocketserve.runtimes.tensorflow.savedmodel import RUNTIME
 from pocketserve.runtimes.tensorflow.savedmodel_check import ForbiddenError, check_files, check_graphs
 from pocketserve.runtimes.tensorflow.savedmodel_graph import read_meta_graphs
-from pocketserve.runtimes.tensorflow.savedmodel_ops import ALLOWED, FROM_FILE, RESTORES
+from pocketserve.runtimes.tensorflow.savedmodel_ops import ALLOWED, FROM_FILE, OPERATORS, RESTORES
 
 pytestmark = pytest.mark.tensorflow
 
@@ -28,7 +27,7 @@ CALLS |= {"Case", "If", "StatefulPartitionedCall", "While"}
 
 @pytest.fixture(scope="module")
 def tf() -> Any:
-    from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
+    from pocketserve.runtimes.tensorflow.common import import_tensorflow
 
     return import_tensorflow(1)
 
@@ -46,10 +45,10 @@ def registry(tf: Any) -> dict[str, Any]:
 def test_what_is_allowed_computes_only(registry: dict[str, Any]) -> None:
     """Each property that the list promises, of every operator on it, as the installed TensorFlow describes it."""
     assert len(registry) > 1_000 and registry.keys() >= ALLOWED
-    stateful = ALLOWED - savedmodel_ops.STATELESS
-    assert not [name for name in savedmodel_ops.STATELESS if registry[name].is_stateful]
+    stateful = ALLOWED - OPERATORS["stateless"]
+    assert not [name for name in OPERATORS["stateless"] if registry[name].is_stateful]
     handles = {"InitializeTable", "LookupTable", "Anonymous", "Hash", "Mutable"}  # older ones are marked as stateless
-    tables = {name for name in savedmodel_ops.TABLES if any(name.startswith(start) for start in handles)}
+    tables = {name for name in OPERATORS["tables"] if any(name.startswith(start) for start in handles)}
     assert {name for name in stateful if not registry[name].is_stateful} <= tables
     pathlike = set()
     for name in ALLOWED:
@@ -312,10 +311,9 @@ def test_an_object_that_is_an_asset_first_and_a_constant_last_is_none(table: Pat
     assert saved_object_graph_pb2.SavedObject.FromString(new).WhichOneof("kind") == "constant"
     from pocketserve.runtimes.tensorflow import savedmodel_graph as graphs
 
-    graph = graphs.MetaGraph()
-    document = b"\x0a" + varint(len(new)) + new
-    graphs._object_graph(ProtobufReader(document, 1000), (0, len(document)), graph)
-    assert graph.kinds == [False]
+    objects = b"\x0a" + varint(len(new)) + new
+    document = b"\x3a" + varint(len(objects)) + objects
+    assert graphs._object_graph(ProtobufReader(document, 1000), (0, len(document)))[0] == [False]
 
 
 def test_variables_come_from_where_the_loader_says(table: Path, tmp_path: Path) -> None:

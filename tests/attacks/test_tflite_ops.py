@@ -20,7 +20,7 @@ DATA = ROOT / "tests" / "runtimes" / "data"
 @pytest.mark.tensorflow
 def test_operators_of_tensorflow_are_refused_with_its_own_interpreter_too(tmp_path: Path) -> None:
     """It would write the file; an innocent name does not help, since the options say what is run."""
-    from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
+    from pocketserve.runtimes.tensorflow.common import import_tensorflow
 
     tf = import_tensorflow(1)
     target = tmp_path / "target"

@@ -17,7 +17,8 @@ from conftest import StartServer
 from pocketserve.engine.bindings import bind
 from pocketserve.inference.validate import collect
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
-from pocketserve.runtimes.tensorflow.keras import RUNTIME, KerasSession, _explain
+from pocketserve.runtimes.tensorflow.common import TensorFlowSession
+from pocketserve.runtimes.tensorflow.keras import RUNTIME, _explain
 from pocketserve.tensors import TensorSpec, to_tensor
 from pocketserve_client import Client
 from pocketserve_wire import ApiError
@@ -35,8 +36,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def keras() -> Any:
     """Keras, imported as the runtime does."""
+    from pocketserve.runtimes.tensorflow.common import import_tensorflow
     from pocketserve.runtimes.tensorflow.keras import _import_keras
-    from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
 
     import_tensorflow(1)
     return _import_keras()
@@ -73,7 +74,7 @@ def models(keras: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(path: Path) -> KerasSession:
+def opened(path: Path) -> TensorFlowSession:
     return RUNTIME.open(ModelSource(path))
 
 

@@ -17,7 +17,8 @@ from pocketserve.formats import DamagedFileError
 from pocketserve.repository.files import files_below, hash_files
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
 from pocketserve.runtimes.tensorflow import savedmodel
-from pocketserve.runtimes.tensorflow.savedmodel import RUNTIME, SavedModelSession
+from pocketserve.runtimes.tensorflow.common import TensorFlowSession
+from pocketserve.runtimes.tensorflow.savedmodel import RUNTIME
 from pocketserve.runtimes.tensorflow.savedmodel_check import ForbiddenError, check_graphs
 from pocketserve.runtimes.tensorflow.savedmodel_graph import read_meta_graphs
 from pocketserve.tensors import TensorSpec
@@ -30,7 +31,7 @@ Save = Callable[..., Path]
 @pytest.fixture(scope="module")
 def tf() -> Any:
     """TensorFlow, imported as the runtime does."""
-    from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
+    from pocketserve.runtimes.tensorflow.common import import_tensorflow
 
     return import_tensorflow(1)
 
@@ -68,7 +69,7 @@ def copy(counter: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(counter, tmp_path / "scale"))
 
 
-def opened(folder: Path, **options: Any) -> SavedModelSession:
+def opened(folder: Path, **options: Any) -> TensorFlowSession:
     return RUNTIME.open(ModelSource(folder, options=options))
 
 
@@ -206,8 +207,9 @@ def test_text(tf: Any, save: Save, loader: str) -> None:
 def test_odd_numbers_in_names_have_an_order_too() -> None:
     digits = "9" * 5000  # more than Python turns into a number
     names = [f"a{digits}", "a02", "a10", "a2", "²", "a", "٣"]
-    assert savedmodel._in_order(names) == savedmodel._in_order(names[::-1])
-    assert savedmodel._in_order(names)[:5] == ["a", "a02", "a2", "a10", f"a{digits}"]
+    order, reverse = (list(savedmodel._sorted(dict.fromkeys(some))) for some in (names, names[::-1]))
+    assert order == reverse
+    assert order[:5] == ["a", "a02", "a2", "a10", f"a{digits}"]
 
 
 def test_variables_begin_each_request_as_they_were_saved(tf: Any, tmp_path: Path) -> None:

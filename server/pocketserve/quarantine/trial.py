@@ -105,7 +105,7 @@ def _import_framework(format: ModelFormat, threads: int) -> None:
     """Import what opens files of a format. If it cannot be imported, opening the file says so."""
     with contextlib.suppress(Exception):
         if format.packages == ("tensorflow",):
-            from pocketserve.runtimes.tensorflow.savedmodel import import_tensorflow
+            from pocketserve.runtimes.tensorflow.common import import_tensorflow
 
             import_tensorflow(threads)
         elif "ai_edge_litert" in format.packages:

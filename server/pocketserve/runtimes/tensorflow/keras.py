@@ -8,36 +8,38 @@ through one traced function, ten times faster than calling the model object.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from pocketserve.runtimes.privacy import import_framework
-from pocketserve.runtimes.tensorflow import INSTALL
+from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
 from pocketserve.tensors import Array, TensorSpec
 
+from .common import (
+    EntryPoint,
+    LoadedObject,
+    TensorFlowSession,
+    error_text,
+    import_tensorflow,
+    input_converters,
+    make_entry,
+    open_session,
+    variable_restorers,
+)
 from .keras_config import check_config
-from .savedmodel import import_tensorflow
-from .state import restorer
-from .tensors import input_converters, input_errors, one_line, tensor_spec, to_array
-
-# Keras and TensorFlow have no type information; models and tensors are Any below.
 
 MINIMUM_KERAS = (3, 14)
 """Below it, files could run code, read or write other files (CVE-2025-9905, CVE-2026-1669, GHSA-hqp4-2352-xf5r)."""
 
 MAX_INFLATION = 100
 """How much larger an archive's content may be than the archive. Keras does not even compress; a bomb reaches 1,000."""
-
-ENDINGS = (".keras", ".h5", ".hdf5")
-"""Keras goes by them, and knows no capitals."""
-
-_HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 class KerasRuntime:
@@ -47,14 +49,18 @@ class KerasRuntime:
     option_keys: frozenset[str] = frozenset()
     fixed_threads = True  # TensorFlow takes it once for the process
 
-    def open(self, source: ModelSource) -> KerasSession:
+    def open(self, source: ModelSource) -> TensorFlowSession:
         """Load a model.
+
+        Its inputs have the names of the model's inputs; its outputs those of the layers that compute them, or of the
+        dictionary that the model returns.
 
         Raises:
             RuntimeMissingError: TensorFlow or Keras is not installed, or Keras is too old to be safe.
             ModelLoadError: the file is damaged, holds code, does not fit this Keras, does not say what it takes, or
                 cannot be traced.
         """
+        name = source.path.name
         saved_by = _check_file(source.path)
         tf = import_tensorflow(source.threads)
         keras = _import_keras()
@@ -62,100 +68,39 @@ class KerasRuntime:
             check_config(source.path)
             model = keras.models.load_model(source.path, compile=False, safe_mode=True)
         except Exception as error:  # Keras raises anything on files that it does not like
-            title = f"Keras {keras.__version__}"
-            raise ModelLoadError(_explain(source.path.name, title, saved_by, _innermost(error))) from error
-        given = _symbolic_inputs(tf, model, source.path.name)
-        function = _traced(tf, model, list(given.values()), source.path.name)
-        restore = restorer(function)
-        if restore is None:
-            return KerasSession(tf, keras, model, given, function)
-        return StatefulSession(tf, keras, model, given, function, restore)
+            raise ModelLoadError(_explain(name, f"Keras {keras.__version__}", saved_by, _innermost(error))) from error
+        specs = _symbolic_inputs(tf, model, name)
+        function = _trace(tf, model, list(specs.values()), name)
+        loaded = LoadedObject(model, restorers=variable_restorers(function))
+        runtime = f"keras {keras.__version__} (tensorflow {tf.__version__})"
+        return open_session(loaded, _entry(tf, model, specs, function), runtime, _weight_bytes(tf, model.variables))
 
 
 RUNTIME = KerasRuntime()
-"""The runtime of the kind ``keras``."""
+"""The runtime of the format ``keras``."""
 
 
-class KerasSession:
-    """One loaded model.
+def _entry(tf: Any, model: Any, specs: Mapping[str, Any], function: Any) -> EntryPoint:
+    results = list(function.structured_outputs)
+    outputs = dict(zip(_output_names(model, len(results)), results, strict=True))
+    converters = input_converters(tf, specs).items()
 
-    Args:
-        given: TensorFlow's specs of the inputs by name.
-        function: the model as one graph, see :func:`_traced`.
+    def invoke(arrays: Mapping[str, Array]) -> Iterable[Any]:
+        return [tensor.numpy() for tensor in function(*[convert(arrays[name]) for name, convert in converters])]
 
-    Attributes:
-        inputs: specs under the names of the model's inputs.
-        outputs: specs under the names of the layers that compute them, or of the dictionary that the model returns.
-        signatures: none; Keras files have one entry point.
-        runtime: such as ``keras 3.15.1 (tensorflow 2.21.0)``.
-        device: ``cpu``.
-        memory_bytes: the weights.
-    """
-
-    device = "cpu"
-    signatures: Mapping[str, Signature] = {}
-
-    def __init__(self, tf: Any, keras: Any, model: Any, given: Mapping[str, Any], function: Any) -> None:
-        self._tf = tf
-        self._model = model
-        inputs = [tensor_spec(name, spec) for name, spec in given.items()]
-        # Keras itself demands as many rows of all inputs; its graph would broadcast a single one.
-        self.inputs: Sequence[TensorSpec] = tuple(
-            spec._replace(batch="batch") if spec.shape[:1] == (-1,) and not spec.open else spec for spec in inputs
-        )
-        self._convert = list(input_converters(tf, given).items())
-        self._function: Any = function
-        results = list(self._function.structured_outputs)
-        names = _output_names(model, len(results))
-        self.outputs: Sequence[TensorSpec] = tuple(map(tensor_spec, names, results))
-        self.runtime = f"keras {keras.__version__} (tensorflow {tf.__version__})"
-        self.memory_bytes = sum(_weight_bytes(tf, variable) for variable in model.variables)
-
-    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`~pocketserve.runtimes.base.Session`.
-
-        Raises:
-            ValueError: a signature was asked for, or TensorFlow says that the input does not fit.
-        """
-        if self._function is None:
-            raise RuntimeError("the session is closed")
-        if signature is not None:
-            raise ValueError(f"the model has no signature {signature!r}; Keras files have none")
-        with input_errors(self._tf):
-            results = self._function(*[convert(inputs[name]) for name, convert in self._convert])
-        return {spec.name: to_array(tensor.numpy()) for spec, tensor in zip(self.outputs, results, strict=True)}
-
-    def close(self) -> None:
-        """Let go of the weights; models refer to themselves, so they go with the engine's next collection."""
-        self._model = self._function = None
-
-
-class StatefulSession(KerasSession):
-    """A model that keeps state from run to run, as recurrent layers with ``stateful=True`` do.
-
-    Args:
-        restore: gives its variables the values that they had in the file.
-    """
-
-    def __init__(
-        self, tf: Any, keras: Any, model: Any, given: Mapping[str, Any], function: Any, restore: Callable[[], None]
-    ) -> None:
-        super().__init__(tf, keras, model, given, function)
-        self._restore: Callable[[], None] | None = restore
-
-    def reset(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
-        if self._restore is not None:
-            self._restore()
-
-    def close(self) -> None:
-        """Let go of the weights, and of the state that they began with."""
-        self._restore = None
-        super().close()
+    entry = make_entry(tf, specs, outputs, invoke)
+    # Keras itself demands as many rows of all inputs; its graph would broadcast a single one.
+    inputs = [
+        spec._replace(batch="batch")
+        if spec.shape[:1] == (-1,) and not spec.open
+        else spec
+        for spec in entry.signature.inputs
+    ]
+    return EntryPoint(Signature(inputs, entry.signature.outputs), entry.call)
 
 
 def _import_keras() -> Any:
-    """Keras 3 on TensorFlow.
+    """Import Keras 3 on TensorFlow.
 
     Raises:
         RuntimeMissingError: it is missing, too old, or set to another framework.
@@ -164,7 +109,7 @@ def _import_keras() -> Any:
     try:
         keras = import_framework("keras")
     except Exception as error:
-        raise RuntimeMissingError(f"Keras is not usable ({one_line(error)}); run: {INSTALL}") from error
+        raise RuntimeMissingError(f"Keras is not usable ({error_text(error)}); run: {INSTALL}") from error
     version = tuple(int(part) for part in re.findall(r"\d+", keras.__version__)[:2])
     if version < MINIMUM_KERAS:
         raise RuntimeMissingError(
@@ -182,22 +127,23 @@ def _check_file(path: Path) -> str:
     """Refuse a file that is plainly no whole model, without TensorFlow.
 
     Returns:
-        The version of Keras that saved it, where the file tells it in the open; else "".
+        The version of Keras that saved it, where the file states it in the open; else "".
     """
+    suffixes, ((_, hdf5),) = FORMATS[0].suffixes, FORMATS[0].magic
     try:
         with path.open("rb") as file:
-            head = file.read(8)
-        if path.suffix not in ENDINGS and path.suffix.lower() in ENDINGS:
+            head = file.read(len(hdf5))
+        if path.suffix not in suffixes and path.suffix.lower() in suffixes:  # Keras goes by them, and knows no capitals
             raise ModelLoadError(
                 f"{path.name}: Keras wants the ending in small letters, {path.suffix.lower()}; rename it"
             )
-        if head == _HDF5 and path.suffix != ".keras":
-            return ""
-        if path.suffix != ".keras":
-            raise ModelLoadError(f"{path.name} is no HDF5 file; copy or save the model again")
-        return _check_archive(path)
+        if path.suffix == ".keras":
+            return _check_archive(path)
     except OSError as error:
         raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
+    if head != hdf5:
+        raise ModelLoadError(f"{path.name} is no HDF5 file; copy or save the model again")
+    return ""
 
 
 def _check_archive(path: Path) -> str:
@@ -212,7 +158,7 @@ def _check_archive(path: Path) -> str:
             metadata = json.loads(archive.read("metadata.json")) if "metadata.json" in names else {}
     except (zipfile.BadZipFile, ValueError, RecursionError, NotImplementedError, RuntimeError, EOFError) as error:
         raise ModelLoadError(
-            f"{path.name} is no whole Keras archive ({one_line(error)}); copy or save the model again"
+            f"{path.name} is no whole Keras archive ({error_text(error)}); copy or save the model again"
         ) from error
     return str(metadata.get("keras_version", "")) if isinstance(metadata, dict) else ""
 
@@ -231,15 +177,15 @@ _OLD_CLASSES = frozenset({"TFOpLambda", "SlicingOpLambda", "ClassMethod", "Insta
 
 
 def _innermost(error: Exception) -> str:
-    """Return what went wrong, without the configurations of all layers around it that Keras prints too."""
+    """Return the cause of an error, without the configurations of all layers around it that Keras prints too."""
     text = str(error).rpartition("Exception encountered:")[2].partition("Full object config:")[0]
     if isinstance(error, KeyError):
         text = f"KeyError: {text}"
-    return one_line(ValueError(text.strip() or type(error).__name__), 1000)
+    return excerpt(text, 1000) or type(error).__name__
 
 
 def _explain(name: str, title: str, saved_by: str, text: str) -> str:
-    """One sentence for people out of Keras's error text."""
+    """Return a sentence for people from Keras's error text."""
     origin = f" (it was saved by Keras {saved_by}, this is {title})" if saved_by else f" (this is {title})"
     if "Lambda" in text and _UNSAFE.search(text):
         return (
@@ -250,11 +196,19 @@ def _explain(name: str, title: str, saved_by: str, text: str) -> str:
         reason = text[max(text.find("Not allowed"), 0) :].partition(" List of objects")[0]
         return f"{name} is not loaded because it is unsafe: {excerpt(reason)}"
     if unknown := _UNKNOWN_CLASS.search(text):
-        return _explain_unknown(name, unknown[1], origin)
-    if option := _UNKNOWN_OPTION.search(text):
-        what = f"{option[1]}: {option[2]}" if option[1] else f"{option[3]!r}"
+        if unknown[1] in _OLD_CLASSES:
+            return (
+                f"{name} calls TensorFlow operators outside of layers ({unknown[1]}), which Keras 3 cannot read back"
+                f"{origin}; export it as SavedModel or .tflite with the TensorFlow that made it"
+            )
         return (
-            f"{name} has layers with options that this Keras does not know ({what}){origin}; load and save it again "
+            f"{name} needs {unknown[1]}, which is custom code or belongs to another version of Keras{origin}; export "
+            "the model as SavedModel or .tflite where that code is"
+        )
+    if option := _UNKNOWN_OPTION.search(text):
+        options = f"{option[1]}: {option[2]}" if option[1] else f"{option[3]!r}"
+        return (
+            f"{name} has layers with options that this Keras does not know ({options}){origin}; load and save it again "
             "with the Keras that made it, as .keras or SavedModel, or convert it to .tflite there"
         )
     if "No model config found" in text:
@@ -266,20 +220,8 @@ def _explain(name: str, title: str, saved_by: str, text: str) -> str:
     return f"Keras cannot load {name}{origin}: {excerpt(text)}; copy it again, or save it again with this Keras"
 
 
-def _explain_unknown(name: str, what: str, origin: str) -> str:
-    if what in _OLD_CLASSES:
-        return (
-            f"{name} calls TensorFlow operators outside of layers ({what}), which Keras 3 cannot read back{origin}; "
-            "export it as SavedModel or .tflite with the TensorFlow that made it"
-        )
-    return (
-        f"{name} needs {what}, which is custom code or belongs to another version of Keras{origin}; export the model "
-        "as SavedModel or .tflite where that code is"
-    )
-
-
 def _symbolic_inputs(tf: Any, model: Any, file_name: str) -> dict[str, Any]:
-    """TensorSpecs by input name, in the model's order."""
+    """Return TensorSpecs by input name, in the model's order."""
     try:
         tensors = list(model.inputs or ())
     except AttributeError:  # a Sequential model that was never built
@@ -295,29 +237,25 @@ def _symbolic_inputs(tf: Any, model: Any, file_name: str) -> dict[str, Any]:
     return specs
 
 
-def _traced(tf: Any, model: Any, specs: Sequence[Any], file_name: str) -> Any:
-    """One graph for all sizes of the free dimensions; its arguments and results are in the model's order."""
+def _trace(tf: Any, model: Any, specs: Sequence[Any], file_name: str) -> Any:
+    """Return one graph for all sizes of the free dimensions; its arguments and results are in the model's order."""
     # A model whose inputs were given as a dictionary takes a flat list too, but not the other way round.
     single = len(specs) == 1
 
     def call(*tensors: Any) -> list[Any]:
-        results = model(tensors[0] if single else _restructured(tf, model, tensors), training=False)
-        flat: list[Any] = tf.nest.flatten(results)
-        return flat
+        structure = getattr(model, "_inputs_struct", None)
+        inputs = list(tensors) if structure is None else tf.nest.pack_sequence_as(structure, list(tensors))
+        results: list[Any] = tf.nest.flatten(model(tensors[0] if single else inputs, training=False))
+        return results
 
     try:
         return tf.function(call, autograph=False).get_concrete_function(*specs)
     except Exception as error:
-        raise ModelLoadError(f"{file_name} was loaded, but its graph cannot be built: {one_line(error)}") from error
-
-
-def _restructured(tf: Any, model: Any, tensors: Sequence[Any]) -> Any:
-    structure = getattr(model, "_inputs_struct", None)
-    return list(tensors) if structure is None else tf.nest.pack_sequence_as(structure, list(tensors))
+        raise ModelLoadError(f"{file_name} was loaded, but its graph cannot be built: {error_text(error)}") from error
 
 
 def _output_names(model: Any, count: int) -> list[str]:
-    """Names by flat position: keys of a dictionary, else the layers', else numbers."""
+    """Return the names of outputs by flat position: keys of a dictionary, else the layers', else numbers."""
     structure = getattr(model, "_outputs_struct", None)
     if isinstance(structure, Mapping) and len(structure) == count:
         return sorted(map(str, structure))  # the order in which TensorFlow flattens
@@ -329,8 +267,5 @@ def _output_names(model: Any, count: int) -> list[str]:
     return names
 
 
-def _weight_bytes(tf: Any, variable: Any) -> int:
-    size = 1
-    for dimension in variable.shape:
-        size *= int(dimension or 1)
-    return size * int(tf.as_dtype(variable.dtype).size or 1)
+def _weight_bytes(tf: Any, variables: Iterable[Any]) -> int:
+    return sum(math.prod(int(size or 1) for size in v.shape) * int(tf.as_dtype(v.dtype).size or 1) for v in variables)

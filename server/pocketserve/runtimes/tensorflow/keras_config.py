@@ -1,4 +1,4 @@
-"""Tells whether the configuration in a Keras file names only what is known to compute.
+"""Checks that the configuration in a Keras file names only what is known to compute.
 
 The configuration says which classes and functions Keras is to look up and to call, by module and name. Keras refuses
 some that are known to be harmful (``safe_mode``, a list of functions); here only those are allowed that are known to be
@@ -20,69 +20,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pocketserve.runtimes.name_lists import read_names
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+_CLASSES = read_names(__package__, "keras_classes.txt")
+LAYERS, OTHERS = _CLASSES["layers"], _CLASSES["others"]
+CLASSES = LAYERS | OTHERS
 
-
-LAYERS = _names(
-    """
-    Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D
-    AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D Add AdditiveAttention AlphaDropout Attention
-    AugMix AutoContrast Average AveragePooling1D AveragePooling2D AveragePooling3D AvgPool1D AvgPool2D AvgPool3D
-    BatchNormalization Bidirectional CategoryEncoding CenterCrop Concatenate
-    ContrastLimitedAdaptiveHistogramEqualization Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D
-    Conv3DTranspose ConvLSTM1D ConvLSTM2D ConvLSTM3D Convolution1D Convolution1DTranspose Convolution2D
-    Convolution2DTranspose Convolution3D Convolution3DTranspose Cropping1D Cropping2D Cropping3D CutMix Dense
-    DepthwiseConv1D DepthwiseConv2D Discretization Dot Dropout ELU EinsumDense Embedding Equalization Flatten GRU
-    GRUCell GaussianDropout GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D
-    GlobalAvgPool1D GlobalAvgPool2D GlobalAvgPool3D GlobalMaxPool1D GlobalMaxPool2D GlobalMaxPool3D
-    GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D GroupNormalization GroupQueryAttention HashedCrossing
-    Hashing Identity InputLayer InputSpec IntegerLookup LSTM LSTMCell Layer LayerNormalization LeakyReLU Masking
-    MaxNumBoundingBoxes MaxPool1D MaxPool2D MaxPool3D MaxPooling1D MaxPooling2D MaxPooling3D Maximum MelSpectrogram
-    Minimum MixUp MultiHeadAttention Multiply Normalization PReLU Permute Pipeline RMSNormalization RNN RandAugment
-    RandomBrightness RandomColorDegeneration RandomColorJitter RandomContrast RandomCrop RandomElasticTransform
-    RandomErasing RandomFlip RandomGaussianBlur RandomGrayscale RandomHue RandomInvert RandomPerspective
-    RandomPosterization RandomRotation RandomSaturation RandomSharpness RandomShear RandomTranslation RandomZoom
-    ReLU RepeatVector Rescaling Reshape Resizing ReversibleEmbedding STFTSpectrogram SeparableConv1D SeparableConv2D
-    SeparableConvolution1D SeparableConvolution2D SimpleRNN SimpleRNNCell Softmax Solarization SpatialDropout1D
-    SpatialDropout2D SpatialDropout3D SpectralNormalization StackedRNNCells StringLookup Subtract TextVectorization
-    TimeDistributed UnitNormalization UpSampling1D UpSampling2D UpSampling3D Wrapper ZeroPadding1D ZeroPadding2D
-    ZeroPadding3D
-    """
-)
-"""The public layers of Keras 3.15, without those that reach out."""
-
-OTHERS = _names(
-    """
-    Functional Model Sequential InputSpec
-    AUC AWQConfig AWQDTypePolicy AbsMaxQuantizer Accuracy Adadelta Adafactor Adagrad Adam AdamW Adamax
-    BinaryAccuracy BinaryCrossentropy BinaryFocalCrossentropy BinaryIoU CTC CategoricalAccuracy
-    CategoricalCrossentropy CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy CategoricalHinge Circle
-    ConcordanceCorrelation Constant Constraint CosineDecay CosineDecayRestarts CosineSimilarity DTypePolicy
-    DTypePolicyMap Dice ExponentialDecay F1Score FBetaScore FalseNegatives FalsePositives Float8QuantizationConfig
-    FloatDTypePolicy Ftrl GPTQConfig GPTQDTypePolicy GlorotNormal GlorotUniform HeNormal HeUniform Hinge Huber
-    Identity IdentityInitializer Initializer Int4DTypePolicy Int4QuantizationConfig Int8QuantizationConfig
-    InverseTimeDecay IoU KLDivergence L1 L1L2 L2 Lamb LearningRateSchedule LecunNormal LecunUniform Lion LogCosh
-    LogCoshError Loss LossScaleOptimizer MaxNorm Mean MeanAbsoluteError MeanAbsolutePercentageError MeanIoU
-    MeanMetricWrapper MeanSquaredError MeanSquaredLogarithmicError Metric MinMaxNorm MultiOptimizer Muon Nadam
-    NonNeg OneHotIoU OneHotMeanIoU Ones Optimizer OptimizerMap Orthogonal OrthogonalInitializer
-    OrthogonalRegularizer PearsonCorrelation PiecewiseConstantDecay Poisson PolynomialDecay Precision
-    PrecisionAtRecall QuantizationConfig QuantizedDTypePolicy QuantizedFloat8DTypePolicy Quantizer R2Score RMSprop
-    RandomNormal RandomUniform Recall RecallAtPrecision Regularizer RootMeanSquaredError SGD STFT STFTInitializer
-    ScheduleFreeAdamW SeedGenerator SensitivityAtSpecificity SparseCategoricalAccuracy SparseCategoricalCrossentropy
-    SparseTopKCategoricalAccuracy SpecificityAtSensitivity SquaredHinge Sum TopKCategoricalAccuracy TrueNegatives
-    TruePositives TruncatedNormal Tversky UnitNorm VarianceScaling Zeros constant glorot_normal glorot_uniform
-    he_normal he_uniform identity l1 l1_l2 l2 lecun_normal lecun_uniform max_norm min_max_norm non_neg ones
-    orthogonal orthogonal_regularizer random_normal random_uniform stft truncated_normal unit_norm variance_scaling
-    zeros
-    """
-)
-"""Models, initializers, regularizers, constraints, losses, metrics, optimizers, quantizers and policies."""
-
-_CLASSES = LAYERS | OTHERS
-
-_VALUES = _names("__keras_tensor__ __tensor__ __numpy__ __bytes__ __ellipsis__ __slice__ __tuple__ TensorShape")
+_VALUES = re.compile("__(keras_tensor|tensor|numpy|bytes|ellipsis|slice|tuple)__|TensorShape")
 """Names of plain values."""
 
 _KINDS = "initializers|regularizers|constraints|losses|metrics|optimizers|quantizers|dtype_policies|random"
@@ -121,14 +65,14 @@ def _read(path: Path) -> Any:
 
 
 def _dictionaries(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    waiting: list[Any] = [config]
-    while waiting:
-        item = waiting.pop()
+    pending: list[Any] = [config]
+    while pending:
+        item = pending.pop()
         if isinstance(item, dict):
             yield item
-            waiting += item.values()
+            pending += item.values()
         elif isinstance(item, list):
-            waiting += item
+            pending += item
 
 
 def _check_class(name: Any, module: Any, config: Any) -> None:
@@ -140,7 +84,7 @@ def _check_class(name: Any, module: Any, config: Any) -> None:
         raise ValueError("Not allowed: Lambda")
     if not isinstance(name, str) or not isinstance(module, str | None) or str(module).endswith("_test"):
         raise ValueError(f"Not allowed: a class of {module!r:.80}")
-    if name in _VALUES or _OPERATIONS.fullmatch(module or ""):
+    if _VALUES.fullmatch(name) or _OPERATIONS.fullmatch(module or ""):
         return
-    if name not in _CLASSES or not _MODULES.fullmatch("keras" if module is None else module):
+    if name not in CLASSES or not _MODULES.fullmatch("keras" if module is None else module):
         raise ValueError(f"Could not locate class '{name:.80}'.")

@@ -1,4 +1,4 @@
-"""Tells what a SavedModel would do before TensorFlow loads it, from ``saved_model.pb`` alone.
+"""Checks what a SavedModel would do before TensorFlow loads it, from ``saved_model.pb`` alone.
 
 A SavedModel is a program: its graph may read and write files (``tf.io.read_file`` in a serving function is enough) or
 call into Python. What is not known to compute only (``savedmodel_ops``) is refused. What counts is what can run here:
@@ -18,6 +18,7 @@ TensorFlow itself.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -84,20 +85,20 @@ def _check_shards(folder: Path) -> None:
 
 
 def _check_graph(graph: MetaGraph) -> None:
-    """Look at everything that can run.
+    """Check everything that can run.
 
     Only the restore step may read checkpoints, and what it calls; only what the loader runs gets paths of assets. All
     functions count except those that nothing but the saving of the model leads to.
     """
-    nothing, assets = _Paths(graph, set(), graph.kinds), _Paths(graph, graph.assets, graph.kinds)
+    no_paths, assets = _Paths(graph, set(), graph.kinds), _Paths(graph, graph.assets, graph.kinds)
     for fed, fetched in graph.signatures:
-        _check_reachable(graph, _Reach(graph).from_tensors(fetched, fed), nothing)
+        _check_reachable(graph, _Reach(graph).from_tensors(fetched, fed), no_paths)
     _check_reachable(graph, _Reach(graph).from_tensors(graph.start_ops), assets)
     restore = _Reach(graph).from_tensors(graph.restore_op)
     _check_reachable(graph, restore, assets, _Paths(graph, {graph.checkpoint} - {""}))
     apart = {*_Reach(graph).from_tensors(graph.save_ops).functions, *restore.functions}
-    others = {*(graph.functions.keys() - apart), *graph.captured, *graph.called}
-    _check_reachable(graph, _Reach(graph).from_functions(others), assets)
+    rest = {*(graph.functions.keys() - apart), *graph.captured, *graph.callees}
+    _check_reachable(graph, _Reach(graph).from_functions(rest), assets)
 
 
 def _check_reachable(graph: MetaGraph, reach: _Reach, assets: _Paths, checkpoint: _Paths | None = None) -> None:
@@ -114,25 +115,25 @@ def _check_reachable(graph: MetaGraph, reach: _Reach, assets: _Paths, checkpoint
                 )
 
 
-def _check_path(scope: Function | None, node: Node, op: str, place: int, paths: _Paths, kind: str) -> None:
-    if place >= len(node.inputs) or not paths.is_given(scope, node.inputs[place]):
+def _check_path(scope: Function | None, node: Node, op: str, index: int, paths: _Paths, kind: str) -> None:
+    if index >= len(node.inputs) or not paths.contain(scope, node.inputs[index]):
         raise ForbiddenError(f"its graph has the operator {op}, which reads a file that is not {kind}")
 
 
 class _Reach:
-    """What is run when some tensors of the main graph are fetched, or some functions called."""
+    """The nodes that run when some tensors of the main graph are fetched, or some functions called."""
 
     def __init__(self, graph: MetaGraph) -> None:
         self._graph = graph
         self._main: dict[str, Node] = {}
         self.functions: dict[str, Function] = {}
-        self._alike: dict[str, list[str]] = {}
+        self._alike: dict[str, list[str]] = defaultdict(list)
         for function in graph.functions.values():
             for group in function.implements:
-                self._alike.setdefault(group, []).append(function.name)
+                self._alike[group].append(function.name)
 
     def nodes(self) -> Iterator[tuple[Function | None, Node]]:
-        """All of it, with the function that it lies in; None is the main graph."""
+        """Yield all nodes with the function that they lie in; None is the main graph."""
         for node in self._main.values():
             yield None, node
         for function in self.functions.values():
@@ -141,108 +142,103 @@ class _Reach:
                 yield function, node
 
     def from_tensors(self, fetched: Iterable[str], fed: Iterable[str] = ()) -> _Reach:
-        stops = {_tensor(name) for name in fed}
-        waiting = [name for name in fetched if _tensor(name) not in stops]
-        while waiting:
-            name = node_name(waiting.pop())
+        stops = set(map(_tensor, fed))
+        pending = list(fetched)
+        while pending:
+            tensor = pending.pop()
+            name = node_name(tensor)
             node = self._graph.nodes.get(name)
-            if node is None or name in self._main:
-                continue
-            self._main[name] = node
-            self.from_functions((*node.calls, *node.ops))
-            waiting += [source for source in node.inputs if _tensor(source) not in stops]
+            if _tensor(tensor) not in stops and node is not None and name not in self._main:
+                self._main[name] = node
+                self.from_functions((*node.calls, *node.ops))
+                pending += node.inputs
         return self
 
     def from_functions(self, names: Iterable[str]) -> _Reach:
-        waiting = list(names)
-        while waiting:
-            name = waiting.pop()
+        pending = list(names)
+        while pending:
+            name = pending.pop()
             function = self._graph.functions.get(name)
-            if function is None or name in self.functions:
-                continue
-            self.functions[name] = function
-            # An operator may be a function's name itself.
-            waiting += [called for node in function.nodes.values() for called in (*node.calls, *node.ops)]
-            waiting += [name for group in function.implements for name in self._alike.get(group, ())]
+            if function is not None and name not in self.functions:
+                self.functions[name] = function
+                # An operator may be a function's name itself.
+                pending += [callee for node in function.nodes.values() for callee in (*node.calls, *node.ops)]
+                pending += [other for group in function.implements for other in self._alike[group]]
         return self
 
 
 class _Paths:
-    """Tells tensors that can only be a path that the loader gives.
+    """Finds tensors that can only be a path that the loader gives.
 
     Args:
-        given: tensors of the main graph that the loader feeds with such paths.
+        sources: tensors of the main graph that the loader feeds with such paths.
         kinds: per object of the object graph, whether it is such a path; functions may capture it.
     """
 
-    def __init__(self, graph: MetaGraph, given: set[str], kinds: Sequence[bool] = ()) -> None:
+    def __init__(self, graph: MetaGraph, sources: set[str], kinds: Sequence[bool] = ()) -> None:
         self._graph = graph
-        self._given = given
+        self._sources = sources
         self._kinds = kinds
-        # By the function that a tensor lies in (empty for the main graph) and its node: each place is looked at once,
-        # however many ways lead to it.
-        self._known: dict[tuple[str, str], bool] = {}
+        self._scopes: list[tuple[Function | None, dict[str, Node]]] = [(None, graph.nodes)]
+        self._scopes += [(function, function.nodes) for function in graph.functions.values()]
+        # By the function that a tensor lies in (empty for the main graph) and its node: each is followed once, however
+        # many ways lead to it.
+        self._verdicts: dict[tuple[str, str], bool] = {}
 
-    def is_given(self, scope: Function | None, tensor: str) -> bool:
-        name = node_name(tensor)
-        place = (scope.name if scope else "", name)
-        if place not in self._known:
-            self._known[place] = False  # what leads to itself comes from nowhere
-            self._known[place] = self._comes_from_loader(scope, name)
-        return self._known[place]
+    def contain(self, scope: Function | None, tensor: str) -> bool:
+        key = (scope.name if scope else "", node_name(tensor))
+        if key not in self._verdicts:
+            self._verdicts[key] = False  # what leads to itself comes from nowhere
+            self._verdicts[key] = self._comes_from_loader(scope, key[1])
+        return self._verdicts[key]
 
     def _comes_from_loader(self, scope: Function | None, name: str) -> bool:
         if scope is not None and name in scope.arguments:
-            return self._is_given_argument(scope, scope.arguments.index(name))
-        if scope is None and name in self._given:
+            return self._is_passed(scope, scope.arguments.index(name))
+        if scope is None and name in self._sources:
             return True
         node = (scope.nodes if scope else self._graph.nodes).get(name)
         if node is None or not node.inputs:
             return False
         if node.ops == ["Identity"]:
-            return self.is_given(scope, node.inputs[0])
-        if scope is None and node.ops == ["ReadVariableOp"]:
-            return self._is_given_variable(node.inputs[0])
-        return False
+            return self.contain(scope, node.inputs[0])
+        return scope is None and node.ops == ["ReadVariableOp"] and self._is_in_variable(node_name(node.inputs[0]))
 
-    def _is_given_variable(self, handle: str) -> bool:
-        """TensorFlow 2 keeps an asset's path in a variable of the main graph, which nothing else may write to."""
-        if not self._is_alone(node_name(handle)):
-            return False
-        users = [n for n in self._graph.nodes.values() if node_name(handle) in map(node_name, n.inputs)]
-        if not all(set(user.ops) <= _PATH_USERS for user in users):
-            return False
-        written = [user for user in users if "AssignVariableOp" in user.ops]
-        return bool(written) and all(self.is_given(None, user.inputs[1]) for user in written if user.inputs[1:])
-
-    def _is_alone(self, name: str) -> bool:
-        """Return whether a variable is known by one node only."""
+    def _is_in_variable(self, name: str) -> bool:
+        """Check a variable of the main graph, in which TensorFlow 2 keeps an asset's path: nothing else may write to
+        it, nor any other node hold it.
+        """
         variable = self._graph.nodes.get(name)
-        shared = set(variable.shared_names or [name]) if variable is not None else set()
-        scopes = (self._graph.nodes, *(function.nodes for function in self._graph.functions.values()))
-        nodes = (node for scope in scopes for node in scope.values() if "VarHandleOp" in node.ops)
-        return [node for node in nodes if shared & {node.name, *node.shared_names}] == [variable]
+        if variable is None:
+            return False
+        shared = set(variable.shared_names or [name])
+        handles = (n for _, nodes in self._scopes for n in nodes.values() if "VarHandleOp" in n.ops)
+        if [node for node in handles if shared & {node.name, *node.shared_names}] != [variable]:
+            return False
+        users = [node for node in self._graph.nodes.values() if name in map(node_name, node.inputs)]
+        writers = [node for node in users if "AssignVariableOp" in node.ops]
+        return (
+            all(set(user.ops) <= _PATH_USERS for user in users)
+            and bool(writers)
+            and all(self.contain(None, writer.inputs[1]) for writer in writers if writer.inputs[1:])
+        )
 
-    def _is_given_argument(self, function: Function, index: int) -> bool:
-        """Every caller must hand over such a path, and the loader must capture one."""
+    def _is_passed(self, function: Function, index: int) -> bool:
+        """Return whether every caller passes such a path, and the loader captures one."""
         verdicts = []
-        scopes: list[tuple[Function | None, dict[str, Node]]] = [(None, self._graph.nodes)]
-        scopes += [(other, other.nodes) for other in self._graph.functions.values()]
-        for scope, nodes in scopes:
+        for scope, nodes in self._scopes:
             for node in nodes.values():
                 if function.name in (*node.calls, *node.ops):
                     plain = set(node.ops) <= _PLAIN_CALLS and index < len(node.inputs)
-                    verdicts.append(plain and self.is_given(scope, node.inputs[index]))
-        if function.name in self._graph.captured:
-            captured = self._graph.captured[function.name]
+                    verdicts.append(plain and self.contain(scope, node.inputs[index]))
+        captured = self._graph.captured.get(function.name)
+        if captured is not None:
             at = index - (len(function.arguments) - len(captured))
-            verdicts.append(0 <= at < len(captured) and self._is_kind(captured[at]))
+            number = captured[at] if 0 <= at < len(captured) else -1
+            verdicts.append(0 <= number < len(self._kinds) and self._kinds[number])
         return bool(verdicts) and all(verdicts)
-
-    def _is_kind(self, number: int) -> bool:
-        return 0 <= number < len(self._kinds) and self._kinds[number]
 
 
 def _tensor(name: str) -> str:
-    """One spelling for a tensor of the main graph."""
+    """Return the full spelling of a tensor of the main graph."""
     return name if ":" in name or name.startswith("^") else f"{name}:0"

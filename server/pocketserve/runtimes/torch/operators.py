@@ -7,7 +7,8 @@ the caller's word for where memory ends. A list of bad names would miss those of
 from __future__ import annotations
 
 import functools
-from importlib import resources
+
+from pocketserve.runtimes.name_lists import read_names
 
 CLASSES = frozenset(
     f"__torch__.torch.classes.{name}"
@@ -28,10 +29,5 @@ NATIVE = "__torch__.torch.classes."
 @functools.cache
 def allowed_operators() -> frozenset[str]:
     """Return the names of all operators that only compute, such as ``aten::add``."""
-    names, namespace = [], ""
-    for line in resources.files(__package__).joinpath("operators.txt").read_text("ascii").splitlines():
-        if line.startswith("["):
-            namespace = line.strip("[]")
-        elif not line.startswith("#"):
-            names += [f"{namespace}::{name}" for name in line.split()]
-    return frozenset(names)
+    namespaces = read_names(__package__, "operators.txt").items()
+    return frozenset(f"{namespace}::{name}" for namespace, names in namespaces for name in names)

@@ -1,0 +1,239 @@
+"""Shares between SavedModels and Keras models: the import of TensorFlow, sessions, tensors, and errors in words.
+
+TensorFlow has no type information; its modules, tensors and functions are Any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pocketserve.messages import excerpt
+from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError, Signature
+from pocketserve.runtimes.privacy import PRIVATE, import_framework
+from pocketserve.runtimes.tensorflow import INSTALL
+from pocketserve.tensors import Array, TensorSpec, datatype_of
+
+_WRITING = re.compile(r"Assign|Resource(?:Scatter|Apply|Sparse)")
+"""In the names of all operators that write to a variable."""
+
+_configuring = threading.Lock()
+
+
+def import_tensorflow(threads: int) -> Any:
+    """Import TensorFlow for serving: quiet, on the CPU.
+
+    Args:
+        threads: for one run. The first model's number counts for the whole process, as TensorFlow wants it.
+
+    Raises:
+        RuntimeMissingError: it is not installed, or does not load.
+    """
+    # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
+    os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "true")
+    try:
+        tf = import_framework("tensorflow")
+    except Exception as error:  # a native library that does not fit raises OSError, among others
+        if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
+            raise RuntimeMissingError(f"TensorFlow is not installed; run: {INSTALL}") from None
+        raise RuntimeMissingError(f"TensorFlow is installed but does not load: {error_text(error)}") from error
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == PRIVATE["TF_CPP_MIN_LOG_LEVEL"]:
+        tf.get_logger().setLevel("ERROR")
+    with _configuring, contextlib.suppress(RuntimeError):  # it has run already, here or in the embedding program
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    return tf
+
+
+class EntryPoint(NamedTuple):
+    """An entry point of a model: its specs, and a function from arrays by name to arrays by name."""
+
+    signature: Signature
+    call: Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+@dataclass(slots=True)
+class LoadedObject:
+    """A model as a loader returns it.
+
+    Attributes:
+        owner: keeps the variables alive.
+        entries: by signature; none of a Keras model.
+        problems: why signatures that are not among the entries cannot be served.
+        close: releases what the garbage collector does not.
+        restorers: give the variables that runs change the values that they had in the file.
+    """
+
+    owner: Any
+    entries: dict[str, EntryPoint] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    close: Callable[[], None] = lambda: None
+    restorers: list[Callable[[], None]] = field(default_factory=list)
+
+
+class TensorFlowSession:
+    """A loaded model.
+
+    Attributes:
+        inputs, outputs: specs of the default entry point.
+        signatures: all named entry points that can be served.
+        runtime: such as ``tensorflow 2.21.0``.
+        device: ``cpu``.
+        memory_bytes: the variables, which are held once.
+    """
+
+    device = "cpu"
+
+    def __init__(self, model: LoadedObject, default: EntryPoint, runtime: str, memory_bytes: int) -> None:
+        self._model: LoadedObject | None = model
+        self._default = default
+        self.inputs: Sequence[TensorSpec] = default.signature.inputs
+        self.outputs: Sequence[TensorSpec] = default.signature.outputs
+        self.signatures: Mapping[str, Signature] = {name: entry.signature for name, entry in model.entries.items()}
+        self.runtime = runtime
+        self.memory_bytes = memory_bytes
+
+    def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
+        """See :class:`~pocketserve.runtimes.base.Session`.
+
+        Raises:
+            ValueError: no such signature, or TensorFlow says that the input does not fit.
+        """
+        if self._model is None:
+            raise RuntimeError("the session is closed")
+        entry = self._default if signature is None else self._model.entries.get(signature)
+        if entry is None:
+            names = f"it has: {', '.join(self.signatures)}" if self.signatures else "Keras files have none"
+            raise ValueError(f"the model has no signature {signature!r}; {names}")
+        return entry.call(inputs)
+
+    def close(self) -> None:
+        """Release the variables; objects refer to themselves, so they go with the engine's next collection."""
+        if self._model is not None:
+            self._model.close()
+            self._model = None
+            del self._default
+
+
+class StatefulTensorFlowSession(TensorFlowSession):
+    """A loaded model whose only entry point changes variables, such as recurrent layers with ``stateful=True``."""
+
+    def reset(self) -> None:
+        """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
+        for restore in self._model.restorers if self._model is not None else ():
+            restore()
+
+
+def open_session(model: LoadedObject, default: EntryPoint, runtime: str, memory_bytes: int) -> TensorFlowSession:
+    """Return the session of a model, which can be reset if its only entry point changes variables.
+
+    As with TFLite: what has several signatures decides itself what becomes of its state, and keeps it.
+    """
+    stateful = model.restorers and len(model.entries) < 2
+    return (StatefulTensorFlowSession if stateful else TensorFlowSession)(model, default, runtime, memory_bytes)
+
+
+def make_entry(
+    tf: Any,
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    invoke: Callable[[Mapping[str, Array]], Iterable[Any]],
+) -> EntryPoint:
+    """Return the entry point of a function.
+
+    Args:
+        inputs, outputs: TensorFlow's tensors or specs by name.
+        invoke: returns NumPy's results for arrays by name, in the order of the outputs.
+
+    Raises:
+        ModelLoadError: the protocol cannot carry one of the tensors.
+    """
+    takes, returns = (tuple(tensor_spec(name, spec) for name, spec in specs.items()) for specs in (inputs, outputs))
+
+    def call(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            values = invoke(arrays)
+        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, TypeError) as error:
+            raise ValueError(_complaint(error)) from error
+        return {spec.name: _as_array(value) for spec, value in zip(returns, values, strict=True)}
+
+    return EntryPoint(Signature(takes, returns), call)
+
+
+def variable_restorers(function: Any) -> list[Callable[[], None]]:
+    """Return what gives a concrete function's variables the values that they have now; empty if no run changes them.
+
+    State elsewhere, such as in a table that a run adds to, is not seen.
+    """
+    graph = function.graph.as_graph_def()
+    bodies = (graph.node, *(function.node_def for function in graph.library.function))
+    if not any(_WRITING.search(node.op) for nodes in bodies for node in nodes):
+        return []
+    # Reading costs no memory: TensorFlow makes a copy when it writes to a variable whose value is held elsewhere.
+    values = [(variable, variable.read_value()) for variable in function.variables]
+
+    def restore() -> None:
+        for variable, value in values:
+            variable.assign(value, read_value=False)
+
+    return [restore]
+
+
+def tensor_spec(name: str, spec: Any) -> TensorSpec:
+    """Return the spec of a tensor, which is anything with ``dtype`` and ``shape``; one of unknown rank takes any shape.
+
+    Raises:
+        ModelLoadError: the protocol cannot carry it.
+    """
+    dtype = getattr(spec, "dtype", None)
+    if dtype is None or not hasattr(spec, "shape") or type(spec).__name__ in ("RaggedTensorSpec", "SparseTensorSpec"):
+        raise ModelLoadError(f"tensor {name!r} is sparse, ragged or no tensor at all, which cannot be served")
+    try:
+        datatype = "BF16" if dtype.name == "bfloat16" else datatype_of(dtype.as_numpy_dtype)
+    except (ValueError, TypeError) as error:
+        raise ModelLoadError(f"tensor {name!r} has type {dtype.name}, which cannot be served") from error
+    if spec.shape.rank is None:
+        return TensorSpec(name, datatype, (-1,), open=True)
+    return TensorSpec(name, datatype, tuple(-1 if size is None else int(size) for size in spec.shape.as_list()))
+
+
+def input_converters(tf: Any, specs: Mapping[str, Any]) -> dict[str, Callable[[Array], Any]]:
+    """Return, by input, a function from an array to a tensor of the right type."""
+
+    def converter(dtype: Any) -> Callable[[Array], Any]:
+        if dtype.name == "bfloat16":
+            return lambda array: tf.bitcast(tf.convert_to_tensor(array, tf.uint16), tf.bfloat16)
+        return lambda array: tf.convert_to_tensor(array, dtype)
+
+    return {name: converter(spec.dtype) for name, spec in specs.items()}
+
+
+def _as_array(value: Any) -> Array:
+    """Return a result as an array, of shape () too; text keeps its bytes, also zeros at the end."""
+    if isinstance(value, bytes | str):
+        text = np.empty((), dtype=object)
+        text[()] = value
+        return text
+    array = np.asarray(value)
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+
+def _complaint(error: BaseException) -> str:
+    """Return TensorFlow's message without the Python frames and nodes around it."""
+    noise = (" ", "\t", "Graph execution error", "Detected at node", "Stack trace", "Errors may have", "Input Source")
+    lines = (line for line in str(error).splitlines() if line.strip() and not line.startswith(noise))
+    return excerpt(next(lines, str(error)).partition(" [Op:")[0]) or type(error).__name__
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error's text as part of a sentence."""
+    text = f"KeyError: {error}" if isinstance(error, KeyError) else error
+    return excerpt(text) or type(error).__name__
