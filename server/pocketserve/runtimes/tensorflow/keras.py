@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.messages import excerpt
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.privacy import import_framework
 from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
-from pocketserve.tensors import Array, TensorSpec
+from pocketserve.tensors import Array
 
 from .common import (
     EntryPoint,
@@ -91,12 +91,10 @@ def _entry(tf: Any, model: Any, specs: Mapping[str, Any], function: Any) -> Entr
     entry = make_entry(tf, specs, outputs, invoke)
     # Keras itself demands as many rows of all inputs; its graph would broadcast a single one.
     inputs = [
-        spec._replace(batch="batch")
-        if spec.shape[:1] == (-1,) and not spec.open
-        else spec
+        spec._replace(batch="batch") if spec.shape[:1] == (-1,) and not spec.open else spec
         for spec in entry.signature.inputs
     ]
-    return EntryPoint(Signature(inputs, entry.signature.outputs), entry.call)
+    return entry._replace(signature=entry.signature._replace(inputs=inputs))
 
 
 def _import_keras() -> Any:
