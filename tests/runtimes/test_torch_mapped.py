@@ -240,7 +240,7 @@ def test_weights_with_two_names_are_not_copied_onto_themselves(module: Any, tmp_
     names = {"tied.weight", "also.weight"}
     torch.save({name: module.tied.weight.detach() for name in names}, tmp_path / "weights.pt")
     drop(module, "spectral")
-    state = torch_weights._pickled_state(torch, tmp_path / "weights.pt")
+    state = torch_weights._state(torch, tmp_path / "weights.pt")
     assert torch_weights._map(torch, module, module.state_dict(keep_vars=True), state) == names
 
 

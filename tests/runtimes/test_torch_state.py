@@ -230,11 +230,11 @@ def test_an_exported_program(tmp_path: Path):
     path = tmp_path / "model.pt2"
     torch.export.save(torch.export.export(Viewed().eval(), (torch.from_numpy(X),)), path)
     program = torch.export.load(path)
-    session = pt2.session_of(torch, program, 1)
+    session = pt2.Pt2Session(torch, program, 1)
     assert isinstance(session, ResettableSession)
     first, second = run(session), run(session)
     assert (first != second).any()
     session.reset()
     np.testing.assert_array_equal(run(session), first)
     plain = torch.export.export(Normalised().eval(), (torch.from_numpy(X),))
-    assert not isinstance(pt2.session_of(torch, plain, 1), ResettableSession)
+    assert not isinstance(pt2.Pt2Session(torch, plain, 1), ResettableSession)

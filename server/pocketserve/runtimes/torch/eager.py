@@ -1,7 +1,7 @@
 """Unconverted PyTorch: ``model.py`` builds the ``nn.Module``, a weights file fills it.
 
 ``model.py`` is code and runs with the server's rights, so it needs its owner's consent (:mod:`pocketserve.trust`), and
-is never taken over the network. Weights are data: safetensors, or a state dict read with ``weights_only``.
+is never taken over the network. Weights are data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pocketserve.runtimes.torch.common import (
     weight_bytes,
     with_free_rows,
 )
-from pocketserve.runtimes.torch.weights import fill, unfilled
+from pocketserve.runtimes.torch.weights import fill, without_random_numbers
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.modules import modules_beside, run_file
 
@@ -45,6 +45,9 @@ class TorchRuntime:
         fill(torch, module, source)
         module.eval()
         return TorchSession(torch, module, source)
+
+
+RUNTIME = TorchRuntime()
 
 
 class TorchSession:
@@ -84,6 +87,12 @@ class TorchSession:
         """See :class:`~pocketserve.runtimes.base.Session`."""
         self._module = None
 
+    def _run(self, inputs: Mapping[str, Array]) -> Any:
+        self._torch.set_num_threads(self._threads)  # PyTorch keeps the number by thread, which models share
+        arguments = [(spec.name, to_torch(self._torch, inputs[spec.name], spec)) for spec in self.inputs]
+        with self._torch.inference_mode():
+            return self._module(**dict(arguments)) if self._by_name else self._module(*(v for _, v in arguments))
+
     def _probe(self, declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Run on zeros, which proves that the module works, and describe the outputs."""
         result: Any = None
@@ -106,7 +115,7 @@ class TorchSession:
         self._result_names = {name: spec.name for name, spec in zip(names, specs, strict=True)}
         specs = [spec._replace(name=name) for name, spec in zip(names, specs, strict=True)]
         if declared:
-            _check_declared(declared, specs)
+            _check_declared(declared, {spec.name: spec for spec in specs})
             return tuple(declared)
         return tuple(map(with_free_rows, specs) if self.inputs[0].shape[:1] == (-1,) else specs)
 
@@ -127,14 +136,6 @@ class TorchSession:
             _log.warning("outputs that no tensor can carry are left out: %s", objects)
         return results
 
-    def _run(self, inputs: Mapping[str, Array]) -> Any:
-        self._torch.set_num_threads(self._threads)  # PyTorch keeps the number by thread, which models share
-        arguments = [to_torch(self._torch, inputs[spec.name], spec) for spec in self.inputs]
-        with self._torch.inference_mode():
-            if not self._by_name:
-                return self._module(*arguments)
-            return self._module(**{spec.name: value for spec, value in zip(self.inputs, arguments, strict=True)})
-
 
 def _takes_names(module: Any, names: Sequence[str]) -> bool:
     """Return whether ``forward`` has parameters of all these names; then their order does not matter."""
@@ -149,16 +150,16 @@ def _takes_names(module: Any, names: Sequence[str]) -> bool:
 
 def _build_unfilled(torch: Any, source: ModelSource) -> Any:
     """Build the module without random numbers where a file's weights will be, unless it counts on them."""
-    before = torch.get_rng_state()  # another model may have seeded it, for what it draws in its runs
+    before = torch.get_rng_state()  # another model may have seeded it, for its runs
     seed = torch.seed()
     try:
-        with suppress(ModelLoadError), unfilled(torch, seed) as context:
+        with suppress(ModelLoadError), without_random_numbers(torch, seed) as context:
             module = _build(torch, source)
             if torch.initial_seed() == seed and not context.seeded:
                 return module
     finally:
         torch.set_rng_state(before)
-    return _build(torch, source)  # it seeds, so what it draws later depends on all that it drew before; or it failed
+    return _build(torch, source)  # it seeds, so all its numbers depend on those that were left out; or it failed
 
 
 def _build(torch: Any, source: ModelSource) -> Any:
@@ -183,9 +184,8 @@ def _message(error: Exception) -> str:
     return excerpt(f"{type(error).__name__}: {error}", 400)
 
 
-def _check_declared(declared: Sequence[TensorSpec], specs: Sequence[TensorSpec]) -> None:
+def _check_declared(declared: Sequence[TensorSpec], results: Mapping[str, TensorSpec]) -> None:
     """Refuse a declaration that would make callers read an output's bytes as something else."""
-    results = {spec.name: spec for spec in specs}
     for spec in declared:
         result = results.get(spec.name)
         if result is None:
@@ -195,6 +195,3 @@ def _check_declared(declared: Sequence[TensorSpec], specs: Sequence[TensorSpec])
                 f"model.toml declares output {spec.name!r} as {spec.datatype} {list(spec.shape)}, but the module "
                 f"returns {result.datatype} {list(result.shape)} for one row of zeros"
             )
-
-
-RUNTIME = TorchRuntime()

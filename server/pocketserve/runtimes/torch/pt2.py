@@ -1,8 +1,8 @@
 """Runs exported programs (``torch.export.save``, ``.pt2``) of an owner who says that the file may be trusted.
 
 ``torch.export.load`` unpickles parts of the file with pickle's full powers: a hostile file runs whatever code it wants,
-and the load even succeeds. So such a file is code, as a ``model.py`` is, and needs the same consent
-(:mod:`pocketserve.trust`). Without that, nothing but the names of its members is looked at.
+and the load even succeeds. So such a file is code and needs consent (:mod:`pocketserve.trust`). Without that, only the
+names of its members are read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, getitem
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.formats.zip_archives import kind_of_zip
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
@@ -30,7 +30,7 @@ from pocketserve.runtimes.torch.pt2_containers import stand_ins
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.verified_files import read_code
 
-_INSTEAD = {
+_ADVICE = {
     "aoti": "holds native code compiled by AOTInductor, which is not served; save the exported program itself with "
     "torch.export.save",
     "torchscript": "is a TorchScript file; give it the ending .ts",
@@ -52,14 +52,16 @@ class Pt2Runtime:
         file_size(source.path)
         kind = kind_of_zip(source.path)
         if kind != "pt2":
-            raise ModelLoadError(f"{name} {_INSTEAD[kind]}")
-        _check_options(source)
+            raise ModelLoadError(f"{name} {_ADVICE[kind]}")
+        trust = source.options.get("trust", False)
+        if not isinstance(trust, bool):
+            raise ModelLoadError(f"model.toml: trust is true or false, not {trust!r:.80}")
         content = read_code(source.path, source.trusted, source.original)
         torch = import_torch()
         try:
-            with stand_ins(source.path):  # names only; what is unpickled is the content that is trusted
+            with stand_ins(source.path):  # it reads names only; the trusted content is unpickled
                 program = torch.export.load(io.BytesIO(content))
-            return session_of(torch, program, source.threads)
+            return Pt2Session(torch, program, source.threads)
         except ModelLoadError:
             raise
         except Exception as error:
@@ -67,51 +69,53 @@ class Pt2Runtime:
 
 
 RUNTIME = Pt2Runtime()
-"""The runtime of the kind ``pt2``."""
+"""The runtime of the format ``pt2``."""
 
 
-def _check_options(source: ModelSource) -> None:
-    trust = source.options.get("trust", False)
-    if not isinstance(trust, bool):
-        raise ModelLoadError(f"model.toml: trust is true or false, not {trust!r:.80}")
+class _Input(NamedTuple):
+    """A value that the program takes: a tensor, a whole number (``scalar``), or one fixed at export (no spec)."""
+
+    spec: TensorSpec | None
+    value: Any = None
+    scalar: bool = False
 
 
-class _Port:
-    """One value that the program takes, in the order of its flattened arguments.
+class _GraphTensor:
+    """Stands for a result that is a tensor of the graph."""
 
-    Attributes:
-        spec: what callers send; None for a value that was fixed at export.
-        value: the fixed value.
-        scalar: callers send a whole number instead of a tensor.
-    """
-
-    def __init__(self, spec: TensorSpec | None, value: Any = None, scalar: bool = False) -> None:
-        self.spec = spec
-        self.value = value
-        self.scalar = scalar
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 class Pt2Session:
     """One exported program.
+
+    Attributes:
+        reset: see :class:`~pocketserve.runtimes.base.ResettableSession`; only there if runs change tensors of it.
 
     Raises:
         ModelLoadError: it takes or returns what the protocol cannot carry.
     """
 
     signatures: Mapping[str, Signature] = {}
+    reset: Callable[[], None]
 
     def __init__(self, torch: Any, program: Any, threads: int) -> None:
         self._torch = torch
         self._threads = threads
-        self._ports = _ports(program)
-        self.inputs: Sequence[TensorSpec] = [port.spec for port in self._ports if port.spec is not None]
-        self._unflatten: Callable[[list[Any]], Any] = _unflattener(program.call_spec.in_spec)
+        self._inputs = _inputs(program)
+        self.inputs: Sequence[TensorSpec] = [entry.spec for entry in self._inputs if entry.spec is not None]
+        self._unflatten = _unflattener(program.call_spec.in_spec)
         self.outputs: Sequence[TensorSpec] = _outputs(torch, program)
         self._module: Any = program.module()
         self.runtime = f"torch {torch.__version__} (torch.export)"
         self.device = "cpu"
         tensors = {**program.constants, **program.state_dict}.values()
         self.memory_bytes = weight_bytes(tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
+        state = [attrgetter(name)(self._module) for name in sorted(_written(program))]
+        self._state = [(tensor, tensor.detach().clone()) for tensor in state]
+        if state:
+            self.reset = self._reset
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
         """See :class:`~pocketserve.runtimes.base.Session`.
@@ -122,7 +126,7 @@ class Pt2Session:
         if self._module is None:
             raise RuntimeError("the session is closed")
         self._torch.set_num_threads(self._threads)  # PyTorch keeps the number by thread, which models share
-        args, kwargs = self._unflatten([self._value(port, inputs) for port in self._ports])
+        args, kwargs = self._unflatten([self._value(entry, inputs) for entry in self._inputs])
         try:
             with self._torch.inference_mode():
                 result = self._module(*args, **kwargs)
@@ -136,67 +140,50 @@ class Pt2Session:
     def close(self) -> None:
         """See :class:`~pocketserve.runtimes.base.Session`."""
         self._module = None
+        self._state = []
 
-    def _value(self, port: _Port, inputs: Mapping[str, Array]) -> Any:
-        if port.spec is None:
-            return port.value
-        array = inputs[port.spec.name]
-        if port.scalar:
-            if array.size != 1 or array.dtype.kind not in "iu":
-                raise ValueError(f"input {port.spec.name!r} takes one whole number")
-            return array.item()
-        return to_torch(self._torch, array, port.spec)
-
-
-class StatefulPt2Session(Pt2Session):
-    """One exported program that changes buffers of its own."""
-
-    def __init__(self, torch: Any, program: Any, threads: int) -> None:
-        super().__init__(torch, program, threads)
-        tensors = [attrgetter(name)(self._module) for name in sorted(_written(program))]
-        self._kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
-
-    def reset(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
+    def _reset(self) -> None:
         with self._torch.no_grad():
-            for tensor, first in self._kept:
+            for tensor, first in self._state:
                 tensor.resize_(first.shape).copy_(first)
 
-    def close(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.Session`."""
-        super().close()
-        self._kept = []
-
-
-def session_of(torch: Any, program: Any, threads: int) -> Pt2Session:
-    """Return a session of the class that fits a program.
-
-    Raises:
-        ModelLoadError: it takes or returns what the protocol cannot carry.
-    """
-    return (StatefulPt2Session if _written(program) else Pt2Session)(torch, program, threads)
+    def _value(self, entry: _Input, inputs: Mapping[str, Array]) -> Any:
+        if entry.spec is None:
+            return entry.value
+        array = inputs[entry.spec.name]
+        if entry.scalar:
+            if array.size != 1 or array.dtype.kind not in "iu":
+                raise ValueError(f"input {entry.spec.name!r} takes one whole number")
+            return array.item()
+        return to_torch(self._torch, array, entry.spec)
 
 
 def _written(program: Any) -> set[str]:
-    """The names of the program's own tensors that a run may write to.
+    """Return the names of the program's tensors that a run may write to.
 
-    A program tells that where it was brought into functional form; else its operators do.
+    The signature of a program in functional form tells them; else the operators of its graph do.
     """
-    own = {entry.arg.name: entry.target for entry in program.graph_signature.input_specs if entry.target is not None}
-    held = {node: {own[node.name]} for node in program.graph.nodes if node.op == "placeholder" and node.name in own}
+    targets = {
+        entry.arg.name: entry.target for entry in program.graph_signature.input_specs if entry.target is not None
+    }
+    # The tensors whose memory the value of a node may share.
+    aliases = {node: {targets[node.name]} for node in program.graph.nodes
+               if node.op == "placeholder" and node.name in targets}  # fmt: skip
     written = set(program.graph_signature.buffers_to_mutate.values())
     for node in program.graph.nodes:
-        given: set[str] = set().union(*(held.get(source, ()) for source in node.all_input_nodes))
-        if node.op != "call_function" or not given:
+        shared: set[str] = set().union(*(aliases.get(source, ()) for source in node.all_input_nodes))
+        if node.op != "call_function" or not shared:
             continue
         schema = getattr(node.target, "_schema", None)
         if schema is None and node.target is not getitem and _inner_graphs_write(program):
-            written |= given  # a branch or loop: it has a graph of its own
-        if schema is not None and schema.is_mutable:
-            written |= {name for at, argument in enumerate(schema.arguments) if _writes(argument)
-                        for source in _sources(node, at, argument.name) for name in held.get(source, ())}  # fmt: skip
+            written |= shared  # a branch or loop: it has a graph of its own
+        for at, argument in enumerate(schema.arguments if schema is not None else ()):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
+                for source in value if isinstance(value, list | tuple) else (value,):
+                    written |= aliases.get(source, set())
         if schema is None or any(result.alias_info is not None for result in schema.returns):
-            held[node] = given  # a view, or the tensor itself
+            aliases[node] = shared  # a view, or the tensor itself
     return written
 
 
@@ -206,65 +193,43 @@ def _inner_graphs_write(program: Any) -> bool:
     return any(schema is not None and schema.is_mutable for schema in schemas)
 
 
-def _writes(argument: Any) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write
-
-
-def _sources(node: Any, at: int, name: str) -> list[Any]:
-    value = node.args[at] if at < len(node.args) else node.kwargs.get(name)
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _ports(program: Any) -> list[_Port]:
-    """Return what the program takes, as its signature and the placeholders of its graph tell."""
+def _inputs(program: Any) -> list[_Input]:
+    """Return what the program takes, in the order of its flattened arguments."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
-    entries = [entry.arg for entry in program.graph_signature.input_specs if entry.kind.name == "USER_INPUT"]
-    return [_port(entry, values.get(entry.name)) for entry in entries]
-
-
-def _port(entry: Any, value: Any) -> _Port:
-    kind = type(entry).__name__
-    if kind == "ConstantArgument":
-        return _Port(None, entry.value)
-    if kind == "TensorArgument" and hasattr(value, "shape"):
-        return _Port(_spec(entry.name, value))
-    if kind == "SymIntArgument":
-        return _Port(TensorSpec(entry.name, "INT64", ()), scalar=True)
-    raise ModelLoadError(f"the program's argument {entry.name!r} is a {kind}, which no tensor can carry")
+    inputs = []
+    for entry in _user_arguments(program.graph_signature.input_specs, "USER_INPUT"):
+        kind, value = type(entry).__name__, values.get(entry.name)
+        if kind == "ConstantArgument":
+            inputs.append(_Input(None, entry.value))
+        elif kind == "TensorArgument" and hasattr(value, "shape"):
+            inputs.append(_Input(_spec(entry.name, value)))
+        elif kind == "SymIntArgument":
+            inputs.append(_Input(TensorSpec(entry.name, "INT64", ()), scalar=True))
+        else:
+            raise ModelLoadError(f"the program's argument {entry.name!r} is a {kind}, which no tensor can carry")
+    return inputs
 
 
 def _outputs(torch: Any, program: Any) -> list[TensorSpec]:
-    """The results under the names that their nesting gives: those in the graph (``add_1``) say nothing to callers."""
+    """Return the results under the names that their nesting gives: those in the graph (``add_1``) tell nothing."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    entries = [entry.arg for entry in program.graph_signature.output_specs if entry.kind.name == "USER_OUTPUT"]
-    nested = _unflattener(program.call_spec.out_spec)([_stand_in(entry) for entry in entries])
+    plain = {"SymIntArgument": 0, "SymFloatArgument": 0.0, "SymBoolArgument": False}
+    results = []
+    for entry in _user_arguments(program.graph_signature.output_specs, "USER_OUTPUT"):
+        kind = type(entry).__name__
+        tensor = _GraphTensor(entry.name) if kind == "TensorArgument" else None
+        results.append(tensor or (entry.value if kind == "ConstantArgument" else plain.get(kind, entry)))
     specs = []
-    for name, leaf in flatten(nested):
-        if isinstance(leaf, _Node):
+    for name, leaf in flatten(_unflattener(program.call_spec.out_spec)(results)):
+        if isinstance(leaf, _GraphTensor):
             specs.append(_spec(name, values[leaf.name]))
         elif leaf is not None:
             specs.append(leaf_spec(torch, name, leaf))
     return specs
 
 
-class _Node:
-    """A result that is the value of a node of the graph."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-def _stand_in(entry: Any) -> Any:
-    """A value of the kind that a run returns there."""
-    kind = type(entry).__name__
-    if kind == "TensorArgument":
-        return _Node(entry.name)
-    plain = {"SymIntArgument": 0, "SymFloatArgument": 0.0, "SymBoolArgument": False}
-    return entry.value if kind == "ConstantArgument" else plain.get(kind, entry)
-
-
 def _spec(name: str, value: Any) -> TensorSpec:
-    """The spec of a tensor in the graph; sizes that were symbols at export are free.
+    """Return the spec of a tensor in the graph; sizes that were symbols at export are free.
 
     Raises:
         ModelLoadError: the protocol cannot carry its numbers.
@@ -274,6 +239,10 @@ def _spec(name: str, value: Any) -> TensorSpec:
     except ValueError as error:
         raise ModelLoadError(f"tensor {name!r} cannot be served: {error}") from error
     return TensorSpec(name, datatype, tuple(size if type(size) is int else -1 for size in value.shape))
+
+
+def _user_arguments(specs: Any, kind: str) -> list[Any]:
+    return [entry.arg for entry in specs if entry.kind.name == kind]
 
 
 def _unflattener(spec: Any) -> Callable[[list[Any]], Any]:

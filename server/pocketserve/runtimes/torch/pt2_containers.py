@@ -1,8 +1,8 @@
-"""Stand-ins for classes that an exported program takes or returns its tensors in, and that are not at hand.
+"""Stand-ins for classes that an exported program takes or returns its tensors in, and that are not installed.
 
 A program names such classes (a dataclass of its author's, Hugging Face's ``SequenceClassifierOutput``), and PyTorch
-loads it only where they are registered. All that is needed of one is what it is made of, which the program tells too,
-so a dictionary of the same tensors does: no code of the class is needed to run the program.
+loads it only where they are registered. A dictionary of the same tensors does instead: the program tells their names,
+and runs no code of the class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_CLASSES = 100
 
 
 class _StandIn(dict[str, Any]):
-    """The tensors of a container by name, and what its class itself would have kept beside them."""
+    """The tensors of a container by name, and the context of its class."""
 
     context: Any = None
 
@@ -31,46 +31,48 @@ class _StandIn(dict[str, Any]):
 _lock = threading.Lock()
 """Held while names are registered, for all of the process."""
 
-_made: dict[str, type[_StandIn]] = {}
+_stand_ins: dict[str, type[_StandIn]] = {}
 """By name; PyTorch never lets go of a class that was registered once."""
 
 
 @contextlib.contextmanager
 def stand_ins(path: Path) -> Iterator[None]:
-    """Within it, classes of a program that nothing else has registered are known by their names.
+    """Register the classes of a program that nothing else has registered.
 
-    Afterwards the names are free again, for the packages that they belong to. One program at a time: what ends would
-    take the names from another that is loaded meanwhile.
+    Afterwards the names are free again, for the packages that they belong to. One program at a time: the first to end
+    would take the names from another.
     """
     from torch.utils import _pytree as pytree
 
-    known = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
+    registered = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
     with _lock:
-        names = [name for name in class_names(path) if name not in known]
+        names = [name for name in class_names(path) if name not in registered]
         try:
             for name in names:
-                if name in _made:
-                    known[name] = _made[name]
+                if name in _stand_ins:
+                    registered[name] = _stand_ins[name]
                 else:
-                    _made[name] = _register(pytree, name)
+                    _stand_ins[name] = _register(pytree, name)
             yield
         finally:
             for name in names:
-                known.pop(name, None)
+                registered.pop(name, None)
 
 
 def class_names(path: Path) -> list[str]:
-    """The names of all containers in a program's own description; none where it cannot be read."""
-    found: dict[str, None] = {}
+    """Return the names of all containers in a program's description; none where it cannot be read."""
+    names: dict[str, None] = {}
     with contextlib.suppress(BadZipError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         for member in members(path):
             if member.name.startswith("models/") and member.name.endswith(".json"):
-                _collect(json.loads(read_member(path, member, MAX_GRAPH_BYTES)), found)
-    return list(found)[:MAX_CLASSES]
+                for spec in _tree_specs(json.loads(read_member(path, member, MAX_GRAPH_BYTES))):
+                    if isinstance(spec["type"], str):
+                        names[spec["type"]] = None
+    return list(names)[:MAX_CLASSES]
 
 
-def _collect(description: Any, found: dict[str, None]) -> None:
-    """Out of ``{"graph_module": {"module_call_graph": [{"signature": {"in_spec": "[1, {…}]", …}}, …]}}``."""
+def _tree_specs(description: Any) -> Iterator[Any]:
+    """Yield from ``{"graph_module": {"module_call_graph": [{"signature": {"in_spec": "[1, {…}]", …}}, …]}}``."""
     module = description.get("graph_module", {}) if isinstance(description, dict) else {}
     for entry in module.get("module_call_graph", ()):
         signature = entry.get("signature") or {}
@@ -79,40 +81,33 @@ def _collect(description: Any, found: dict[str, None]) -> None:
                 waiting = json.loads(signature[key])[1:]
                 while waiting:
                     spec = waiting.pop()
-                    if isinstance(spec["type"], str):
-                        found[spec["type"]] = None
+                    yield spec
                     waiting += spec["children_spec"]
 
 
 def _register(pytree: Any, name: str) -> type[_StandIn]:
     kind = type(name.rpartition(".")[2], (_StandIn,), {})
 
-    def taken_apart(value: _StandIn) -> tuple[list[Any], Any]:
-        return list(value.values()), value.context
-
-    def put_together(children: Any, context: Any) -> _StandIn:
+    def unflatten(children: Any, context: Any) -> _StandIn:
         items = list(children)
-        made: _StandIn = kind(zip(_keys(context, len(items)), items, strict=True))
-        made.context = context
-        return made
-
-    def with_keys(value: _StandIn) -> tuple[list[tuple[Any, Any]], Any]:
-        return [(pytree.MappingKey(key), item) for key, item in value.items()], value.context
+        value: _StandIn = kind(zip(_keys(context, len(items)), items, strict=True))
+        value.context = context
+        return value
 
     pytree.register_pytree_node(
         kind,
-        taken_apart,
-        put_together,
+        lambda value: (list(value.values()), value.context),
+        unflatten,
         serialized_type_name=name,
         to_dumpable_context=json.dumps,
         from_dumpable_context=json.loads,
-        flatten_with_keys_fn=with_keys,
+        flatten_with_keys_fn=lambda value: ([(pytree.MappingKey(k), v) for k, v in value.items()], value.context),
     )
     return kind
 
 
 def _keys(context: Any, count: int) -> list[str]:
-    """The names of a container's parts: a list of them is what dictionaries and dataclasses keep, else numbers do."""
+    """Return the names of a container's parts: a list in the context of dictionaries and dataclasses, else numbers."""
     candidates = (context, *(context if isinstance(context, list | tuple) else ()))
     if isinstance(context, Mapping):
         candidates = tuple(context.values())

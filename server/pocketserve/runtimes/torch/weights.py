@@ -1,28 +1,26 @@
 """Fills a PyTorch module with the weights of a file.
 
-They stay in the file, mapped, where that makes no difference to the module: the system may drop such memory when it is
-short of it, and read it again.
-
-Weights are data: safetensors, or what ``torch.save`` wrote, read with ``weights_only``. Training scripts save them in
-several wrappings, which are taken off: a checkpoint that holds the state dict beside the epoch and the optimizer, and
-names that all begin with the wrapper's (``module.`` of DataParallel, ``model.`` of Lightning).
+Tensors stay in the file, mapped, where that makes no difference to the module: the system may drop such memory and read
+it again. Weights are data: safetensors, or what ``torch.save`` wrote, read with ``weights_only``. Training scripts wrap
+them in a checkpoint, beside the epoch and the optimizer, and put a wrapper's name in front of all names (``module.`` of
+DataParallel, ``model.`` of Lightning); both are taken off.
 """
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pocketserve.messages import excerpt
+from pocketserve.messages import excerpt, listed
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.placeholders import placeholder
 from pocketserve.runtimes.torch.safetensors import read_safetensors
 
-_USUAL = ("state_dict", "model_state_dict", "model")
-"""What checkpoints call the weights by custom, where they hold several dictionaries that would fit."""
+_USUAL_NAMES = ("state_dict", "model_state_dict", "model")
+"""Usual names of the weights in checkpoints that hold several dictionaries that would fit."""
 
 _MAX_WRAPPERS = 3
 
@@ -32,10 +30,10 @@ MIN_MAPPED_BYTES = 64 * 1024
 _FOREIGN = re.compile(r"Unsupported (?:global|class|operand): (?:GLOBAL )?([\w.]+)")
 
 
-def unfilled(torch: Any, seed: int) -> Any:
-    """A context in which a module is built without random numbers in its parameters: a file fills them all.
+def without_random_numbers(torch: Any, seed: int) -> Any:
+    """Return a context in which a module is built without random numbers in its parameters: a file fills them all.
 
-    So their memory is not touched, and what takes seconds for a large model is left out.
+    So their memory is not touched, and work that takes seconds for a large model is left out.
 
     Args:
         seed: of PyTorch's random numbers as the context begins.
@@ -49,19 +47,19 @@ def unfilled(torch: Any, seed: int) -> Any:
     init, tensor = torch.nn.init, torch.Tensor
     random = (tensor.uniform_, tensor.normal_, init.uniform_, init.kaiming_uniform_)
 
-    class Unfilled(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not typed here
+    class Mode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not typed here
         seeded = False
 
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             target = args[0] if args else kwargs.get("tensor")
             if function in random and isinstance(target, torch.nn.Parameter):
-                own = any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
-                self.seeded = self.seeded or own or torch.initial_seed() != seed
+                generator = any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
+                self.seeded = self.seeded or generator or torch.initial_seed() != seed
                 return target
             return function(*args, **kwargs)
 
-    return Unfilled()
+    return Mode()
 
 
 def fill(torch: Any, module: Any, source: ModelSource) -> None:
@@ -79,158 +77,108 @@ def fill(torch: Any, module: Any, source: ModelSource) -> None:
     path = folder / name
     if not path.is_file():
         raise ModelLoadError(f"the weights file {name} does not exist")
-    if (words := placeholder(path)) is not None:
-        raise ModelLoadError(words)
-    state = _safetensors_state(torch, path) if path.suffix == ".safetensors" else _pickled_state(torch, path)
-    own = module.state_dict(keep_vars=True)
-    state = _unwrapped(torch, state, set(own))
-    mapped = _map(torch, module, own, state)
+    if (reason := placeholder(path)) is not None:
+        raise ModelLoadError(reason)
+    tensors = module.state_dict(keep_vars=True)
+    state = _unwrapped(torch, _state(torch, path), set(tensors))
+    mapped = _map(torch, module, tensors, state)
+    rest = OrderedDict((key, value) for key, value in state.items() if key not in mapped)
+    if (metadata := getattr(state, "_metadata", None)) is not None:  # versions, by which modules read older files
+        rest._metadata = metadata  # type: ignore[attr-defined]
     try:
-        missing, unexpected = module.load_state_dict(_without(state, mapped), strict=False)
+        missing, unexpected = module.load_state_dict(rest, strict=False)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{name} does not fit the module: {excerpt(error, 400)}") from None
     # Weights that are used in two places are often saved under one of the two names.
-    missing = [key for key in missing if key not in mapped]
-    filled = {id(tensor) for key, tensor in own.items() if key not in missing}
-    missing = [key for key in missing if id(own.get(key)) not in filled]
+    filled = {id(tensor) for key, tensor in tensors.items() if key in mapped or key not in missing}
+    missing = [key for key in missing if key not in mapped and id(tensors.get(key)) not in filled]
     if missing or unexpected:
         faults = (("lacks", missing), ("has no place for", unexpected))
-        parts = [f"it {words} {_listed(keys)}" for words, keys in faults if keys]
+        parts = [f"it {verb} {listed(keys, 5)}" for verb, keys in faults if keys]
         raise ModelLoadError(f"{name} does not fit the module: {' and '.join(parts)}")
 
 
-def _map(torch: Any, module: Any, own: Mapping[str, Any], state: Mapping[str, Any]) -> set[str]:
-    """Have the module's tensors be the file's memory, where that changes nothing; the names of those.
+# --- Mapping
 
-    Everything else is copied as PyTorch does it: what another module fills in a way of its own, what is converted, and
-    what the module looks at in a second way, which would go on seeing the old memory.
+
+def _map(torch: Any, module: Any, tensors: Mapping[str, Any], state: Mapping[str, Any]) -> set[str]:
+    """Have the module's tensors be the file's memory, where that changes nothing, and return their names.
+
+    PyTorch copies the others: a module may load them in its own way, convert them, or hold a second view of them, which
+    would keep the old memory.
     """
     modules = dict(module.named_modules(remove_duplicate=False))
-    if any(part._load_state_dict_pre_hooks for part in modules.values()) or not _loads_whole_as_usual(torch, module):
+    usual = torch.nn.Module
+    if _method(module, "load_state_dict") is not usual.load_state_dict:
         return set()
-    mapped, taken = dict[int, Any](), set[int]()
+    if any(part._load_state_dict_pre_hooks for part in modules.values()):
+        return set()
+    special = {path for path, part in modules.items()
+               if _method(part, "_load_from_state_dict") is not usual._load_from_state_dict}  # fmt: skip
+    mapped, addresses = dict[int, Any](), set[int]()
     names = set()
-    for key, mine in own.items():
-        theirs = state.get(key)
+    for key, target in tensors.items():
+        weights = state.get(key)
         path, _, name = key.rpartition(".")
-        if theirs is None or not _loads_plainly(torch, modules, path) or not _is_own(modules[path], name, mine):
+        # A hook may have put another tensor into the state dict.
+        if weights is None or path not in modules or id(getattr(modules[path], name, None)) != id(target):
             continue
-        if _is_exchangeable(torch, mine, theirs):
+        if any(not outer or f"{path}.".startswith(f"{outer}.") for outer in special):
+            continue
+        if _is_exchangeable(torch, target, weights):
             # Two tensors of the module must not get one memory, even if the file keeps them in one.
-            if theirs.data_ptr() not in taken:
-                taken.add(theirs.data_ptr())
-                mine.data = mapped[id(mine)] = theirs
+            if weights.data_ptr() not in addresses:
+                addresses.add(weights.data_ptr())
+                target.data = mapped[id(target)] = weights
                 names.add(key)
-        elif id(mine) in mapped and _are_one(mapped[id(mine)], theirs):
+        elif id(target) in mapped and _is_same(mapped[id(target)], weights):
             names.add(key)  # a second name; copying memory onto itself would make it this process's own
     return names
 
 
-def _is_own(part: Any, name: str, tensor: Any) -> bool:
-    """Return whether a module has this very tensor; a hook may have put another one into the state dict."""
-    return getattr(part, name, None) is tensor
+def _method(part: Any, name: str) -> Any:
+    return getattr(getattr(part, name, None), "__func__", None)
 
 
-def _loads_whole_as_usual(torch: Any, module: Any) -> bool:
-    """Return whether the module as a whole leaves it to PyTorch how a state dict is loaded."""
-    return getattr(module.load_state_dict, "__func__", None) is torch.nn.Module.load_state_dict
-
-
-def _loads_plainly(torch: Any, modules: Mapping[str, Any], path: str) -> bool:
-    """Return whether neither a layer nor what it is part of, which may change what is meant for it, loads in its own
-    way.
-    """
-    usual = torch.nn.Module._load_from_state_dict
-    names = path.split(".") if path else []
-    parts = (modules.get(".".join(names[:count])) for count in range(len(names) + 1))
-    return all(getattr(getattr(part, "_load_from_state_dict", None), "__func__", None) is usual for part in parts)
-
-
-def _are_one(first: Any, second: Any) -> bool:
+def _is_same(first: Any, second: Any) -> bool:
     """Return whether two tensors of a file are the same memory read in the same way."""
     return type(first) is type(second) and all(
         getattr(first, name)() == getattr(second, name)() for name in ("data_ptr", "size", "stride")
     )
 
 
-def _without(state: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
-    """The others, with what ``torch.save`` noted of the modules' versions: by that they read what older ones wrote."""
-    rest = OrderedDict((key, value) for key, value in state.items() if key not in names)
-    if (noted := getattr(state, "_metadata", None)) is not None:
-        rest._metadata = noted  # type: ignore[attr-defined]
-    return rest
-
-
-def _is_exchangeable(torch: Any, mine: Any, theirs: Any) -> bool:
-    """Return whether a tensor may take a file's memory for its own, and whether that is worth it."""
-    if type(theirs) is not torch.Tensor or type(mine) not in (torch.Tensor, torch.nn.Parameter):
+def _is_exchangeable(torch: Any, target: Any, weights: Any) -> bool:
+    """Return whether a module's tensor may have a file's memory, and whether that is worth it."""
+    if type(weights) is not torch.Tensor or type(target) not in (torch.Tensor, torch.nn.Parameter):
         return False
-    alike = all(
-        getattr(mine, name) == getattr(theirs, name) for name in ("dtype", "shape", "device", "layout", "is_quantized")
+    properties = ("dtype", "shape", "device", "layout", "is_quantized")
+    use_count = getattr(torch._C, "_storage_Use_Count", None)
+    if use_count is None or any(getattr(target, name) != getattr(weights, name) for name in properties):
+        return False
+    new = torch.empty(1)
+    return bool(
+        target.layout == torch.strided
+        and target.is_contiguous()
+        and weights.is_contiguous()
+        and weights.nbytes >= MIN_MAPPED_BYTES
+        and weights.data_ptr() % weights.element_size() == 0
+        # As many tensors look at the memory as at that of a new one; a tensor in two places of a module is one.
+        and use_count(target.untyped_storage()._cdata) == use_count(new.untyped_storage()._cdata)
     )
-    return (
-        alike
-        and mine.layout == torch.strided
-        and mine.is_contiguous()
-        and theirs.is_contiguous()
-        and theirs.nbytes >= MIN_MAPPED_BYTES
-        and theirs.data_ptr() % theirs.element_size() == 0
-        and _holders(torch, mine) == _holders(torch, torch.empty(1))
-    )
 
 
-def _holders(torch: Any, tensor: Any) -> int:
-    """Return how many tensors look at this one's memory, counted as PyTorch does.
-
-    A tensor in two places of a module is one.
-    """
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    if count is None:
-        return id(tensor)  # equal to no other: nothing is known to be exchangeable
-    return int(count(tensor.untyped_storage()._cdata))
+# --- The file
 
 
-def _listed(keys: list[str]) -> str:
-    more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-    return ", ".join(map(repr, keys[:5])) + more
-
-
-def _unwrapped(torch: Any, state: Mapping[str, Any], wanted: set[str]) -> Mapping[str, Any]:
-    """The state dict in what a training script saved; the whole of it where nothing in it fits better."""
-    if wanted & set(state):
-        return state
-    inner = {
-        name: value
-        for name, value in state.items()
-        if isinstance(value, Mapping) and value and all(isinstance(item, torch.Tensor) for item in value.values())
-    }
-    choices = {name: _without_prefix(value, wanted) for name, value in {"": state, **inner}.items()}
-    fitting = {name: value for name, value in choices.items() if wanted & set(value)}
-    usual = (name for name in _USUAL if name in fitting)
-    return fitting.get(next(iter(fitting), "") if len(fitting) == 1 else next(usual, ""), state)
-
-
-def _without_prefix(state: Mapping[str, Any], wanted: set[str]) -> Mapping[str, Any]:
-    """Without the wrappers' names, which all weights have in front."""
-    for _ in range(_MAX_WRAPPERS):
-        first = str(next(iter(state), "")).partition(".")[0] + "."
-        if wanted & set(state) or not all(str(name).startswith(first) for name in state):
-            break
-        state = {str(name).removeprefix(first): tensor for name, tensor in state.items()}
-    return state
-
-
-def _safetensors_state(torch: Any, path: Path) -> dict[str, Any]:
-    state = {}
-    for name, (dtype, array) in read_safetensors(path).items():
-        tensor = torch.from_numpy(array)
-        state[name] = tensor.view(torch.bfloat16) if dtype == "BF16" else tensor
-    return state
-
-
-def _pickled_state(torch: Any, path: Path) -> Any:
+def _state(torch: Any, path: Path) -> Mapping[str, Any]:
+    """Return the tensors of a file by name, mapped where the file can be."""
+    if path.suffix == ".safetensors":
+        tensors = {name: (kind, torch.from_numpy(array)) for name, (kind, array) in read_safetensors(path).items()}
+        return {name: t.view(torch.bfloat16) if kind == "BF16" else t for name, (kind, t) in tensors.items()}
+    with path.open("rb") as file:
+        zipped = file.read(4) == b"PK\3\4"  # since PyTorch 1.6; others cannot be mapped
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception as error:
         raise ModelLoadError(
             f"{path.name} cannot be read as plain weights ({_reason(error)}); save it with "
@@ -242,16 +190,33 @@ def _pickled_state(torch: Any, path: Path) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return what PyTorch says of a file, or what is in it besides weights; without the advice to run it all the
-    same.
-    """
+    """Return why PyTorch refuses a file, without its advice to run the file all the same."""
     text = " ".join(str(error).split())
-    if found := _FOREIGN.search(text):
-        return f"it holds {found[1]}, which is code, besides tensors"
+    if match := _FOREIGN.search(text):
+        return f"it holds {match[1]}, which is code, besides tensors"
     return excerpt(text)
 
 
-def _is_zip(path: Path) -> bool:
-    """Return whether the file can be mapped; what PyTorch wrote before 1.6 cannot."""
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\3\4"
+def _unwrapped(torch: Any, state: Mapping[str, Any], names: set[str]) -> Mapping[str, Any]:
+    """Return the state dict within a checkpoint; the whole of it where nothing in it fits better."""
+    if names & set(state):
+        return state
+    inner = {
+        name: value
+        for name, value in state.items()
+        if isinstance(value, Mapping) and value and all(isinstance(item, torch.Tensor) for item in value.values())
+    }
+    choices = {name: _without_prefix(value, names) for name, value in {"": state, **inner}.items()}
+    fitting = {name: value for name, value in choices.items() if names & set(value)}
+    usual = (name for name in _USUAL_NAMES if name in fitting)
+    return fitting.get(next(iter(fitting), "") if len(fitting) == 1 else next(usual, ""), state)
+
+
+def _without_prefix(state: Mapping[str, Any], names: set[str]) -> Mapping[str, Any]:
+    """Return the state dict without the wrappers' names, which all weights have in front."""
+    for _ in range(_MAX_WRAPPERS):
+        prefix = str(next(iter(state), "")).partition(".")[0] + "."
+        if names & set(state) or not all(str(name).startswith(prefix) for name in state):
+            break
+        state = {str(name).removeprefix(prefix): tensor for name, tensor in state.items()}
+    return state
