@@ -1,4 +1,4 @@
-"""Changing the sampling rate of a sound: a polyphase filter with a Kaiser-windowed sinc.
+"""Change of a sound's sampling rate: a polyphase filter with a Kaiser-windowed sinc.
 
 Written here because SciPy is not part of the core; a phone has NumPy.
 """
@@ -25,31 +25,28 @@ BETA = 9.0
 MAX_TERMS = 1000
 """Odd ratios are approximated by a fraction of such numbers, which shifts the pitch by less than anyone hears."""
 
-
 BLOCK = 1 << 16
-"""Samples that are computed between two looks at whether the answer is still wanted; fewer of a filter over many."""
+"""Samples that are computed between two checkpoints; fewer of a filter over many."""
 
 BLOCK_PRODUCTS = 1 << 23
 
 
-def resample(samples: Array, rate: int, wanted: int) -> Array:
-    """A sound at another rate.
+def resample(samples: Array, rate: int, new_rate: int) -> Array:
+    """Return a sound at another rate.
 
     Args:
         samples: float32 of shape [frames, channels].
-        rate, wanted: frames per second now and then.
+        rate, new_rate: frames per second.
 
     Returns:
-        float32 of shape [ceil(frames * wanted / rate), channels], in time with the input.
+        float32 of shape [ceil(frames * new_rate / rate), channels], in time with the input.
     """
-    ratio = Fraction(wanted, rate)
+    ratio = Fraction(new_rate, rate)
     if ratio == 1:
         return samples
     count = -(-len(samples) * ratio.numerator // ratio.denominator)
     if max(ratio.numerator, ratio.denominator) > MAX_TERMS:
-        small = ratio < 1
-        near = (ratio if small else 1 / ratio).limit_denominator(MAX_TERMS)
-        ratio = near if small else 1 / near
+        ratio = ratio.limit_denominator(MAX_TERMS) if ratio < 1 else 1 / (1 / ratio).limit_denominator(MAX_TERMS)
     up, down = ratio.numerator, ratio.denominator
     columns = [_resample_channel(np.ascontiguousarray(channel), up, down, count) for channel in samples.T]
     return np.stack(columns, axis=1)
@@ -60,7 +57,7 @@ def _resample_channel(signal: Array, up: int, down: int, count: int) -> Array:
     phases, reach = _filter(up, down)
     result = np.zeros(count, np.float32)
     beyond = max(0, (count - 1) * down // up - len(signal) + 1)  # more than 0 only where the ratio is approximated
-    padded = np.concatenate([np.zeros(reach, np.float32), signal, np.zeros(reach + 1 + beyond, np.float32)])
+    padded = np.pad(signal, (reach, reach + 1 + beyond))
     windows = np.lib.stride_tricks.sliding_window_view(padded, phases.shape[1])
     step = max(1, min(BLOCK, BLOCK_PRODUCTS // phases.shape[1]))
     for first in range(min(up, count)):
@@ -75,7 +72,7 @@ def _resample_channel(signal: Array, up: int, down: int, count: int) -> Array:
 
 @functools.lru_cache(maxsize=8)
 def _filter(up: int, down: int) -> tuple[Array, int]:
-    """The filter's phases, float32 [up, taps], and how many input samples it reaches back.
+    """Return the filter's phases, float32 [up, taps], and how many input samples it reaches back.
 
     The weight of the input sample k behind the output's place is h(k - phase / up), each phase scaled to sum 1: so a
     constant stays exactly constant.

@@ -1,4 +1,4 @@
-"""From samples to spectrograms: linear, mel and MFCC, with NumPy alone.
+"""Spectrograms of samples: linear, mel and MFCC, with NumPy alone.
 
 Held against librosa, torchaudio's formulas and TensorFlow's by the test vectors beside ``test_spectrogram.py``.
 """
@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from pocketserve.tasks.audio.spectrogram_options import SpectrogramOptions
+from pocketserve.tasks.audio.options import SpectrogramOptions
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tensors import Array
 
@@ -21,41 +21,29 @@ _BREAK_HZ, _BREAK_MEL, _STEP = 1000.0, 15.0, math.log(6.4) / 27.0
 
 
 class Spectrogram:
-    """Features of sounds at one rate. A pure function, called from many threads.
-
-    Args:
-        rate: samples per second.
-    """
+    """Features of sounds at one rate, in samples per second. A pure function, called from many threads."""
 
     def __init__(self, options: SpectrogramOptions, rate: int) -> None:
         self.options = options
-        self.bins = options.bins
-        self.frame = options.n_fft if options.frame_length == "n_fft" else options.win_length
-        self._window = _window(options, self.frame)
+        self._frame = options.n_fft if options.frame_length == "n_fft" else options.win_length
+        self._window = _window(options, self._frame)
         self._filters = None if options.kind == "linear" else mel_filters(options, rate)
         self._cosines = cosines(options.n_mels, options.n_mfcc) if options.kind == "mfcc" else None
 
     def count(self, samples: int) -> int:
-        """Frames of so many samples; at least one."""
-        padded = samples + (self.frame // 2 * 2 if self.options.center else 0)
-        return 1 + max(0, padded - self.frame) // self.options.hop_length
+        """Return the frames of so many samples; at least one."""
+        padded = samples + (self._frame // 2 * 2 if self.options.center else 0)
+        return 1 + max(0, padded - self._frame) // self.options.hop_length
 
     def samples(self, frames: int) -> int:
-        """The fewest samples that give so many frames."""
+        """Return the fewest samples that give so many frames."""
         inside = (frames - 1) * self.options.hop_length
-        return max(1, inside + (self.frame % 2 if self.options.center else self.frame))
+        return max(1, inside + (self._frame % 2 if self.options.center else self._frame))
 
     def features(self, samples: Array) -> Array:
-        """The features of a sound.
-
-        Args:
-            samples: reals of shape [n].
-
-        Returns:
-            float32 of shape [count(n), bins].
-        """
+        """Return the features of samples [n], float32 of shape [count(n), bins]."""
         options = self.options
-        power = self._mel(self._padded(samples.astype(np.float64)), self.count(len(samples)))
+        power = self._powers(self._padded(samples.astype(np.float64)), self.count(len(samples)))
         values = _logarithm(power, options)
         if self._cosines is not None:
             values = values @ self._cosines
@@ -70,15 +58,14 @@ class Spectrogram:
             samples = np.concatenate([samples[:1], samples[1:] - options.preemphasis * samples[:-1]])
         if options.center:
             mode = "reflect" if options.pad_mode == "reflect" and len(samples) else "constant"
-            samples = np.pad(samples, self.frame // 2, mode=mode)  # type: ignore[call-overload]
-        return np.pad(samples, (0, max(0, self.frame - len(samples))))
+            samples = np.pad(samples, self._frame // 2, mode=mode)  # type: ignore[call-overload]
+        return np.pad(samples, (0, max(0, self._frame - len(samples))))
 
-    def _mel(self, samples: Array, count: int) -> Array:
-        """Powers of all frames, of shape [count, bins]; MFCC's are mel bands yet."""
+    def _powers(self, samples: Array, count: int) -> Array:
+        """Return powers of all frames, of shape [count, bins]; for MFCC those of the mel bands."""
         options = self.options
-        frames = np.lib.stride_tricks.sliding_window_view(samples, self.frame)[:: options.hop_length][:count]
-        columns = options.n_fft // 2 + 1 if self._filters is None else options.n_mels
-        result = np.empty((count, columns))
+        frames = np.lib.stride_tricks.sliding_window_view(samples, self._frame)[:: options.hop_length][:count]
+        result = np.empty((count, options.n_fft // 2 + 1 if self._filters is None else options.n_mels))
         step = max(1, BLOCK // options.n_fft)
         for start in cancellable(range(0, count, step)):
             spectrum = np.abs(np.fft.rfft(frames[start : start + step] * self._window, options.n_fft))
@@ -101,22 +88,20 @@ def _mel_edges(options: SpectrogramOptions, rate: int) -> tuple[Array, Array]:
 
 
 def mel_filters(options: SpectrogramOptions, rate: int) -> Array:
-    """The weights of the FFT's bins in the mel bands, of shape [n_fft // 2 + 1, n_mels]."""
+    """Return the weights of the FFT's bins in the mel bands, of shape [n_fft // 2 + 1, n_mels]."""
     edges, edges_hz = _mel_edges(options, rate)
     places = np.arange(options.n_fft // 2 + 1) * (rate / options.n_fft)
+    corners = edges_hz
     if options.triangles == "mel":
-        places = _mel_of(places, options.mel_scale)
-    corners = edges if options.triangles == "mel" else edges_hz
+        places, corners = _mel_of(places, options.mel_scale), edges
     rising = (places[:, None] - corners[:-2]) / np.diff(corners)[:-1]
     falling = (corners[2:] - places[:, None]) / np.diff(corners)[1:]
     weights: Array = np.maximum(0.0, np.minimum(rising, falling))
-    if options.norm == "slaney":
-        weights = weights * (2.0 / (edges_hz[2:] - edges_hz[:-2]))
-    return weights
+    return weights * (2.0 / (edges_hz[2:] - edges_hz[:-2])) if options.norm == "slaney" else weights
 
 
 def cosines(bands: int, coefficients: int) -> Array:
-    """The cosine transform, type 2 and orthonormal, of shape [bands, coefficients]."""
+    """Return the cosine transform, type 2 and orthonormal, of shape [bands, coefficients]."""
     angles = (np.arange(bands)[:, None] + 0.5) * np.arange(coefficients) * (np.pi / bands)
     table: Array = np.cos(angles) * math.sqrt(2.0 / bands)
     table[:, 0] /= math.sqrt(2.0)
@@ -124,14 +109,12 @@ def cosines(bands: int, coefficients: int) -> Array:
 
 
 def _window(options: SpectrogramOptions, frame: int) -> Array:
-    """The window's weights, in the middle of a frame that is longer."""
+    """Return the window's weights, in the middle of a frame that is longer."""
     length = options.win_length
-    period = length if options.periodic else max(1, length - 1)
-    cosine = np.cos(np.arange(length) * (2 * np.pi / period))
+    cosine = np.cos(np.arange(length) * (2 * np.pi / (length if options.periodic else max(1, length - 1))))
     first = {"hann": 0.5, "hamming": 0.54, "ones": 1.0}[options.window]
-    weights = first - (1 - first) * cosine
     before = (frame - length) // 2
-    return np.pad(weights, (before, frame - length - before))
+    return np.pad(first - (1 - first) * cosine, (before, frame - length - before))
 
 
 def _logarithm(power: Array, options: SpectrogramOptions) -> Array:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,36 +24,30 @@ MAX_CHUNKS = 1000
 """Chunks in front of the samples; real files have less than ten."""
 
 MAX_CHANNELS = 64
-MAX_RATE = 768_000
-MIN_RATE = 1000
+MIN_RATE, MAX_RATE = 1000, 768_000
 MAX_FRAMES = 1 << 25
 """Of decoded sound: 128 MiB as mono float32; 11 minutes at 48 kHz."""
 
 BLOCK_FRAMES = 1 << 16
 _KNOWN_IDS = frozenset((b"data", b"fmt ", b"fact", b"LIST", b"JUNK", b"bext", b"cue ", b"smpl", b"PEAK", b"id3 "))
+_WIDTHS = {PCM: (1, 2, 3, 4), FLOAT: (4, 8), A_LAW: (1,), MU_LAW: (1,)}
+"""Bytes per sample that can be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sound:
-    """Samples from -1 to 1.
-
-    Attributes:
-        samples: float32 of shape [frames, channels].
-        rate: frames per second.
-    """
+class Sound(NamedTuple):
+    """Samples from -1 to 1, float32 of shape [frames, channels], and frames per second."""
 
     samples: Array
     rate: int
 
     @property
     def seconds(self) -> float:
-        """Return how long it lasts."""
+        """The length of the sound."""
         return len(self.samples) / self.rate
 
 
-@dataclass(frozen=True, slots=True)
-class SampleFormat:
-    """How samples lie in memory.
+class SampleFormat(NamedTuple):
+    """The layout of samples in memory.
 
     Attributes:
         code: PCM, FLOAT, A_LAW or MU_LAW.
@@ -85,24 +79,24 @@ def read_wav(body: memoryview, max_seconds: float, *, mono: bool) -> Sound:
     """
     order = ">" if bytes(body[:4]) == b"RIFX" else "<"
     form: SampleFormat | None = None
-    for name, start, size in _chunks(body, order):
+    for name, chunk in _chunks(body, order):
         if name == b"fmt ":
-            form = _read_format(body[start : start + size], order)
+            form = _read_format(chunk, order)
         elif name == b"data":
             if form is None:
                 raise invalid_input("the WAV file has samples in front of their format")
-            return decode(body[start : start + size], form, max_seconds, mono=mono)
+            return decode(chunk, form, max_seconds, mono=mono)
     raise invalid_input("the WAV file ends before its samples")
 
 
 def decode(data: memoryview, form: SampleFormat, max_seconds: float, *, mono: bool) -> Sound:
-    """Samples as they lie in memory, to numbers; a last frame that is cut off is left out.
+    """Convert samples in memory to numbers; a last frame that is cut off is left out.
 
     Raises:
         ApiError: INVALID_INPUT.
     """
-    frame = form.width * form.channels
-    frames = len(data) // frame
+    size = form.width * form.channels
+    frames = len(data) // size
     if not frames:
         raise invalid_input("the sound holds no samples")
     if frames > MAX_FRAMES or frames > max_seconds * form.rate:
@@ -110,33 +104,30 @@ def decode(data: memoryview, form: SampleFormat, max_seconds: float, *, mono: bo
             f"the sound lasts {frames / form.rate:.1f} seconds ({frames} frames); the limits are {max_seconds:g} "
             f"seconds (audio.max_seconds in model.toml) and {MAX_FRAMES} frames; send it in parts"
         )
-    channels = 1 if mono else form.channels
-    samples = np.empty((frames, channels), np.float32)
-    for first in cancellable(
-        range(0, frames, BLOCK_FRAMES)
-    ):  # mixing down block by block keeps many channels out of memory
+    samples = np.empty((frames, 1 if mono else form.channels), np.float32)
+    # Mixing down block by block keeps many channels out of memory.
+    for first in cancellable(range(0, frames, BLOCK_FRAMES)):
         last = min(first + BLOCK_FRAMES, frames)
-        block = _numbers(data[first * frame : last * frame], form).reshape(-1, form.channels)
+        block = _to_real(data[first * size : last * size], form).reshape(-1, form.channels)
         samples[first:last] = block.mean(axis=1, keepdims=True) if mono else block
         if not np.isfinite(samples[first:last]).all():
             raise invalid_input("the sound holds samples that are no numbers (NaN or infinite)")
     return Sound(samples, form.rate)
 
 
-def _chunks(body: memoryview, order: str) -> Iterator[tuple[bytes, int, int]]:
-    """Name, start and size of each chunk, sizes cut to what is there."""
+def _chunks(body: memoryview, order: str) -> Iterator[tuple[bytes, memoryview]]:
+    """Yield name and content of each chunk, cut to what is there."""
     at = 12
     for _ in range(MAX_CHUNKS):
         if at + 8 > len(body):
             return
         name = bytes(body[at : at + 4])
-        (stated,) = struct.unpack_from(f"{order}I", body, at + 4)
-        start = at + 8
-        left = len(body) - start
-        # Recorders that were cut off leave the size of the samples open.
-        size = left if name == b"data" and stated == 0 else min(stated, left)
-        yield name, start, size
-        at = start + size
+        (size,) = struct.unpack_from(f"{order}I", body, at + 4)
+        at += 8
+        if name == b"data" and size == 0:  # recorders that were cut off leave it open
+            size = len(body)
+        yield name, body[at : at + size]
+        at = min(at + size, len(body))
         if size % 2 and at < len(body) and bytes(body[at : at + 4]) not in _KNOWN_IDS:
             at += 1  # chunks are padded to even sizes, by most writers
 
@@ -149,53 +140,33 @@ def _read_format(chunk: memoryview, order: str) -> SampleFormat:
         (code,) = struct.unpack_from(f"{order}H", chunk, 24)
     if not 1 <= channels <= MAX_CHANNELS:
         raise invalid_input(f"the WAV file has {channels} channels; 1 to {MAX_CHANNELS} can be read")
-    check_rate(rate)
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise invalid_input(f"the sound has {rate} samples per second; {MIN_RATE} to {MAX_RATE} can be read")
     width = align // channels if align and align % channels == 0 and align // channels * 8 >= bits else -(-bits // 8)
-    if (code, width) not in _READERS:
+    if width not in _WIDTHS.get(code, ()):
         raise invalid_input(
             f"the WAV file's samples (format {code}, {bits} bits) cannot be read; save it as 16-bit PCM"
         )
     return SampleFormat(code, channels, rate, width, order)
 
 
-def check_rate(rate: int) -> None:
-    """Refuse rates that no sound has.
-
-    Raises:
-        ApiError: INVALID_INPUT.
-    """
-    if not MIN_RATE <= rate <= MAX_RATE:
-        raise invalid_input(f"the sound has {rate} samples per second; {MIN_RATE} to {MAX_RATE} can be read")
-
-
-def _numbers(data: memoryview, form: SampleFormat) -> Array:
-    typestr, offset, scale = _READERS[form.code, form.width]
+def _to_real(data: memoryview, form: SampleFormat) -> Array:
+    """Return float32 from -1 to 1."""
+    width = form.width
     if form.code in (A_LAW, MU_LAW):
-        table = _a_law_table() if form.code == A_LAW else _mu_law_table()
-        return table[np.frombuffer(data, np.uint8)]
-    if form.width == 3:
+        return (_a_law_table() if form.code == A_LAW else _mu_law_table())[np.frombuffer(data, np.uint8)]
+    if width == 3:
         padded = np.zeros((len(data) // 3, 4), np.uint8)
         packed = np.frombuffer(data, np.uint8).reshape(-1, 3)
         padded[:, 1:] = packed if form.order == "<" else packed[:, ::-1]
-        values = padded.reshape(-1).view("<i4")
+        values, width = padded.reshape(-1).view("<i4"), 4
     else:
-        values = np.frombuffer(data, form.order + typestr)
+        kind = "f" if form.code == FLOAT else "u" if width == 1 else "i"
+        values = np.frombuffer(data, f"{form.order}{kind}{width}")
+    scale = 1.0 if form.code == FLOAT else 2.0 ** (8 * width - 1)
     with np.errstate(over="ignore", invalid="ignore"):
-        numbers: Array = ((values.astype(np.float64) - offset) / scale).astype(np.float32)
-    return numbers
-
-
-_READERS: dict[tuple[int, int], tuple[str, float, float]] = {
-    (PCM, 1): ("u1", 128.0, 128.0),
-    (PCM, 2): ("i2", 0.0, 2.0**15),
-    (PCM, 3): ("i4", 0.0, 2.0**31),
-    (PCM, 4): ("i4", 0.0, 2.0**31),
-    (FLOAT, 4): ("f4", 0.0, 1.0),
-    (FLOAT, 8): ("f8", 0.0, 1.0),
-    (A_LAW, 1): ("u1", 0.0, 1.0),
-    (MU_LAW, 1): ("u1", 0.0, 1.0),
-}
-"""Type, offset and scale by format and bytes per sample."""
+        real: Array = ((values.astype(np.float64) - (128.0 if width == 1 else 0.0)) / scale).astype(np.float32)
+    return real
 
 
 def _mu_law_table() -> Array:
