@@ -21,7 +21,7 @@ from typing import Any
 
 from pocketserve.cli import main
 from pocketserve.quarantine import process, sandbox
-from pocketserve.runtimes.privacy import PRIVATE
+from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 
 MAX = 1 << 20
 SANDBOX = "pocketserve.quarantine.sandbox"
@@ -97,7 +97,7 @@ def serve(packages: list[str], arguments: list[str]) -> int:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()
-        os.environ.update(PRIVATE)
+        os.environ.update(FRAMEWORK_ENVIRONMENT)
         for package in packages:
             importlib.import_module(package)
         fork_trials(theirs)

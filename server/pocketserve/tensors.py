@@ -6,6 +6,7 @@ converts. BYTES arrays have dtype ``object`` and ``bytes`` elements.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -150,6 +151,11 @@ def zeros(spec: TensorSpec, size: int = 1) -> Array:
     if spec.datatype == "BYTES":
         return np.full(shape, b"", dtype=object)
     return np.zeros(shape, dtype=DATATYPES[spec.datatype].typestr)
+
+
+def byte_size(spec: TensorSpec) -> int:
+    """Return the bytes of an array of a spec, free dimensions being 1; texts are not counted."""
+    return math.prod(1 if dim < 0 else dim for dim in spec.shape) * DATATYPES[spec.datatype].itemsize
 
 
 def quantize(array: Array, spec: TensorSpec) -> Array:

@@ -10,8 +10,8 @@ import pytest
 from places import ROOT
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.tflite.check import check_model
-from pocketserve.runtimes.tflite.open import PACKAGES
+from pocketserve.runtimes.tflite.check import check_graphs
+from pocketserve.runtimes.tflite.interpreters import PACKAGES
 from pocketserve.runtimes.tflite.session import TfliteRuntime
 
 DATA = ROOT / "tests" / "runtimes" / "data"
@@ -66,6 +66,6 @@ def test_weights_beyond_the_end_of_the_file_are_refused(tmp_path: Path, table: s
     path = tmp_path / "m.tflite"
     path.write_bytes(with_field(table, number, value))
     with pytest.raises(DamagedFileError, match="weights lie beyond its end"):
-        check_model(path)
+        check_graphs(path)
     path.write_bytes(with_field(table, number, 1))
-    check_model(path)
+    check_graphs(path)

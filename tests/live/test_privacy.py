@@ -14,7 +14,7 @@ import pytest
 
 from conftest import MODELS, StartServer
 from connect_watch import SOCKET_VARIABLE, ConnectWatch
-from pocketserve.runtimes.privacy import PRIVATE
+from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 
 pytestmark = [
     pytest.mark.live,
@@ -33,7 +33,7 @@ VERSIONS = [
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A home of one's own; some telemetry holds still where a variable says that this is a test."""
-    for name in ("CI", "ORT_RUNNING_UNIT_TESTS", *PRIVATE):
+    for name in ("CI", "ORT_RUNNING_UNIT_TESTS", *FRAMEWORK_ENVIRONMENT):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "home"
     folder.mkdir()

@@ -17,8 +17,8 @@ import pytest
 from conftest import StartServer
 from pocketserve.formats.flatbuffers import FlatBuffer
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession, RuntimeMissingError
-from pocketserve.runtimes.tflite.errors import explained
-from pocketserve.runtimes.tflite.open import PACKAGES, Package
+from pocketserve.runtimes.tflite.errors import explain_tflite_error
+from pocketserve.runtimes.tflite.interpreters import PACKAGES, TflitePackage
 from pocketserve.runtimes.tflite.session import RUNTIME, TfliteRuntime, TfliteSession
 from pocketserve.tensors import Quantization, TensorSpec, dequantize, quantize
 from pocketserve_client import Client
@@ -28,7 +28,7 @@ DATA = Path(__file__).parent / "data"
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 
 
-def _installed(package: Package) -> bool:
+def _installed(package: TflitePackage) -> bool:
     return importlib.util.find_spec(package.module.partition(".")[0]) is not None
 
 
@@ -401,7 +401,7 @@ def test_models_that_need_more_are_explained(name: str, text: str):
 def test_each_sentence_of_tflite_is_told_once():
     once = "tflite/kernels/pad.cc:165 columns != 2 (4 != 2)Node number 5 (PAD) failed to prepare."
     text = f"{once}Failed to apply the default TensorFlow Lite delegate indexed at 0.{once}"
-    told = explained("m.tflite", "tflite 2", text)
+    told = explain_tflite_error("m.tflite", "tflite 2", text)
     assert "(tflite/kernels/pad.cc:165 columns != 2 (4 != 2); Node number 5 (PAD) failed to prepare)" in told
 
 
@@ -438,7 +438,7 @@ def test_the_option_is_a_boolean(value: object):
 
 
 def test_no_package_names_the_commands():
-    nothing = TfliteRuntime(packages=[Package("none", "no_such_package_of_ours.interpreter", ())])
+    nothing = TfliteRuntime(packages=[TflitePackage("none", "no_such_package_of_ours.interpreter", ())])
     with pytest.raises(RuntimeMissingError) as caught:
         nothing.open(ModelSource(DATA / "dynamic_batch.tflite"))
     assert "pip install 'pocketserve[tflite]'" in str(caught.value)
@@ -460,7 +460,7 @@ def test_a_broken_package_is_passed_over_and_named(
     module = f"broken_lite_{abs(hash(body))}"
     (tmp_path / f"{module}.py").write_text(body)
     monkeypatch.syspath_prepend(tmp_path)
-    broken = Package("broken", module, ())
+    broken = TflitePackage("broken", module, ())
     with pytest.raises(RuntimeMissingError) as caught:
         TfliteRuntime([broken]).open(ModelSource(DATA / "dynamic_batch.tflite"))
     assert f"broken is installed but does not load ({reason})" in str(caught.value)
@@ -472,7 +472,7 @@ def test_a_version_that_is_not_told_is_left_out(monkeypatch):
     for package in PACKAGES:
         top = sys.modules.get(package.module.partition(".")[0])
         monkeypatch.delattr(top, "__version__", raising=False) if top is not None else None
-    unversioned = [Package(package.title, package.module, ("no-such-distribution",)) for package in PACKAGES]
+    unversioned = [TflitePackage(package.title, package.module, ("no-such-distribution",)) for package in PACKAGES]
     session = TfliteRuntime(unversioned).open(ModelSource(DATA / "dynamic_batch.tflite"))
     assert session.runtime in {package.title for package in PACKAGES}
 

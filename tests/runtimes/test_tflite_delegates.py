@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.tflite.delegates import Share
-from pocketserve.runtimes.tflite.open import PACKAGES
+from pocketserve.runtimes.tflite.delegates import DelegatedPart
+from pocketserve.runtimes.tflite.interpreters import PACKAGES
 from pocketserve.runtimes.tflite.session import RUNTIME, TfliteSession
 from pocketserve.trust.verified_files import private_copy
 from trusting import trusted
@@ -340,6 +340,6 @@ class Silent:
 
 
 def test_what_is_not_known_is_said():
-    share = Share.of("libours.so", Silent())
+    share = DelegatedPart.of("libours.so", Silent())
     assert share.device(Silent()) == "libours.so (not confirmed), cpu"
     assert not share.is_lost(Silent())

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from pocketserve.doctor.device import MARK, Device
 from pocketserve.engine.device.programs import Outcome
-from pocketserve.runtimes.privacy import PRIVATE
+from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 
 LIMIT_S = 10.0
 _PROGRAM = f"""
 import importlib, json, os, sys
-for name, value in {PRIVATE!r}.items():
+for name, value in {FRAMEWORK_ENVIRONMENT!r}.items():
     os.environ.setdefault(name, value)
 for name in sys.argv[1:]:
     result = {{"name": name}}

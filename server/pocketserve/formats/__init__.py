@@ -35,11 +35,14 @@ def mapped(path: Path) -> Iterator[mmap.mmap]:
     """Map a file to which nobody writes meanwhile, such as a private copy.
 
     Raises:
-        DamagedFileError: it is empty.
-        OSError: it cannot be read.
+        DamagedFileError: it is empty or cannot be read.
     """
-    with path.open("rb") as file:
-        if not file.read(1):
-            raise DamagedFileError(f"{path.name} is empty")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            yield data
+    try:
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise DamagedFileError(f"{path.name} is empty")
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
+    with data:
+        yield data

@@ -25,7 +25,7 @@ from pocketserve.quarantine.trial import IMPORTED, serialize_request
 from pocketserve.quarantine.verdicts import Verdict
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.privacy import PRIVATE
+from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 from pocketserve.state.file_lock import locked
 from pocketserve.state.folder import make_private_folder
 from pocketserve.state.work_folders import WorkFolder, sweep
@@ -245,7 +245,7 @@ def _environment(folder: str) -> dict[str, str]:
     path = os.pathsep.join(map(os.path.abspath, sys.path))
     # No file is to learn the token, in whatever way it gets at its process's environment.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("POCKETSERVE_TOKEN")}
-    return {**PRIVATE, **inherited, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
+    return {**FRAMEWORK_ENVIRONMENT, **inherited, "TMPDIR": folder, "PYTHONPATH": path, TRIAL_VARIABLE: "1"}
 
 
 def _write(pipe: int, data: memoryview) -> int:

@@ -34,8 +34,8 @@ from pocketserve.quarantine.synthetic_inputs import (
 )
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Session
+from pocketserve.runtimes.framework_import import import_framework
 from pocketserve.runtimes.model_format import ModelFormat
-from pocketserve.runtimes.privacy import import_framework
 from pocketserve.runtimes.registry import runtime_for
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tensors import Array, TensorSpec, to_tensor, zeros
@@ -109,7 +109,7 @@ def _import_framework(format: ModelFormat, threads: int) -> None:
 
             import_tensorflow(threads)
         elif "ai_edge_litert" in format.packages:
-            from pocketserve.runtimes.tflite.open import PACKAGES, import_first
+            from pocketserve.runtimes.tflite.interpreters import PACKAGES, import_first
 
             import_first(PACKAGES)
         else:

@@ -9,7 +9,7 @@ import errno
 import os
 
 from pocketserve.repository.scan import VersionEntry
-from pocketserve.runtimes.placeholders import placeholder
+from pocketserve.runtimes.failed_downloads import failed_download
 from pocketserve_wire.files.plain_file import open_plain
 
 _ZIP = (0, b"PK")
@@ -25,7 +25,7 @@ def file_fault(version: VersionEntry) -> str | None:
         path = path / kind.marker
     if path.name == kind.marker and path.is_symlink():
         return f"{path.name} is a link: copy the file itself into the folder"
-    if (words := placeholder(path)) is not None:
+    if (words := failed_download(path)) is not None:
         return words
     try:
         if not os.path.isfile(path):  # false for a link that leads to itself; a device is not even opened

@@ -21,7 +21,7 @@ from pathlib import Path
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.protobuf import ProtobufReader, Span
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.placeholders import placeholder
+from pocketserve.runtimes.failed_downloads import failed_download
 
 from .operators import Name
 
@@ -258,7 +258,7 @@ class _Files:
         offset, length = (_count(entries.get(key, "0")) for key in ("offset", "length"))
         needed, there = offset + max(length, tensor_bytes), self._sizes[location]
         if needed > there:
-            if (words := placeholder(self._path.parent / location)) is not None:
+            if (words := failed_download(self._path.parent / location)) is not None:
                 raise ModelLoadError(f"{self._path.name} keeps its weights elsewhere, and {words}")
             fault = f"which is cut short ({there} of at least {needed} bytes)"
             raise self._refused(location, fault, "copy that file again")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
+from pocketserve.runtimes.framework_import import first_line, import_framework
 from pocketserve.runtimes.onnx import INSTALL
-from pocketserve.runtimes.privacy import import_framework
 
 from .errors import cleaned
 
@@ -52,8 +52,7 @@ def import_package(module: str) -> Any:
 
 
 def _broken(error: Exception) -> str:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return f"ONNX Runtime is installed but does not load ({reason[:200]}); run: {INSTALL}"
+    return f"ONNX Runtime is installed but does not load ({first_line(error)[:200]}); run: {INSTALL}"
 
 
 def open_native(ort: Any, path: Path, threads: int, wanted: Sequence[str], required: bool) -> tuple[Any, str]:

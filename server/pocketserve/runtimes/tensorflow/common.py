@@ -17,7 +17,7 @@ import numpy as np
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError, Signature
-from pocketserve.runtimes.privacy import PRIVATE, import_framework
+from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT, import_framework
 from pocketserve.runtimes.tensorflow import INSTALL
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 
@@ -44,7 +44,7 @@ def import_tensorflow(threads: int) -> Any:
         if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
             raise RuntimeMissingError(f"TensorFlow is not installed; run: {INSTALL}") from None
         raise RuntimeMissingError(f"TensorFlow is installed but does not load: {error_text(error)}") from error
-    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == PRIVATE["TF_CPP_MIN_LOG_LEVEL"]:
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == FRAMEWORK_ENVIRONMENT["TF_CPP_MIN_LOG_LEVEL"]:
         tf.get_logger().setLevel("ERROR")
     with _configuring, contextlib.suppress(RuntimeError):  # it has run already, here or in the embedding program
         tf.config.set_visible_devices([], "GPU")

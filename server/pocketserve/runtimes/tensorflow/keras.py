@@ -18,7 +18,7 @@ from typing import Any
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.privacy import import_framework
+from pocketserve.runtimes.framework_import import import_framework
 from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
 from pocketserve.tensors import Array
 

@@ -1,4 +1,4 @@
-"""Tells whether a ``.tflite`` file is whole before a framework reads it.
+"""Checks whether a ``.tflite`` file is whole before a framework reads it.
 
 ai-edge-litert checks this by itself; tflite-runtime, which Termux has, takes the whole process down instead. This is no
 full check: a file that passes may still be damaged. Field numbers are those of TensorFlow Lite's ``schema.fbs``.
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
+from pocketserve.runtimes.base import ModelLoadError
 
 _CUSTOM = 32
 """The kind of operators that go by a name."""
@@ -25,21 +26,43 @@ class TensorFlowOperatorError(Exception):
     """A model with an operator of TensorFlow, by its name."""
 
 
-def check_model(path: Path) -> bool:
+def check_file(path: Path) -> tuple[int, bool]:
+    """Return the bytes of a file that is a whole TFLite model, and whether it keeps state from run to run.
+
+    Raises:
+        ModelLoadError: it is not, or cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(8)
+        if head[4:] != b"TFL3":
+            raise ModelLoadError(
+                f"{path.name} is no TFLite model (bytes 4 to 7 are not TFL3); copy or convert the file again"
+            )
+        return path.stat().st_size, check_graphs(path)
+    except OSError as error:
+        raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
+    except DamagedFileError as error:
+        raise ModelLoadError(f"{path.name} is damaged or cut short ({error}); copy the file again") from error
+    except TensorFlowOperatorError as error:
+        raise ModelLoadError(
+            f"{path.name} uses TensorFlow operators ({error!s:.80}), which may do more than compute and are not run; "
+            "convert the model with TFLite's built-in operators only"
+        ) from error
+
+
+def check_graphs(path: Path) -> bool:
     """Refuse a model file whose graphs, tensors or weights lie outside it, as in one that was copied in part.
 
     Returns:
         Whether the model keeps state from run to run.
 
     Raises:
-        DamagedFileError: the file is no TFLite model or is not whole.
+        DamagedFileError: the file cannot be read, is no TFLite model or is not whole.
         TensorFlowOperatorError: it has operators that only TensorFlow runs.
     """
-    try:
-        with mapped(path) as data:
-            return _check_parts(FlatBuffer(data, b"TFL3", BUDGET + len(data)).root(), len(data))
-    except OSError as error:
-        raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
+    with mapped(path) as data:
+        return _check_parts(FlatBuffer(data, b"TFL3", BUDGET + len(data)).root(), len(data))
 
 
 def _check_parts(model: FlatTable, size: int) -> bool:
@@ -72,15 +95,15 @@ def _operator_kind(code: FlatTable) -> int:
 
 
 def _check_graph(graph: FlatTable, codes: int, buffers: int, size: int) -> bool:
-    """SubGraph: 0 tensors, 1 inputs, 2 outputs, 3 operators. Tells whether a tensor keeps its values."""
-    kept = graph.tables(0, lambda tensor: _check_tensor(tensor, buffers))
-    _check_indices(graph.integers(1, "i") + graph.integers(2, "i"), len(kept))
-    graph.tables(3, lambda operator: _check_operator(operator, codes, len(kept), size))
-    return any(kept)
+    """Return whether a tensor keeps its values. SubGraph: 0 tensors, 1 inputs, 2 outputs, 3 operators."""
+    variables = graph.tables(0, lambda tensor: _check_tensor(tensor, buffers))
+    _check_indices(graph.integers(1, "i") + graph.integers(2, "i"), len(variables))
+    graph.tables(3, lambda operator: _check_operator(operator, codes, len(variables), size))
+    return any(variables)
 
 
 def _check_tensor(tensor: FlatTable, buffers: int) -> bool:
-    """Tensor: 0 shape, 2 buffer, 3 name, 5 is variable, 7 signature."""
+    """Return whether it is a variable. Tensor: 0 shape, 2 buffer, 3 name, 5 is variable, 7 signature."""
     tensor.text(3)
     tensor.integers(0, "i")
     tensor.integers(7, "i")

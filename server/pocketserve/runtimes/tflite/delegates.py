@@ -6,7 +6,7 @@ load rather than run on the CPU.
 Found by running them, and what shapes the code below:
 
 * The packages' ``Delegate`` object is left half made when its library does not load or lacks a function, and complains
-  on standard error when it is collected. The library is therefore looked at first.
+  on standard error when it is collected. The library is therefore checked first.
 * What a delegate took shows as nodes called DELEGATE behind the model's own ones, and XNNPACK's nodes have the same
   name. But the delegate's are there as soon as the interpreter is, while XNNPACK comes with the first allocation.
 * Where a delegate fails in an allocation, TFLite may take back *all* of them without an error: ai-edge-litert 2.3 where
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class DelegateError(Exception):
 
 
 class DelegateRequest(NamedTuple):
-    """What a manifest asks for.
+    """The delegate that a manifest asks for.
 
     Attributes:
         name: the library's name without its folder, which stands for the delegate in texts and as a device.
@@ -51,7 +51,7 @@ class DelegateRequest(NamedTuple):
     required: bool
 
     def load(self, module: Any) -> Any:
-        """A new delegate object of the package.
+        """Return a new delegate object of the package.
 
         Raises:
             DelegateError: the library is missing, is no delegate, or does not start.
@@ -61,26 +61,26 @@ class DelegateRequest(NamedTuple):
         try:
             library = ctypes.PyDLL(self.library)
         except OSError as error:
-            raise DelegateError(f"cannot be loaded ({one_line(error)})") from None
-        missing = [function for function in _FUNCTIONS if not hasattr(library, function)]
-        if missing:
-            raise DelegateError(f"is no TFLite delegate (it has no {missing[0]})")
+            raise DelegateError(f"cannot be loaded ({short_reason(error)})") from None
+        for function in _FUNCTIONS:
+            if not hasattr(library, function):
+                raise DelegateError(f"is no TFLite delegate (it has no {function})")
         try:
             return module.load_delegate(self.library, dict(self.options))
         except Exception as error:
             # The package's own text has a line before what the delegate reported.
             reason = str(error).split("\n", 1)[-1]
-            raise DelegateError(f"did not start ({one_line(reason)})") from None
+            raise DelegateError(f"did not start ({short_reason(reason)})") from None
 
     def refusal(self, fault: str) -> ModelLoadError:
-        """The error for a delegate that is required."""
+        """Return the error for a delegate that is required."""
         return ModelLoadError(
             f"the delegate {self.name} {fault}; change delegate in model.toml, or leave required out to run on the CPU"
         )
 
 
-def read_options(source: ModelSource) -> DelegateRequest | None:
-    """The delegate that a version's options ask for.
+def delegate_request(source: ModelSource) -> DelegateRequest | None:
+    """Return the delegate that a version's options ask for.
 
     Raises:
         ModelLoadError: an option is wrong, or the library is not trusted.
@@ -89,7 +89,7 @@ def read_options(source: ModelSource) -> DelegateRequest | None:
     required = source.options.get("required", False)
     if not isinstance(required, bool):
         raise ModelLoadError(f"the option required is true or false, not {required!r:.100}")
-    if not isinstance(texts, Mapping) or not all(_is_text(item) for pair in texts.items() for item in pair):
+    if not isinstance(texts, Mapping) or not all(_is_c_text(item) for pair in texts.items() for item in pair):
         raise ModelLoadError(
             f'the option delegate_options is a table of texts such as {{ backend_type = "htp" }}, not {texts!r:.100}'
         )
@@ -98,7 +98,7 @@ def read_options(source: ModelSource) -> DelegateRequest | None:
         if useless:
             raise ModelLoadError(f"the option {useless[0]} does nothing without delegate; add delegate, or remove it")
         return None
-    if not _is_text(delegate) or not Path(delegate).name:
+    if not _is_c_text(delegate) or not Path(delegate).name:
         raise ModelLoadError(
             f'the option delegate is a library such as "libQnnTFLiteDelegate.so", not {delegate!r:.100}'
         )
@@ -112,8 +112,7 @@ def read_options(source: ModelSource) -> DelegateRequest | None:
     return DelegateRequest(Path(delegate).name, library, dict(texts), required)
 
 
-def _is_text(value: object) -> bool:
-    """Return whether a value can be handed to C as it is."""
+def _is_c_text(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value
 
 
@@ -132,7 +131,7 @@ def find_library(delegate: str, folder: Path) -> Path | None:
         path = (folder / delegate).resolve()
         path.exists()
     except (OSError, RuntimeError) as error:  # a folder that may not be entered, links in a circle
-        reason = getattr(error, "strerror", None) or one_line(error)
+        reason = getattr(error, "strerror", None) or short_reason(error)
         raise ModelLoadError(f"the delegate {delegate[:100]} cannot be looked at ({reason})") from error
     if not Path(delegate).is_absolute() and not path.is_relative_to(folder):
         raise ModelLoadError(
@@ -146,17 +145,17 @@ def library_digest(name: str) -> str:
     return hashlib.sha256(f"library {name}".encode(errors="surrogatepass")).hexdigest()
 
 
-def one_line(reason: object) -> str:
-    """Return what an error says, short enough for a sentence."""
+def short_reason(reason: object) -> str:
+    """Return the text of an error, short enough for a sentence."""
     return excerpt(reason, 200) or "no reason given"
 
 
-Node = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""A node's place in the list of all, and the numbers of its inputs and outputs."""
+GraphNode = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""A node's position in the list of all, and the numbers of its inputs and outputs."""
 
 
-class Share(NamedTuple):
-    """What a delegate took of one interpreter's main graph.
+class DelegatedPart(NamedTuple):
+    """The part of an interpreter's main graph that a delegate took.
 
     Attributes:
         name: the delegate's.
@@ -165,18 +164,18 @@ class Share(NamedTuple):
     """
 
     name: str
-    nodes: frozenset[Node] | None
+    nodes: frozenset[GraphNode] | None
     whole: bool
 
     @classmethod
-    def of(cls, name: str, interpreter: Any) -> Share:
-        """Look at an interpreter that was opened with the delegate and has not been allocated yet."""
-        found = _nodes(interpreter)
-        if found is None:
+    def of(cls, name: str, interpreter: Any) -> DelegatedPart:
+        """Inspect an interpreter that was opened with the delegate and has not been allocated yet."""
+        operators = _operators(interpreter)
+        if operators is None:
             return cls(name, None, False)
-        taken = {node for node, kind in found.items() if kind == "DELEGATE"}
-        results = [int(one["index"]) for one in interpreter.get_output_details()]
-        return cls(name, frozenset(taken), bool(taken) and not _reaches_others(results, taken, found))
+        delegated = frozenset(node for node, kind in operators.items() if kind == "DELEGATE")
+        results = [int(details["index"]) for details in interpreter.get_output_details()]
+        return cls(name, delegated, bool(delegated) and not _needs_cpu(results, delegated, operators))
 
     def device(self, interpreter: Any) -> str:
         """Return what runs the interpreter now that it is allocated."""
@@ -188,36 +187,34 @@ class Share(NamedTuple):
 
     def is_lost(self, interpreter: Any) -> bool:
         """Return whether the delegate took something, and the allocation undid it."""
-        return bool(self.nodes) and not (self.nodes or frozenset()) & set(_nodes(interpreter) or ())
+        return bool(self.nodes) and not (self.nodes or frozenset()) & set(_operators(interpreter) or ())
 
 
-def _nodes(interpreter: Any) -> dict[Node, str] | None:
-    """Every node of the main graph with the name of its operator; None where the package does not tell."""
+def _operators(interpreter: Any) -> dict[GraphNode, str] | None:
+    """Return every node of the main graph with the name of its operator; None where the package does not tell."""
     try:
-        details: Sequence[Mapping[str, Any]] = interpreter._get_ops_details()
         return {
-            (place, tuple(map(int, one["inputs"])), tuple(map(int, one["outputs"]))): str(one["op_name"])
-            for place, one in enumerate(details)
+            (position, tuple(map(int, node["inputs"])), tuple(map(int, node["outputs"]))): str(node["op_name"])
+            for position, node in enumerate(interpreter._get_ops_details())
         }
     except Exception:  # a private method: it may be missing, or answer something else
         return None
 
 
-def _reaches_others(results: Sequence[int], taken: set[Node], found: Mapping[Node, str]) -> bool:
+def _needs_cpu(results: Sequence[int], delegated: frozenset[GraphNode], nodes: Iterable[GraphNode]) -> bool:
     """Return whether a result depends on a node that the delegate did not take.
 
-    The list still holds the nodes that were replaced, so that one must ask who makes each tensor now.
+    The list still holds the nodes that were replaced: of a tensor that two nodes make, the delegate's does.
     """
-    makers = {tensor: node for node in found if node not in taken for tensor in node[2]}
-    makers |= {tensor: node for node in taken for tensor in node[2]}
-    waiting, seen = list(results), set[int]()
-    while waiting:
-        tensor = waiting.pop()
+    makers = {tensor: node for node in sorted(nodes, key=delegated.__contains__) for tensor in node[2]}
+    pending, visited = list(results), set[int]()
+    while pending:
+        tensor = pending.pop()
         maker = makers.get(tensor)
-        if maker is None or tensor in seen:
+        if maker is None or tensor in visited:
             continue
-        if maker not in taken:
+        if maker not in delegated:
             return True
-        seen.add(tensor)
-        waiting.extend(maker[1])
+        visited.add(tensor)
+        pending.extend(maker[1])
     return False

@@ -41,12 +41,9 @@ def read_metadata(path: Path) -> ModelMetadata | None:
     Raises:
         DamagedFileError: the file cannot be read, is no TFLite model, or its metadata is damaged.
     """
-    try:
-        with mapped(path) as data:
-            content = _find_metadata(FlatBuffer(data, b"TFL3"))
-            return None if content is None else _model_metadata(FlatBuffer(content, b"M001").root())
-    except OSError as error:
-        raise DamagedFileError(f"{path.name} cannot be read: {error.strerror or error}") from error
+    with mapped(path) as data:
+        content = _find_metadata(FlatBuffer(data, b"TFL3"))
+        return None if content is None else _model_metadata(FlatBuffer(content, b"M001").root())
 
 
 def _find_metadata(model: FlatBuffer) -> bytes | None:

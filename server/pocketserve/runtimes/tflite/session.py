@@ -13,9 +13,6 @@ What they have in common, found by running them, and what shapes the code below:
 * ``get_tensor`` gives a NumPy scalar for shape () and refuses some empty tensors.
 * A signature's runner holds the native interpreter for itself. If it goes last, the delegates go before it, and the
   native interpreter then touches freed memory: the frames of an error that hold a runner are cleared first.
-
-Beside it: ``tflite_open`` gives interpreters, ``tflite_ports`` tells what goes in and out, ``tflite_errors`` what their
-errors mean, and ``tflite_delegates`` has the external delegates.
 """
 
 from __future__ import annotations
@@ -26,22 +23,20 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
-from pocketserve.tensors import Array, TensorSpec
+from pocketserve.tensors import Array, TensorSpec, byte_size
 
-from .delegates import OPTION_KEYS, read_options
-from .errors import delegate_fault, explained, let_go
-from .open import PACKAGES, Opener, Package, allocated, checked, import_first
-from .ports import (
-    Entry,
+from .check import check_file
+from .delegates import OPTION_KEYS, delegate_request
+from .errors import clear_frames, delegate_fault, explain_tflite_error
+from .interpreters import PACKAGES, InterpreterOpener, TflitePackage, import_first
+from .tensors import (
+    GraphEntry,
     TensorSignature,
-    are_ready,
-    byte_size,
-    check_shapes,
     copy_out,
     main_entry,
     signature_entry,
     with_aliases,
-    with_shape,
+    with_learned_shape,
     zeros_for,
 )
 
@@ -58,7 +53,7 @@ class TfliteRuntime:
     platform = "tensorflow_lite"
     option_keys = frozenset({"xnnpack"}) | OPTION_KEYS
 
-    def __init__(self, packages: Sequence[Package] = PACKAGES) -> None:
+    def __init__(self, packages: Sequence[TflitePackage] = PACKAGES) -> None:
         self._packages = packages
 
     def open(self, source: ModelSource) -> TfliteSession:
@@ -72,58 +67,45 @@ class TfliteRuntime:
         xnnpack = source.options.get("xnnpack", True)
         if not isinstance(xnnpack, bool):
             raise ModelLoadError(f"the option xnnpack is true or false, not {xnnpack!r}")
-        wanted = read_options(source)
-        size, stateful = checked(source.path)
-        framework = import_first(self._packages)
-        opener = Opener(framework, source, xnnpack, wanted)
+        delegate = delegate_request(source)
+        size, stateful = check_file(source.path)
+        title, module = import_first(self._packages)
+        opener = InterpreterOpener(module, source, xnnpack, delegate)
         try:
-            return _open_session(StatefulSession if stateful else TfliteSession, opener, framework.title, size)
+            return _open_session(StatefulTfliteSession if stateful else TfliteSession, opener, title, size)
         except ModelLoadError:
             raise
         except Exception as error:
-            raise ModelLoadError(explained(source.path.name, framework.title, str(error))) from error
+            raise ModelLoadError(explain_tflite_error(source.path.name, title, str(error))) from error
 
 
-def _open_session(kind: type[TfliteSession], opener: Opener, title: str, size: int) -> TfliteSession:
-    """A session with the delegate, else with the CPU alone.
+def _open_session(kind: type[TfliteSession], opener: InterpreterOpener, title: str, size: int) -> TfliteSession:
+    """Return a session with the delegate, else with the CPU alone.
 
     A model that is at fault itself fails on the CPU too, and that error is the one to report.
     """
+    delegate = opener.delegate
     try:
         session = kind(opener, title, size)
+        fault = "takes nothing of this model's main graph"
+        if delegate is None or session.device != "cpu":
+            return session
     except Exception as error:
-        if opener.wanted is None:
+        if delegate is None:
             raise
         fault = delegate_fault(error)
-        let_go(error)
-    else:
-        return _checked_device(opener, session)
-    session = kind(opener.without_delegate(), title, size)
-    if opener.wanted.required:
+        clear_frames(error)
+        session = None
+    session = session or kind(opener.without_delegate(), title, size)
+    if delegate.required:
         session.close()
-        raise opener.wanted.refusal(fault)
-    opener.warn(fault)
-    return session
-
-
-def _checked_device(opener: Opener, session: TfliteSession) -> TfliteSession:
-    """The session, if what runs it is what was asked for.
-
-    Raises:
-        ModelLoadError: the delegate is required, and leaves all to the CPU.
-    """
-    if opener.wanted is None or session.device != "cpu":
-        return session
-    fault = "takes nothing of this model's main graph"
-    if opener.wanted.required:
-        session.close()
-        raise opener.wanted.refusal(fault)
+        raise delegate.refusal(fault)
     opener.warn(fault)
     return session
 
 
 class TfliteSession:
-    """One interpreter with its model. Not thread-safe, but any thread may use it, one at a time.
+    """An interpreter with its model. Not thread-safe, but any thread may use it, one at a time.
 
     Args:
         opener: gives fresh interpreters of the same file; used again after a failed run.
@@ -134,7 +116,6 @@ class TfliteSession:
         inputs, outputs: specs of the main graph, their aliases being the names of its signature; or of the signature
             ``serving_default``, where that is another graph of the file.
         signatures: specs by signature name.
-        runtime: such as ``ai-edge-litert 2.3.0``.
         device: ``cpu``, or the name of the delegate's library, with ``cpu`` if it left something of the main graph:
             ``libdelegate.so, cpu``. XNNPACK, which TFLite uses by itself, is the CPU. It follows the last run, since a
             delegate may take some sizes of free dimensions and not others.
@@ -147,78 +128,70 @@ class TfliteSession:
         Exception: whatever the interpreter raises for a file that it cannot load.
     """
 
-    def __init__(self, opener: Opener, runtime: str, file_bytes: int) -> None:
-        self._opener: Opener | None = opener
+    def __init__(self, opener: InterpreterOpener, runtime: str, file_bytes: int) -> None:
+        self._opener: InterpreterOpener | None = opener
         self._shapes: list[tuple[int, ...]] | None = None
-        # What the last run of the main graph was asked for, and found to fit as it was: the next is mostly the same.
-        self._fitted: tuple[Entry, list[TensorSignature]] | None = None
+        # The arrays that the last run of the main graph took as they were: the next are mostly the same.
+        self._fitted: tuple[GraphEntry, list[TensorSignature]] | None = None
         self._bypassing = False
         self._warned = False
-        self._interpreter: Any = allocated(opener)
+        self._interpreter: Any = opener.open_allocated()
         self.device = opener.device
         self._main = main_entry(self._interpreter)
-        if any(port.spec.shape == () for port in self._main.outputs):
-            self._probe_outputs()
-        self._named = self._read_signatures()
-        other = self._named.get(_DEFAULT_SIGNATURE)
-        self._default = other if other is not None and other.runner is not None else self._main
-        self.inputs: Sequence[TensorSpec] = [port.spec for port in self._default.inputs]
-        self.outputs: Sequence[TensorSpec] = [port.spec for port in self._default.outputs]
-        self.signatures: Mapping[str, Signature] = {name: e.signature() for name, e in self._named.items()}
+        if any(spec.shape == () for spec, _ in self._main.outputs):
+            self._learn_outputs()
+        self._entries = self._read_signatures()
+        default = self._entries.get(_DEFAULT_SIGNATURE)
+        self._default = default if default is not None and default.runner is not None else self._main
+        self.inputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.inputs]
+        self.outputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.outputs]
+        self.signatures: Mapping[str, Signature] = {name: e.signature() for name, e in self._entries.items()}
         self.runtime = runtime
         self.memory_bytes = file_bytes + sum(byte_size(spec) for spec in (*self.inputs, *self.outputs))
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """Compute the outputs of one request.
-
-        Args:
-            inputs: arrays by input name, of the specs' dtypes and shapes; strings are ``bytes`` in arrays of
-                dtype object.
-            signature: a name out of ``signatures``; None is what ``inputs`` and ``outputs`` tell of.
-
-        Returns:
-            Arrays by output name, which own their memory.
+        """See :class:`~pocketserve.runtimes.base.Session`; strings are ``bytes`` in arrays of dtype object.
 
         Raises:
             ValueError: no such signature, or the model cannot take these sizes of its free dimensions.
             RuntimeError: the run itself failed. The session works on.
         """
         entry = self._default if signature is None else self._entry(signature)
-        looks = []
-        for port in entry.inputs:
-            array = inputs[port.spec.name]
-            looks.append((array.shape, array.dtype, array.flags.c_contiguous))
-        asked = entry, looks
-        fits = asked == self._fitted
+        arrays: list[TensorSignature] = []
+        for spec, _ in entry.inputs:
+            array = inputs[spec.name]
+            arrays.append((array.shape, array.dtype, array.flags.c_contiguous))
+        current = entry, arrays
+        fits = current == self._fitted
         if not fits:
-            inputs = {port.spec.name: port.prepare(inputs[port.spec.name]) for port in entry.inputs}
-            check_shapes(entry, inputs)
+            inputs = {tensor.spec.name: tensor.prepare(inputs[tensor.spec.name]) for tensor in entry.inputs}
+            entry.check_shapes(inputs)
         try:
             if entry.runner is not None:
                 return self._run_other(entry, inputs)
             if not fits:
                 self._fit(entry, inputs)
-                self._fitted = asked if are_ready(entry, looks) else None
+                self._fitted = current if entry.takes(arrays) else None
             return self._run_main(entry, inputs)
         except Exception as error:
-            let_go(error)
+            clear_frames(error)
             self._discard()
             raise
 
     def close(self) -> None:
-        """Let go of the interpreter and the mapped file."""
+        """Free the interpreter and the mapped file."""
         self._discard()
         self._opener = None
 
-    def _entry(self, signature: str) -> Entry:
+    def _entry(self, signature: str) -> GraphEntry:
         try:
-            return self._named[signature]
+            return self._entries[signature]
         except KeyError:
-            names = ", ".join(self._named) or "none"
+            names = ", ".join(self._entries) or "none"
             raise ValueError(f"the model has no signature {signature!r}; it has: {names}") from None
 
     def _ready(self) -> Any:
-        """The interpreter, opened again if the last run failed: with the delegate, else without."""
+        """Return the interpreter, opened again if the last run failed: with the delegate, else without."""
         if self._interpreter is not None:
             return self._interpreter
         if self._opener is None:
@@ -226,29 +199,29 @@ class TfliteSession:
         try:
             self._interpreter = self._opener.open()
         except Exception as error:
-            if not self._may_bypass():
-                raise
-            fault = self._bypass(error)
-            self._warn(fault)
+            self._warn(self._bypass(error))
         return self._interpreter
 
-    def _may_bypass(self) -> bool:
-        wanted = self._opener.wanted if self._opener is not None else None
-        return wanted is not None and not wanted.required and not self._bypassing
-
     def _bypass(self, error: Exception) -> str:
-        """Open the model without its delegate, until other shapes come or a run fails; returns the delegate's fault."""
-        fault = delegate_fault(error)
-        let_go(error)
-        self._discard()
+        """Open the model without its delegate, until other shapes come or a run fails; return the delegate's fault.
+
+        Raises:
+            Exception: the error itself, where there is no delegate, where it is required or bypassed already.
+        """
         assert self._opener is not None
-        self._interpreter = self._opener.open(plain=True)
+        delegate = self._opener.delegate
+        if delegate is None or delegate.required or self._bypassing:
+            raise error
+        fault = delegate_fault(error)
+        clear_frames(error)
+        self._discard()
+        self._interpreter = self._opener.open(use_delegate=False)
         self._bypassing = True
         self.device = "cpu"
         return fault
 
     def _warn(self, fault: str) -> None:
-        """Say that the delegate is passed by; once, since it may happen with every other request."""
+        """Log once that the delegate is bypassed, since it may happen with every other request."""
         if not self._warned and self._opener is not None:
             self._opener.warn(fault)
         self._warned = True
@@ -259,24 +232,21 @@ class TfliteSession:
         self._interpreter = None
         self._bypassing = False
 
-    def _run_main(self, entry: Entry, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _run_main(self, entry: GraphEntry, arrays: Mapping[str, Array]) -> dict[str, Array]:
         interpreter = self._interpreter if self._interpreter is not None else self._ready()
-        for port in entry.inputs:
-            interpreter.set_tensor(port.number, arrays[port.spec.name])
+        for spec, number in entry.inputs:
+            interpreter.set_tensor(number, arrays[spec.name])
         interpreter.invoke()
-        outputs = {}
-        for port in entry.outputs:
-            outputs[port.spec.name] = copy_out(interpreter, port)
-        return outputs
+        return {tensor.spec.name: copy_out(interpreter, tensor) for tensor in entry.outputs}
 
-    def _fit(self, entry: Entry, arrays: Mapping[str, Array]) -> None:
+    def _fit(self, entry: GraphEntry, arrays: Mapping[str, Array]) -> None:
         """Give the inputs the arrays' shapes, if they have others now.
 
         Raises:
             ValueError: the model cannot take them.
         """
-        wanted = {port.number: arrays[port.spec.name].shape for port in entry.inputs}
-        shapes = [wanted[port.number] for port in self._main.inputs]
+        by_number = {number: arrays[spec.name].shape for spec, number in entry.inputs}
+        shapes = [by_number[number] for _, number in self._main.inputs]
         if shapes == self._shapes:
             return
         if self._bypassing:
@@ -284,54 +254,42 @@ class TfliteSession:
             self._discard()
         self._ready()
         try:
-            self._resize_or_bypass(shapes)
+            try:
+                self._resize(shapes)
+            except Exception as error:
+                fault = self._bypass(error)
+                self._resize(shapes)
+                self._warn(f"{fault} with inputs of some shapes, now {', '.join(map(str, map(list, shapes)))}")
         except Exception as error:
-            names = [port.spec.name for port in entry.inputs]
-            sizes = ", ".join(f"{name!r}: {list(arrays[name].shape)}" for name in names)
-            raise ValueError(f"the model cannot take inputs of these shapes{self._with_delegate()}: {sizes}") from error
+            delegate = self._opener.delegate if self._opener is not None else None
+            culprit = f" with the delegate {delegate.name}" if delegate is not None and delegate.required else ""
+            sizes = ", ".join(f"{spec.name!r}: {list(arrays[spec.name].shape)}" for spec, _ in entry.inputs)
+            raise ValueError(f"the model cannot take inputs of these shapes{culprit}: {sizes}") from error
         self._shapes = shapes
-
-    def _resize_or_bypass(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Resize; where the delegate does not take these shapes, the CPU may."""
-        try:
-            self._resize(shapes)
-        except Exception as error:
-            if not self._may_bypass():
-                raise
-            fault = self._bypass(error)
-            self._resize(shapes)
-            self._warn(f"{fault} with inputs of some shapes, now {', '.join(map(str, map(list, shapes)))}")
-
-    def _with_delegate(self) -> str:
-        """Names the delegate where it may be the one to blame."""
-        wanted = self._opener.wanted if self._opener is not None else None
-        return f" with the delegate {wanted.name}" if wanted is not None and wanted.required else ""
 
     def _resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
         interpreter = self._ready()
-        for port, shape in zip(self._main.inputs, shapes, strict=True):
-            if not shape and not port.spec.open and not port.spec.shape:
+        for (spec, number), shape in zip(self._main.inputs, shapes, strict=True):
+            if not shape and not spec.open and not spec.shape:
                 continue  # a scalar stays one, and ai-edge-litert 2.3 for ARM crashes when it is told so
             # Strict forbids changing fixed dimensions; once written, all of a string tensor's seem fixed.
-            strict = port.spec.datatype != "BYTES"
-            interpreter.resize_tensor_input(port.number, shape, strict=strict)
+            interpreter.resize_tensor_input(number, shape, strict=spec.datatype != "BYTES")
         interpreter.allocate_tensors()
         assert self._opener is not None
-        stays = self._opener.looked_at(interpreter)
+        confirmed = self._opener.confirm_device(interpreter)
         self.device = self._opener.device
-        if not stays:
+        if not confirmed:
             del interpreter
             self._discard()
             self._resize(shapes)
 
-    def _run_other(self, entry: Entry, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _run_other(self, entry: GraphEntry, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Run a signature of another graph of the file; its runner resizes and allocates by itself."""
-        runner = self._ready().get_signature_runner(entry.runner)
-        results = runner(**arrays)
-        return {port.spec.name: np.asarray(results[port.spec.name]) for port in entry.outputs}
+        results = self._ready().get_signature_runner(entry.runner)(**arrays)
+        return {spec.name: np.asarray(results[spec.name]) for spec, _ in entry.outputs}
 
-    def _read_signatures(self) -> dict[str, Entry]:
-        """The named entry points; the main graph's specs get the names of its signature as aliases."""
+    def _read_signatures(self) -> dict[str, GraphEntry]:
+        """Return the named entry points; the main graph's specs get the names of its signature as aliases."""
         interpreter = self._ready()
         runners = {name: interpreter.get_signature_runner(name) for name in interpreter.get_signature_list()}
         entries = {name: signature_entry(name, runner, self._main) for name, runner in runners.items()}
@@ -340,31 +298,31 @@ class TfliteSession:
             self._main = with_aliases(self._main, entries[default])
         return entries
 
-    def _probe_outputs(self) -> None:
+    def _learn_outputs(self) -> None:
         """Learn the shapes of outputs whose rank the file does not tell, from one run on zeros.
 
         What cannot be learned stays as declared: real scalars, and all of a model that cannot take zeros.
         """
-        zeros = {port.spec.name: zeros_for(port.spec) for port in self._main.inputs}
-        free = any(-1 in port.spec.shape for port in self._main.inputs)
+        inputs = {spec.name: zeros_for(spec) for spec, _ in self._main.inputs}
+        free = any(-1 in spec.shape for spec, _ in self._main.inputs)
         try:
-            self._fit(self._main, zeros)
-            seen = self._run_main(self._main, zeros)
+            self._fit(self._main, inputs)
+            results = self._run_main(self._main, inputs)
         except Exception:
             return
         finally:
             # The run left its mark on string tensors and on a model's variables.
             self._discard()
-        outputs = (with_shape(port, seen[port.spec.name].shape, free) for port in self._main.outputs)
+        outputs = (with_learned_shape(tensor, results[tensor.spec.name].shape, free) for tensor in self._main.outputs)
         self._main = self._main._replace(outputs=tuple(outputs))
 
 
 RUNTIME = TfliteRuntime()
-"""The runtime of the kind ``tflite``."""
+"""The runtime of the format ``tflite``."""
 
 
-class StatefulSession(TfliteSession):
-    """One interpreter with a model that keeps state from run to run: a recurrent layer's, or a variable."""
+class StatefulTfliteSession(TfliteSession):
+    """An interpreter with a model that keeps state from run to run: a recurrent layer's, or a variable."""
 
     def reset(self) -> None:
         """See :class:`~pocketserve.runtimes.base.ResettableSession`.
@@ -373,5 +331,5 @@ class StatefulSession(TfliteSession):
         device: it keeps it.
         """
         # The packages can reset tensors but not variables; a new interpreter has neither.
-        if len(self._named) < 2:
+        if len(self._entries) < 2:
             self._discard()

@@ -13,7 +13,7 @@ import numpy as np
 
 from pocketserve.messages import excerpt, plural
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
-from pocketserve.runtimes.privacy import import_framework
+from pocketserve.runtimes.framework_import import import_framework
 from pocketserve.runtimes.torch import INSTALL
 from pocketserve.tensors import Array, TensorSpec, datatype_of, zeros
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pocketserve.messages import excerpt, listed
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.placeholders import placeholder
+from pocketserve.runtimes.failed_downloads import failed_download
 from pocketserve.runtimes.torch.safetensors import read_safetensors
 
 _USUAL_NAMES = ("state_dict", "model_state_dict", "model")
@@ -77,7 +77,7 @@ def fill(torch: Any, module: Any, source: ModelSource) -> None:
     path = folder / name
     if not path.is_file():
         raise ModelLoadError(f"the weights file {name} does not exist")
-    if (reason := placeholder(path)) is not None:
+    if (reason := failed_download(path)) is not None:
         raise ModelLoadError(reason)
     tensors = module.state_dict(keep_vars=True)
     state = _unwrapped(torch, _state(torch, path), set(tensors))

@@ -1,4 +1,4 @@
-"""How frameworks are imported: kept from phoning home, from writing into the user's home, and from printing."""
+"""Imports frameworks, and keeps them from phoning home, from writing into the user's home, and from printing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import os
 from typing import Any, Final
 
-PRIVATE: Final = {
+FRAMEWORK_ENVIRONMENT: Final = {
     # Read at the import of ONNX Runtime, which else makes a lasting id of the device and looks up names in the network;
     # its disable_telemetry_events() comes too late.
     "ORT_DISABLE_TELEMETRY": "1",
@@ -24,13 +24,13 @@ PRIVATE: Final = {
 def import_framework(module: str) -> Any:
     """Import a framework, with the variables set where they are not set.
 
-    The garbage collector rests meanwhile: to look again and again through what is made, and stays, takes a fifth of
-    TensorFlow's import. Of two imports at a time, the one that began first lets it work again.
+    The garbage collector is off meanwhile: to search again and again what is made, and stays, takes a fifth of
+    TensorFlow's import. Of two imports at a time, the one that began first switches it on again.
 
     Raises:
         Exception: whatever the import raises.
     """
-    for name, value in PRIVATE.items():
+    for name, value in FRAMEWORK_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     collecting = gc.isenabled()
     gc.disable()
@@ -39,3 +39,8 @@ def import_framework(module: str) -> Any:
     finally:
         if collecting:
             gc.enable()
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, without its full stop; the error's kind where it has no text."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,7 +1,4 @@
-"""What a clone or a download leaves in a model's place.
-
-A framework that is given such a file guesses at damage, where the model never came.
-"""
+"""Tells files that a clone or a download left in a model's place, at which a framework would guess at damage."""
 
 from __future__ import annotations
 
@@ -10,20 +7,17 @@ from pathlib import Path
 
 from .registry import first_bytes
 
-_POINTER = b"version https://git-lfs.github.com/spec/"
 _PAGE = rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]"
 
 
-def placeholder(path: Path) -> str | None:
+def failed_download(path: Path) -> str | None:
     """Return why a file is not what its name promises: a pointer of Git LFS, or the page that a link to it led to.
 
     Returns:
         A sentence that begins with the file's name; None for anything else, what cannot be read among it.
     """
-    head = first_bytes(path, 64)
-    if head is None:
-        return None
-    if head.startswith(_POINTER):
+    head = first_bytes(path, 64) or b""
+    if head.startswith(b"version https://git-lfs.github.com/spec/"):
         return f"{path.name} is only a pointer of Git LFS: run git lfs pull in the clone, or download the file itself"
     if b"<" in head and re.match(_PAGE, head, re.IGNORECASE):  # compiled for the first that may be one
         return f"{path.name} is a web page instead of the model: download the file itself"
