@@ -13,11 +13,16 @@ from typing import Any
 
 from pocketserve_wire.faults import ConnectionFault
 from pocketserve_wire.frame_decoder import AWAITS_CHALLENGE, AWAITS_READY, FROM_SERVER, FrameDecoder
-from pocketserve_wire.frames import Frame, FrameType, encode_frame
+from pocketserve_wire.frames import HEADER, MARK, Frame, FrameType, Header, encode_frame
 from pocketserve_wire.handshake import ClientHandshake, ConnectionLimits
 
 TIMEOUT_S = 30.0
 MAX = 64 * 1024 * 1024
+
+
+def encode_header(header: Header) -> bytes:
+    """Return the 24 bytes of a header."""
+    return HEADER.pack(MARK, header.type, 0, *header[1:])
 
 
 @dataclass

@@ -21,6 +21,7 @@ from .frames import (
     Header,
     parse_ext,
     parse_header,
+    too_large,
 )
 from .limits import FIRST_BODY_BYTES, GROWTH_BYTES
 
@@ -39,25 +40,21 @@ AWAITS_READY: Final = frozenset({FrameType.READY, FrameType.ERROR})
 FROM_SERVER: Final = frozenset({FrameType.RESPONSE, FrameType.PING, FrameType.PONG, FrameType.GOAWAY, FrameType.ERROR})
 
 _REQUEST: Final = int(FrameType.REQUEST)
+_WITH_BODY: Final = frozenset({FrameType.REQUEST, FrameType.RESPONSE})
 ALIGNMENT: Final = 8
 """Bodies start at a multiple of this in memory, so that tensors, which start at one in the body, do so too."""
 
 _NOTHING: Final = bytearray()
-"""In the place of a payload while there is none."""
-
-Admit = Callable[[Header], bool]
 
 
 class FrameDecoder:
-    """The reading half of one connection. Not thread-safe: one reader at a time.
+    """The reading half of a connection. Not thread-safe: one reader at a time.
 
     Attributes:
-        frames: frames that were whole, those passed over among them.
-        reuse: keep a long body's memory and use it for the next one of the same length, unless somebody still looks at
-            it by then; see :meth:`rest`. Only memoryviews of it are noticed: whoever makes an ``ndarray`` of one keeps
-            it beside that. Peers ask for the same again and again, and memory that was just used is in the processor's
-            cache and need not be cleared.
-        in_body: whether what :meth:`buffer` gave last ends where the frame, or the memory it was given so far, ends.
+        frames: number of whole frames, those passed over among them.
+        reuse: use a long body's memory again for the next one of the same length, unless a memoryview of it exists by
+            then: memory that was just used is in the processor's cache and need not be cleared.
+        in_body: whether what :meth:`buffer` gave last ends where the frame, or its memory so far, ends.
 
     Args:
         allowed: frame types that may come now, one of the sets above; change :attr:`allowed` as the connection goes
@@ -65,19 +62,19 @@ class FrameDecoder:
         max_body: bytes that a REQUEST or RESPONSE may have, else FRAME_TOO_LARGE.
         admit: whether the body of a REQUEST or RESPONSE is kept; called once its header is checked. One that is not
             kept is read, thrown away, and its frame comes with ``discarded``.
-        listens: this side waits for the first bytes of a stranger, who may speak HTTP.
+        listens: this side is a server, whose clients may speak HTTP by mistake.
     """
 
     def __init__(
         self,
         allowed: frozenset[FrameType],
         max_body: int,
-        admit: Admit | None = None,
+        admit: Callable[[Header], bool] | None = None,
         *,
         listens: bool = False,
     ) -> None:
         self.allowed = allowed
-        self.last_request_id = 0
+        self._last_request_id = 0
         self.frames = 0
         self.in_body = False
         self.reuse = False
@@ -91,10 +88,10 @@ class FrameDecoder:
         self._payload = _NOTHING
         self._last: bytearray | None = None
         self._target = b""
-        self._wanted = self._filled = 0
+        self._expected = self._filled = 0
         self._padding = 0
         self._discarding = 0
-        self._lent: memoryview | None = None
+        self._room: memoryview | None = None
 
     @property
     def mid_frame(self) -> bool:
@@ -107,9 +104,8 @@ class FrameDecoder:
         return self._start != self._end
 
     def peek(self) -> tuple[bytes, memoryview] | None:
-        """Target and JSON part of the REQUEST that comes next, if it is here already; nothing is checked or taken.
+        """Return target and JSON part of the next REQUEST, if all of it was received; nothing is checked or taken.
 
-        Only what was received together with the frame before is seen, which a large body never is.
         The memory is the decoder's own: copy what is kept.
         """
         have = self._end - self._start
@@ -127,8 +123,8 @@ class FrameDecoder:
         if self._header is not None and not self._discarding:
             self._grow()
             self.in_body = True
-            self._lent = lent = memoryview(self._payload)[self._filled :]
-            return lent
+            self._room = memoryview(self._payload)[self._filled :]
+            return self._room
         self.in_body = False
         if self._start == self._end:
             self._start = self._end = 0
@@ -145,22 +141,19 @@ class FrameDecoder:
             self._end += count
             return
         self._filled += count
-        if self._lent is not None:
-            self._lent.release()  # memory that somebody still looks at cannot grow
-            self._lent = None
+        if self._room is not None:
+            self._room.release()  # a bytearray cannot grow while it is exported
+            self._room = None
 
     def drop(self) -> None:
-        """Let go of what was received and of the owner, for nothing more is read; only for whoever may read.
-
-        A half-received body is then gone at once, whoever still knows the decoder. Doing it again does nothing.
-        """
+        """Free what was received, and the owner: nothing more is read. Only for whoever may read."""
         self.admit = None
-        self._header = self._lent = self._last = None
+        self._header = self._room = self._last = None
         self._payload = _NOTHING
-        self._start = self._end = self._wanted = self._filled = self._discarding = 0
+        self._start = self._end = self._expected = self._filled = self._discarding = 0
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """Take bytes that are somewhere else already; returns the frames they complete.
+        """Decode bytes, and return the frames that they complete.
 
         Raises:
             ConnectionFaultError: the peer broke the protocol.
@@ -178,7 +171,7 @@ class FrameDecoder:
         return frames
 
     def next(self) -> Frame | None:
-        """The next whole frame, or None until more bytes come. Frames of unknown optional types are passed over.
+        """Return the next whole frame, or None until more bytes come. Unknown optional frames are passed over.
 
         Raises:
             ConnectionFaultError: the peer broke the protocol; the decoder must not be used any more.
@@ -187,10 +180,12 @@ class FrameDecoder:
             if self._header is None and not self._begin():
                 return None
             if self._discarding:
-                self._discard()
+                count = min(self._discarding, self._end - self._start)
+                self._start += count
+                self._discarding -= count
                 if self._discarding:
                     return None
-            elif self._filled < self._wanted:
+            elif self._filled < self._expected:
                 return None
             frame = self._finish()
             if frame is not None:
@@ -206,55 +201,57 @@ class FrameDecoder:
         try:
             header = parse_header(self._buffer, self._start)
         except ConnectionFaultError:
-            self._check_first_bytes(have)  # which knows more peers than ours
+            self._check_first_bytes(have)  # tells HTTP clients apart
             raise
         self._check_expected(header)
         self._listens = False
         self._start += HEADER_BYTES
         self._header = header
         _, _, _, target_length, ext_length, _, body_length = header
-        if self._is_kept(header):
+        if header.type < FIRST_SKIPPED_TYPE and (
+            self.admit is None or header.type not in _WITH_BODY or self.admit(header)
+        ):
             self._keep(target_length + ext_length, body_length)
         else:
             self._discarding = target_length + ext_length + body_length
-            self._wanted = self._filled = 0
+            self._expected = self._filled = 0
         return True
 
     def _keep(self, front: int, body: int) -> None:
-        """Move what is there of a payload, whose body comes behind ``front`` bytes, to where it stays."""
+        """Move the payload's received bytes, with ``front`` of them before the body, to their own memory."""
         # The header's last bytes are kept in front as padding, so that the body starts aligned.
         self._padding = padding = -front % ALIGNMENT
-        self._wanted = wanted = padding + front + body
+        self._expected = expected = padding + front + body
         first = self._start - padding
         have = self._end - first
-        if have >= wanted:
-            self._payload = self._buffer[first : first + wanted]
-            self._filled = wanted
-            self._start = first + wanted
+        if have >= expected:
+            self._payload = self._buffer[first : first + expected]
+            self._filled = expected
+            self._start = first + expected
             return
-        self._payload = self._take_last(wanted) or bytearray(min(wanted, FIRST_BODY_BYTES))
+        self._payload = self._reusable(expected) or bytearray(min(expected, FIRST_BODY_BYTES))
         with memoryview(self._payload) as payload:
             payload[:have] = self._view[first : self._end]
         self._filled = have
         self._start = self._end
 
-    def _take_last(self, size: int) -> bytearray | None:
-        """The memory of the last long body, if it is as long and nobody looks at it any more."""
+    def _reusable(self, size: int) -> bytearray | None:
+        """Return the memory of the last long body, if it is as long and no view of it is left."""
         last, self._last = self._last, None
         if last is None or len(last) != size:
             return None
         try:
-            last.append(last.pop())  # what is looked at cannot change its size
+            last.append(last.pop())  # impossible while a view exists
         except BufferError:
             return None
         return last
 
     def rest(self) -> None:
-        """Let go of memory that is only kept for speed, for nothing comes for a while; only for whoever may read."""
+        """Free memory that is only kept for speed; only for whoever may read."""
         self._last = None
 
     def _check_first_bytes(self, have: int) -> None:
-        """Tell a peer of another protocol from one whose first bytes are still on their way."""
+        """Refuse a peer of another protocol as soon as its first bytes tell."""
         first = bytes(self._view[self._start : self._start + min(have, 8)])
         if MARK.startswith(first[:2]):
             return
@@ -267,55 +264,32 @@ class FrameDecoder:
 
     def _check_expected(self, header: Header) -> None:
         kind, request_id, _, _, ext_length, _, body_length = header
+        in_handshake = FrameType.PING not in self.allowed  # both sides may send it from READY on
         if kind not in self.allowed:
             if kind < FIRST_SKIPPED_TYPE:
                 raise _unexpected(f"{FrameType(kind).name} may not come here")
-            if self._in_handshake:
+            if in_handshake:
                 raise _unexpected(f"frame type 0x{kind:02x} may not come before READY")
-            return
-        if kind == _REQUEST:
-            if request_id <= self.last_request_id:
+        elif kind in _WITH_BODY:
+            if kind == _REQUEST and request_id <= self._last_request_id:
                 raise ConnectionFaultError(
                     ConnectionFault.BAD_REQUEST_ID,
-                    f"request_id {request_id} follows {self.last_request_id}; ids must increase",
+                    f"request_id {request_id} follows {self._last_request_id}; ids must increase",
                 )
-            self.last_request_id = request_id
-        elif kind != FrameType.RESPONSE:
-            return self._check_handshake(ext_length, body_length)
-        if body_length > self._max_body:
-            raise _too_large(f"body_len {body_length} exceeds {self._max_body}")
-        return
-
-    def _check_handshake(self, ext_length: int, body_length: int) -> None:
-        if not self._in_handshake:
-            return
-        if ext_length:
+            if kind == _REQUEST:
+                self._last_request_id = request_id
+            if body_length > self._max_body:
+                raise too_large(f"body_len {body_length} exceeds {self._max_body}")
+        elif in_handshake and ext_length:
             raise ConnectionFaultError(ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY")
-        if body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
-            raise _too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
-
-    @property
-    def _in_handshake(self) -> bool:
-        return FrameType.PING not in self.allowed  # which both sides may send as soon as it is over
-
-    def _is_kept(self, header: Header) -> bool:
-        kind = header[0]
-        if kind >= FIRST_SKIPPED_TYPE:
-            return False
-        if self.admit is None or (kind != _REQUEST and kind != FrameType.RESPONSE):
-            return True
-        return self.admit(header)
+        elif in_handshake and body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
+            raise too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
 
     def _grow(self) -> None:
         have = len(self._payload)
         if have == self._filled:
             step = max(FIRST_BODY_BYTES, min(have, max(GROWTH_BYTES, have // 4)))
-            self._payload.extend(bytes(min(self._wanted - have, step)))
-
-    def _discard(self) -> None:
-        gone = min(self._discarding, self._end - self._start)
-        self._start += gone
-        self._discarding -= gone
+            self._payload.extend(bytes(min(self._expected - have, step)))
 
     def _finish(self) -> Frame | None:
         header, self._header = self._header, None
@@ -324,16 +298,16 @@ class FrameDecoder:
         kind, request_id, arg, target_length, ext_length, json_length, _ = header
         if kind >= FIRST_SKIPPED_TYPE:
             return None
-        if not self._wanted and header.payload_length:
+        if not self._expected and header.payload_length:
             return Frame(kind, request_id, arg, json_length=json_length, discarded=True)
-        if self.reuse and BUFFER_BYTES < self._wanted <= FIRST_BODY_BYTES:
+        if self.reuse and BUFFER_BYTES < self._expected <= FIRST_BODY_BYTES:
             self._last = self._payload
         memory, self._payload = self._payload, _NOTHING
         ext_start = self._padding + target_length
         body_start = ext_start + ext_length
         target = self._target
         if len(target) != target_length or not memory.startswith(target, self._padding):
-            # Peers ask for the same again and again: the same object is made once, and hashed once.
+            # Peers repeat their targets: the same object is made once, and hashed once.
             target = self._target = bytes(memory[self._padding : ext_start])
         payload = memoryview(memory)
         ext = parse_ext(payload[ext_start:body_start]) if ext_length else {}
@@ -342,7 +316,3 @@ class FrameDecoder:
 
 def _unexpected(message: str) -> ConnectionFaultError:
     return ConnectionFaultError(ConnectionFault.UNEXPECTED_FRAME, message)
-
-
-def _too_large(message: str) -> ConnectionFaultError:
-    return ConnectionFaultError(ConnectionFault.FRAME_TOO_LARGE, message)

@@ -96,7 +96,7 @@ def test_only_so_many_batch_sizes_are_itemised():
 
 
 COUNTS = st.integers(0, 10**9)
-TIMINGS = st.builds(Timing, COUNTS, COUNTS, COUNTS, COUNTS, st.integers(1, 40), st.integers(1, 40))
+TIMINGS = st.builds(Timing, COUNTS, COUNTS, COUNTS, COUNTS, st.integers(1, 40), st.integers(1, 40), st.none())
 
 
 @given(st.lists(TIMINGS | COUNTS, max_size=40))

@@ -119,8 +119,8 @@ def test_says_who_it_is(opened: Opener):
 )
 def test_numbers_pass_unchanged(opened: Opener, name: str, datatype: str):
     session = opened(identity(getattr(T, name)))
-    assert list(session.inputs) == [TensorSpec("x", datatype, (-1, 2))]
-    assert list(session.outputs) == [TensorSpec("y", datatype, (-1, 2))]
+    assert list(session.inputs) == [TensorSpec("x", datatype, (-1, 2), batch="n")]
+    assert list(session.outputs) == [TensorSpec("y", datatype, (-1, 2), batch="n")]
     x = np.array([[0, 1], [1, 0], [1, 1]], helper.tensor_dtype_to_np_dtype(getattr(T, name)))
     x.setflags(write=False)
     result = session.run({"x": x})["y"]
@@ -185,13 +185,13 @@ def test_bfloat16_outputs_do_not_go_with_strings(opened: Opener):
 
 
 def test_dimensions(opened: Opener):
-    for given_shape, expected in (
-        (["batch", 3, None], (-1, 3, -1)),
-        ([], ()),
-        ([1, 2], (1, 2)),
+    for given_shape, expected, batch in (
+        (["batch", 3, None], (-1, 3, -1), "batch"),
+        ([], (), ""),
+        ([1, 2], (1, 2), ""),
     ):
         session = opened(identity(T.FLOAT, given_shape))
-        assert session.inputs[0] == TensorSpec("x", "FP32", expected)
+        assert session.inputs[0] == TensorSpec("x", "FP32", expected, batch=batch)
         assert session.outputs[0].shape == expected
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framed import encode_header
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
 from pocketserve_wire.frame_decoder import (
     ALIGNMENT,
@@ -35,7 +36,6 @@ from pocketserve_wire.frames import (
     encode_ext,
     encode_frame,
     encode_head,
-    encode_header,
     encode_retry_after,
     parse_ext,
     parse_header,
