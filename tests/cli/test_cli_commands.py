@@ -20,7 +20,7 @@ from pocketserve import __version__
 from pocketserve.cli import COMMANDS, main
 from pocketserve.cli.commands.bench import memory_of
 from pocketserve.cli.commands.models import _load_each, _print_models
-from pocketserve.cli.device_load import busy
+from pocketserve.cli.device_load import load_warning
 from pocketserve.cli.local import open_local
 from pocketserve_client import ConnectionLostError
 
@@ -386,14 +386,14 @@ def test_a_file_that_the_manifest_does_not_list_is_opened_by_itself(petals_copy,
 
 def test_a_manifest_in_a_folder_whose_parent_cannot_be_listed(petals_copy, monkeypatch, capsys):
     """As Android's shared storage: what is above it belongs to the system."""
-    scandir = os.scandir
+    listdir = os.listdir
 
     def refused(path="."):
         if path == petals_copy.parent:
             raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
+        return listdir(path)
 
-    monkeypatch.setattr(os, "scandir", refused)
+    monkeypatch.setattr(os, "listdir", refused)
     assert main(["inspect", str(petals_copy / "petals.tflite"), "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["name"] == "petals"
@@ -684,8 +684,8 @@ def test_bench_prints_a_table(run):
 
 def test_bench_warns_beside_other_work():
     cores = os.cpu_count() or 1
-    assert busy(None) == "" and busy(0.4 * cores) == ""
-    assert f"load was {2.0 * cores:.1f} on {cores} core" in busy(2.0 * cores)
+    assert load_warning(None) == "" and load_warning(0.4 * cores) == ""
+    assert f"load was {2.0 * cores:.1f} on {cores} core" in load_warning(2.0 * cores)
 
 
 def test_bench_takes_no_option_for_nothing(run):

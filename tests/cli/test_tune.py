@@ -49,18 +49,18 @@ def jitter(base: float, rounds: int = 20, share: float = 0.02) -> list[float]:
 
 def test_a_clear_gain_is_taken() -> None:
     found = choose({1: jitter(2.0), 2: jitter(1.0), 4: jitter(1.5)}, current=1)
-    assert (found.best, found.chosen, found.changed) == (2, 2, True)
+    assert (found.best, found.recommended, found.changed) == (2, 2, True)
     assert found.gain == pytest.approx(0.5)
 
 
 def test_what_is_fastest_already_stays() -> None:
     found = choose({1: jitter(1.0), 2: jitter(2.0)}, current=1)
-    assert (found.best, found.chosen, found.changed, found.gain) == (1, 1, False, 0.0)
+    assert (found.best, found.recommended, found.changed, found.gain) == (1, 1, False, 0.0)
 
 
 def test_a_small_gain_is_not_worth_a_change() -> None:
     found = choose({1: jitter(1.0), 2: jitter(0.98)}, current=1)
-    assert (found.best, found.chosen) == (2, 1)
+    assert (found.best, found.recommended) == (2, 1)
     assert 0 < found.gain < MIN_GAIN
 
 
@@ -68,19 +68,19 @@ def test_a_gain_within_the_noise_is_not_believed() -> None:
     noisy = [1.0, 0.6, 1.6, 0.7, 1.5, 0.5, 1.4, 0.8]
     found = choose({1: [1.0] * 8, 2: noisy}, current=1)
     assert found.gain >= MIN_GAIN and found.noise > found.gain
-    assert found.chosen == 1
+    assert found.recommended == 1
 
 
 def test_slow_phases_that_hit_both_do_not_count() -> None:
     phases = [1.0, 9.0, 1.0, 4.0, 2.0, 7.0, 1.0, 3.0]
     found = choose({1: phases, 2: [0.9 * phase for phase in phases]}, current=1)
-    assert found.chosen == 2
+    assert found.recommended == 2
     assert found.noise < 0.001
 
 
 def test_few_rounds_decide_nothing() -> None:
     rounds = MIN_ROUNDS - 1
-    assert choose({1: [2.0] * rounds, 2: [1.0] * rounds}, current=1).chosen == 1
+    assert choose({1: [2.0] * rounds, 2: [1.0] * rounds}, current=1).recommended == 1
 
 
 times = st.lists(st.floats(1e-6, 1e6), min_size=10, max_size=10)
@@ -90,8 +90,8 @@ times = st.lists(st.floats(1e-6, 1e6), min_size=10, max_size=10)
 def test_any_times(measured: dict[int, list[float]], data: Any) -> None:
     current = data.draw(st.sampled_from(sorted(measured)))
     found = choose(measured, current)
-    assert found.chosen in measured
-    assert found.chosen == current or (found.gain >= MIN_GAIN and found.gain > found.noise)
+    assert found.recommended in measured
+    assert found.recommended == current or (found.gain >= MIN_GAIN and found.gain > found.noise)
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_a_real_run_prints_what_changed(capsys, digits, tmp_path) -> None:
 def test_the_lines_are_those_of_what_changed(capsys, digits, monkeypatch) -> None:
     """One thread is twice as fast as two, and batches of 8 as fast as any."""
     times = {"threads": {2: [2.0] * 20, 1: [1.0] * 20}, "max_batch": {8: [1.0] * 20, 1: [1.0] * 20}}
-    outcomes = {key: tune.Outcome(choose(kept, next(iter(kept))), kept) for key, kept in times.items()}
-    monkeypatch.setattr(tune, "_tune_threads", lambda *arguments: outcomes["threads"])
-    monkeypatch.setattr(tune, "_tune_rows", lambda *arguments: outcomes["max_batch"])
+    choices = {key: choose(samples, next(iter(samples))) for key, samples in times.items()}
+    monkeypatch.setattr(tune, "_tune_threads", lambda *arguments: choices["threads"])
+    monkeypatch.setattr(tune, "_tune_rows", lambda *arguments: choices["max_batch"])
     assert main(["bench", str(digits), "--tune"]) == 0
     printed = capsys.readouterr().out
     lines = printed.partition("model.toml, for this device:\n\n")[2]

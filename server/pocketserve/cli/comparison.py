@@ -1,36 +1,37 @@
-"""Which of several settings is the best one: pure arithmetic on times that others measured."""
+"""Comparison of settings by times that were measured in turn."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MIN_ROUNDS = 7
 """Fewer rounds tell nothing about the noise."""
 
 MIN_GAIN = 0.03
-"""What is not worth a change, however certain it is."""
+"""A smaller gain is not worth a change, however certain it is."""
 
 SIGMAS = 3.0
 """Standard errors that a gain must exceed: with a handful of candidates, luck alone gets to two."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The outcome.
+class Choice(NamedTuple):
+    """The best of several settings.
 
     Attributes:
         current: the setting that was in force.
         best: the one with the smallest median.
         gain: the share of the current setting's time that the best one saves, 0 to 1; the median over the rounds.
         noise: how far chance may have moved ``gain``, in the same unit.
+        times: for each setting the time of each round.
     """
 
     current: int
     best: int
     gain: float
     noise: float
+    times: Mapping[int, Sequence[float]]
 
     @property
     def changed(self) -> bool:
@@ -38,8 +39,8 @@ class Choice:
         return self.best != self.current and self.gain >= MIN_GAIN and self.gain > self.noise
 
     @property
-    def chosen(self) -> int:
-        """Return what should be in force."""
+    def recommended(self) -> int:
+        """Return the setting that should be in force."""
         return self.best if self.changed else self.current
 
 
@@ -47,15 +48,13 @@ def choose(times: Mapping[int, Sequence[float]], current: int) -> Choice:
     """Compare settings.
 
     Args:
-        times: for each setting the time of each round, any unit; the settings took turns, so that the same place in
+        times: for each setting the time of each round, any unit; the settings took turns, so that the same index in
             each list was measured under the same conditions.
         current: the setting that stays unless another one is better beyond the noise.
     """
     best = min(times, key=lambda setting: (statistics.median(times[setting]), setting != current, setting))
-    ratios = [mine / theirs for mine, theirs in zip(times[best], times[current], strict=True)]
-    if len(ratios) < MIN_ROUNDS:
-        return Choice(current, best, 1 - statistics.median(ratios), 1.0)
+    ratios = [new / old for new, old in zip(times[best], times[current], strict=True)]
     middle = statistics.median(ratios)
     spread = 1.4826 * statistics.median(abs(ratio - middle) for ratio in ratios)  # of a normal distribution
     error = 1.2533 * spread / len(ratios) ** 0.5  # a median varies a quarter more than a mean
-    return Choice(current, best, 1 - middle, SIGMAS * error)
+    return Choice(current, best, 1 - middle, SIGMAS * error if len(ratios) >= MIN_ROUNDS else 1.0, times)

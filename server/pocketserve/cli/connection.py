@@ -1,29 +1,47 @@
-"""The options of commands that talk to a running server."""
+"""The options of commands that talk to a running server, and the file of its token."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.token_file import token_file_fault
+from pocketserve_wire.files.plain_file import open_plain
 
 if TYPE_CHECKING:
     from pocketserve_client import Client
 
+MAX_TOKEN_FILE = 1024
+"""Bytes; the server's own reading stops there."""
+
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """``--url`` and ``--token-file``."""
+    """Add ``--url`` and ``--token-file``."""
     parser.add_argument("--url", metavar="URL", help="http://… or socket://… [POCKETSERVE_URL, else this machine]")
     parser.add_argument("--token-file", type=Path, metavar="PATH", help="where the server keeps its token")
 
 
+def open_client(options: argparse.Namespace) -> Client:
+    """Return a client as the options say.
+
+    Raises:
+        CommandError: the token file in the options cannot be read, or holds no token.
+    """
+    fault = token_file_fault(options.token_file) if options.token_file is not None else None
+    if fault is not None:
+        raise CommandError(fault)
+    from pocketserve_client import Client  # late: --help needs no client
+
+    return Client(options.url, token_file=options.token_file)
+
+
 @contextlib.contextmanager
 def reading_answers() -> Iterator[None]:
-    """Turn what an answer of somebody else's server does to the code that reads it into a sentence.
+    """Turn what a foreign server's answer does to the code that reads it into a sentence.
 
     Raises:
         CommandError: a part of the answer is missing, or of another kind.
@@ -37,15 +55,24 @@ def reading_answers() -> Iterator[None]:
         ) from error
 
 
-def connect(options: argparse.Namespace) -> Client:
-    """A client as the options say.
+def token_file_fault(path: Path) -> str | None:
+    """Return why a file gives a client no token; None if it may."""
+    try:
+        with open_plain(path) as file:
+            text = file.read(MAX_TOKEN_FILE + 1).strip()
+    except OSError as error:
+        return f"the token file {path} cannot be read: {error.strerror}"
+    if len(text) > MAX_TOKEN_FILE or len(text.split()) != 1 or not text.isascii():
+        return (
+            f"{path} holds no token: it is another file (`pocketserve token --path` prints the name of the right one)"
+        )
+    return None
 
-    Raises:
-        CommandError: the token file that was named cannot be read, or holds no token.
-    """
-    fault = token_file_fault(options.token_file) if options.token_file is not None else None
-    if fault is not None:
-        raise CommandError(fault)
-    from pocketserve_client import Client  # late: --help needs no client
 
-    return Client(options.url, token_file=options.token_file)
+def token_variable_fault() -> str | None:
+    """Return what is wrong with the token file in the environment, where the token would have come from it."""
+    path = os.environ.get("POCKETSERVE_TOKEN_FILE")
+    if not path or os.environ.get("POCKETSERVE_TOKEN"):
+        return None
+    fault = token_file_fault(Path(path))
+    return f"{fault}; POCKETSERVE_TOKEN_FILE names it" if fault is not None else None

@@ -1,13 +1,10 @@
-"""Whether something else wants the cores that are measured on."""
+"""Other work on the cores that are measured on."""
 
 from __future__ import annotations
 
 import os
 
 from pocketserve.messages import plural
-
-BUSY_SHARE = 1.0
-"""From this load for each core on, somebody else is likely measured too. Android counts waiting drivers as well."""
 
 
 def load_now() -> float | None:
@@ -18,10 +15,10 @@ def load_now() -> float | None:
         return None
 
 
-def busy(load: float | None) -> str:
-    """A warning where something else wants the cores that are measured on; empty otherwise."""
+def load_warning(load: float | None) -> str:
+    """Return a warning where other work wants the cores that are measured on; empty otherwise."""
     cores = os.cpu_count() or 1
-    if load is None or load < BUSY_SHARE * cores:
+    if load is None or load < cores:  # Android counts waiting drivers as well
         return ""
     return (
         f"The load was {load:.1f} on {plural(cores, 'core')}: what is measured beside other work holds beside it "

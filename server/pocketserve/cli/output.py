@@ -1,4 +1,4 @@
-"""What commands print: plain tables for people, JSON for programs; and nothing that commands a terminal.
+"""Output of commands: plain tables for people, JSON for programs; and nothing that commands a terminal.
 
 Names, keys and reasons come from files and peers that anybody may have made. So whatever a command writes passes
 through :func:`plain_output`, and whatever the server logs through :class:`LogFormatter`: control characters, and those
@@ -51,14 +51,14 @@ class _PlainStream:
 
 @contextlib.contextmanager
 def plain_output() -> Iterator[None]:
-    """Let nothing pass that commands a terminal, on standard output and standard error, within the block."""
-    kept = sys.stdout, sys.stderr
+    """Escape what commands a terminal, on standard output and standard error, within the block."""
+    streams = sys.stdout, sys.stderr
     # One that is closed is None, and stays so.
-    sys.stdout, sys.stderr = (_PlainStream(stream) if stream is not None else None for stream in kept)
+    sys.stdout, sys.stderr = (_PlainStream(stream) if stream is not None else None for stream in streams)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = kept
+        sys.stdout, sys.stderr = streams
 
 
 def print_control(sequence: str) -> None:
@@ -81,7 +81,7 @@ class LogFormatter(logging.Formatter):
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented."""
+    """Print one JSON document, indented."""
     document = json.dumps(value, indent=2, ensure_ascii=False)
     plain = (
         char if char.isprintable() or char in SPACES or char == "\n" else json.dumps(char)[1:-1] for char in document
@@ -90,7 +90,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their widest cell; the last one is left ragged."""
+    """Print columns as wide as their widest cell; the last one is left ragged."""
     header, *rows = ([printable(cell) for cell in row] for row in (header, *rows))
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     for row in (header, *rows):
@@ -98,7 +98,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Names and values, one pair a line; empty values are left out."""
+    """Print names and values, one pair a line; empty values are left out."""
     width = max((len(name) for name, value in facts if value), default=0)
     for name, value in facts:
         if value:
@@ -106,7 +106,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 
 def human_bytes(size: float) -> str:
-    """A size with a unit that fits, such as ``1.9 MB``."""
+    """Return a size with a unit that fits, such as ``1.9 MB``."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"

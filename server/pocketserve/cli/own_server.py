@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pocketserve.cli import CommandError
 from pocketserve.cli.signals import whole_step
@@ -20,8 +21,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True)
-class OwnServer:
+class OwnServer(NamedTuple):
     """A running server.
 
     Attributes:
@@ -51,29 +51,25 @@ def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
         try:
             with whole_step():
                 process = subprocess.Popen(command)
-            found = _await_ready(process, ready)
-            urls = {name: f"{name}://{found[name]['host']}:{found[name]['port']}" for name in ("http", "socket")}
-            yield OwnServer(process.pid, urls["http"], urls["socket"], token)
+            listens = _await_ready(process, ready)
+            http, socket = (f"{name}://{listens[name]['host']}:{listens[name]['port']}" for name in ("http", "socket"))
+            yield OwnServer(process.pid, http, socket, token)
         finally:
             if process is not None:
-                _stop(process)
+                process.terminate()
+                try:
+                    process.wait(STOP_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> dict[str, dict[str, str]]:
+def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> Any:
+    """Return the content of the ready file."""
     ends = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < ends:
         if ready.exists():
-            found: dict[str, dict[str, str]] = json.loads(ready.read_text())
-            return found
+            return json.loads(ready.read_text())
         try:
             process.wait(0.02)
         except subprocess.TimeoutExpired:

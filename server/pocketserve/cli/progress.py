@@ -1,4 +1,4 @@
-"""How far a long command has come: a bar on a terminal, plain lines elsewhere where they are wanted."""
+"""Progress of a long command: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ BAR_EVERY_S = 0.1
 
 
 class Progress:
-    """Written to standard error.
+    """Writes to standard error.
 
     Args:
-        lines: without a terminal, say a line for each thing that is begun; else nothing.
+        lines: without a terminal, print a line for each new title; else nothing.
     """
 
     def __init__(self, *, lines: bool = False) -> None:
         self._lines = lines
-        self._shown = 0.0
-        self._what = ""
+        self._drawn_at = 0.0
+        self._title = ""
 
-    def show(self, what: str, done: float) -> None:
-        """Say what is being done and which share of it is over, 0 to 1. Calling it often costs little."""
-        begun, self._what = what != self._what, what
+    def show(self, title: str, share: float) -> None:
+        """Show which share of the work is over, 0 to 1. Calling it often costs little."""
+        is_new, self._title = title != self._title, title
         if not sys.stderr.isatty():
-            if begun and self._lines:
-                print(f"{printable(what)} …", file=sys.stderr, flush=True)
+            if is_new and self._lines:
+                print(f"{printable(title)} …", file=sys.stderr, flush=True)
             return
         now = time.monotonic()
-        if begun or now - self._shown > BAR_EVERY_S:
-            self._shown = now
-            filled = round(BAR_WIDTH * done)
-            bar = f"{'#' * filled}{' ' * (BAR_WIDTH - filled)}"
-            print_control(f"{CLEAR_LINE}{printable(what)} [{bar}] {done:4.0%}")
+        if is_new or now - self._drawn_at > BAR_EVERY_S:
+            self._drawn_at = now
+            bar = ("#" * round(BAR_WIDTH * share)).ljust(BAR_WIDTH)
+            print_control(f"{CLEAR_LINE}{printable(title)} [{bar}] {share:4.0%}")
 
     def end(self) -> None:
-        """Take the bar away."""
-        self._what = ""
+        """Remove the bar."""
+        self._title = ""
         if sys.stderr.isatty():
             print_control(CLEAR_LINE)

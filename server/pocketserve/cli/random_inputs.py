@@ -14,7 +14,7 @@ MAX_ELEMENTS = 1 << 26
 
 
 def random_inputs(specs: Any) -> dict[str, Array]:
-    """One random array for each input; free dimensions are 1, floats lie in [0, 1), texts are short words.
+    """Return a random array for each input; free dimensions are 1, floats lie in [0, 1), texts are short words.
 
     Raises:
         CommandError: an input is too large to be made up.

@@ -1,4 +1,4 @@
-"""How commands end when they are told to: tidily, as if they had failed, with nothing left behind."""
+"""Ends of commands by signals: tidily, as if they had failed, with nothing left behind."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import Final
 
 SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 SAME_WISH_S: Final = 2.0
-"""A signal that comes sooner behind the one that was heeded says nothing new, and must not interrupt the tidying; a
-later one may, however many came in between."""
-
+"""A signal that comes sooner after the first says nothing new, and must not interrupt the tidying; a later one may."""
 
 _steps: Final[list[bool]] = []
-"""For each step that is under way on the main thread, whether the end is wanted behind it."""
+"""For each step that is under way on the main thread, whether the command is to end after it."""
 
 
 @contextlib.contextmanager
@@ -33,10 +31,10 @@ def whole_step() -> Iterator[None]:
     try:
         yield
     finally:
-        wanted = _steps.pop()
-    if wanted and _steps:
+        ends = _steps.pop()
+    if ends and _steps:
         _steps[-1] = True
-    elif wanted:
+    elif ends:
         raise KeyboardInterrupt
 
 

@@ -1,26 +1,23 @@
-"""``pocketserve bench``: what a model costs on this device: in process, over the socket and over HTTP."""
+"""``pocketserve bench``: the cost of a model on this device: in process, over the socket and over HTTP."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.device_load import busy, load_now
+from pocketserve.cli.device_load import load_now, load_warning
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_json, print_table, printable
-from pocketserve.cli.own_server import OwnServer, own_server
+from pocketserve.cli.own_server import own_server
 from pocketserve.cli.progress import Progress
 from pocketserve.messages import plural
-
-if TYPE_CHECKING:
-    from pocketserve.tensors import Array
-
-T = TypeVar("T", int, float)
 
 WARM_UP = 10
 MAX_ROUNDS = 1_000_000
@@ -36,7 +33,7 @@ WAYS = {"in_process": "in this process", "socket": "over the socket", "http": "o
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options."""
+    """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
         help="measure a model's latency and memory on this device",
@@ -65,25 +62,7 @@ def run(options: argparse.Namespace) -> int:
         from pocketserve.cli.commands.tune import tune
 
         return tune(options)
-    from pocketserve.cli.random_inputs import random_inputs
-    from pocketserve_client.arrays import as_tensor
-    from pocketserve_wire.oip import InferRequest
-
-    load = load_now()  # before our own work is part of it
-    service, name, version = open_local(options.model, options.models_dir, threads=options.threads)
-    version = options.model_version = options.model_version or version
-    try:
-        with service.running(name, version) as (_, running):
-            model = running.model
-            inputs = random_inputs(model.inputs.specs)
-        request = InferRequest(inputs=[as_tensor(key, value) for key, value in inputs.items()], binary_output=True)
-        settings = ("--threads", str(options.threads), "--low-power", "off")
-        found = {"model": name, "version": model.version.name, "runtime": model.runtime, "threads": model.threads}
-        with own_server(service.config.models_dir, *settings) as server:
-            measured = _measure(options, name, inputs, lambda: service.infer(name, version, request), server)
-        result = {**found, **measured, "load": load}
-    finally:
-        service.close()
+    result = _measure(options)
     if options.json:
         print_json(result)
     else:
@@ -91,41 +70,53 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(
-    options: argparse.Namespace,
-    name: str,
-    inputs: Mapping[str, Array],
-    in_process: Callable[[], object],
-    server: OwnServer,
-) -> dict[str, Any]:
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    from pocketserve.cli.random_inputs import random_inputs
     from pocketserve_client import Client
+    from pocketserve_client.arrays import as_tensor
+    from pocketserve_wire.oip import InferRequest
 
-    with (
-        Client(server.socket, token_file=server.token_file) as framed,
-        Client(server.http, token_file=server.token_file) as http,
-    ):
-        version = options.model_version
-        ways: dict[str, Callable[[], object]] = {
-            "in_process": in_process,
-            "socket": lambda: framed.infer(name, inputs, version=version),
-            "http": lambda: http.infer(name, inputs, version=version),
-        }
-        before, began = memory_of(server.pid), time.perf_counter()
-        ways["socket"]()
-        first = (time.perf_counter() - began) * 1e3
-        samples = _samples(ways, options.rounds, options.seconds)
-        after = memory_of(server.pid)
+    load = load_now()  # before our own work is part of it
+    service, name, version = open_local(options.model, options.models_dir, threads=options.threads)
+    version = options.model_version or version
+    try:
+        with service.running(name, version) as (_, handle):
+            model = handle.model
+            facts = {"version": model.version.name, "runtime": model.runtime, "threads": model.threads}
+            inputs = random_inputs(model.inputs.specs)
+        request = InferRequest(inputs=[as_tensor(key, value) for key, value in inputs.items()], binary_output=True)
+        settings = ("--threads", str(options.threads), "--low-power", "off")
+        with (
+            own_server(service.config.models_dir, *settings) as server,
+            Client(server.socket, token_file=server.token_file) as framed,
+            Client(server.http, token_file=server.token_file) as http,
+        ):
+            ways: dict[str, Callable[[], object]] = {
+                "in_process": partial(service.infer, name, version, request),
+                "socket": partial(framed.infer, name, inputs, version=version),
+                "http": partial(http.infer, name, inputs, version=version),
+            }
+            before, began = memory_of(server.pid), time.perf_counter()
+            ways["socket"]()
+            first = (time.perf_counter() - began) * 1e3
+            samples = _samples(ways, options.rounds, options.seconds)
+            after = memory_of(server.pid)
+    finally:
+        service.close()
     return {
+        "model": name,
+        **facts,
         "inputs": [{"name": key, "shape": list(value.shape)} for key, value in inputs.items()],
         "first_answer_ms": first,
         "warm_up": min(WARM_UP, options.rounds),
-        "latency_ms": {way: {**summary(kept), "samples": kept} for way, kept in samples.items()},
+        "latency_ms": {way: {**summary(times), "samples": times} for way, times in samples.items()},
         "server_memory_bytes": {"before_loading": before, "after": after},
+        "load": load,
     }
 
 
 def _samples(ways: Mapping[str, Callable[[], object]], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of each way, taken in turn; the first turns do not count."""
+    """Return milliseconds of each way, taken in turn; the first turns do not count."""
     samples: dict[str, list[float]] = {way: [] for way in ways}
     ends, progress = time.monotonic() + seconds, Progress()
     for turn in range(-min(WARM_UP, rounds), rounds):
@@ -142,83 +133,68 @@ def _samples(ways: Mapping[str, Callable[[], object]], rounds: int, seconds: flo
 
 
 def summary(samples: list[float]) -> dict[str, float]:
-    """Median, 90th and 99th percentile, and mean."""
+    """Return median, 90th and 99th percentile, and mean."""
     ordered = sorted(samples)
     p90, p99 = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.9, 0.99))
     return {"p50": statistics.median(ordered), "p90": p90, "p99": p99, "mean": statistics.fmean(ordered)}
 
 
 def memory_of(pid: int) -> dict[str, int] | None:
-    """Bytes that a process and those that it started hold, such as the Node process of TensorFlow.js.
+    """Return bytes that a process and those that it started hold, such as the Node process of TensorFlow.js.
 
     Resident, the fair share of what is shared, private, and what of the resident is no file's: ``anonymous``. None if
     the system hides that from us.
     """
-    found: dict[str, int] = {}
-    for each in (pid, *_started_by(pid)):
+    sizes: Counter[str] = Counter()
+    for process in (pid, *_descendants(pid)):
         try:
-            lines = Path(f"/proc/{each}/smaps_rollup").read_text(encoding="ascii").splitlines()
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
         except OSError:
-            if each == pid:
+            if process == pid:
                 return None
             continue  # it has ended meanwhile
         for line in lines:
             kind, _, size = line.partition(":")
             if kind in MEMORY_KEYS:
-                name = MEMORY_KEYS[kind]
-                found[name] = found.get(name, 0) + 1024 * int(size.split()[0])
-    return found
+                sizes[MEMORY_KEYS[kind]] += 1024 * int(size.split()[0])
+    return dict(sizes)
 
 
-def _started_by(pid: int) -> list[int]:
-    """The processes that one started, and those that they did."""
-    parents: dict[int, list[int]] = {}
+def _descendants(pid: int) -> list[int]:
+    """Return the processes that one started, and those that they did."""
+    children: dict[int, list[int]] = defaultdict(list)
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             # The name, in brackets, may hold anything; the state and the parent come after it.
             parent = int(path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
-        parents.setdefault(parent, []).append(int(path.parent.name))
-    found = list(parents.get(pid, ()))
-    for each in found:
-        found += parents.get(each, ())
-    return found
+        children[parent].append(int(path.parent.name))
+    processes = list(children[pid])
+    for process in processes:
+        processes += children[process]
+    return processes
 
 
 def _print_result(result: Mapping[str, Any]) -> None:
     shapes = ", ".join(f"{printable(item['name'])} {item['shape']}" for item in result["inputs"])
-    threads = plural(result["threads"], "thread")
-    asked = printable(f"{result['model']}, version {result['version']}, {result['runtime']}")
-    print(f"{asked}, {threads}; random input: {shapes}\n")
-    print(busy(result["load"]), end="")
-    rows = []
-    base = result["latency_ms"]["in_process"]["p50"]
-    for way, said in WAYS.items():
-        found = result["latency_ms"][way]
-        added = "" if way == "in_process" else f"{found['p50'] - base:+.3f}"
-        rows.append([said, *(f"{found[key]:.3f}" for key in ("p50", "p90", "p99")), added])
+    model = printable(f"{result['model']}, version {result['version']}, {result['runtime']}")
+    print(f"{model}, {plural(result['threads'], 'thread')}; random input: {shapes}\n")
+    print(load_warning(result["load"]), end="")
+    latency, rows = result["latency_ms"], []
+    for way, title in WAYS.items():
+        added = "" if way == "in_process" else f"{latency[way]['p50'] - latency['in_process']['p50']:+.3f}"
+        rows.append([title, *(f"{latency[way][key]:.3f}" for key in ("p50", "p90", "p99")), added])
     print_table(["WHOLE CALL", "p50 ms", "p90 ms", "p99 ms", "ADDED ms"], rows)
-    counts = f"{len(result['latency_ms']['socket']['samples'])} of each, after {result['warm_up']} that do not count"
+    counts = f"{len(latency['socket']['samples'])} of each, after {result['warm_up']} that do not count"
     print(f"{counts}. The server's first answer, which loads the model, took {result['first_answer_ms']:.0f} ms.")
-    memory = result["server_memory_bytes"]
+    memory, kinds = result["server_memory_bytes"], ("resident", "proportional", "private", "anonymous")
     if memory["before_loading"] and memory["after"]:
         print()
         rows = [
-            [
-                said.replace("_", " "),
-                *[human_bytes(memory[said][key]) for key in ("resident", "proportional", "private", "anonymous")],
-            ]
-            for said in ("before_loading", "after")
+            [when.replace("_", " "), *(human_bytes(sizes[kind]) for kind in kinds)] for when, sizes in memory.items()
         ]
-        print_table(["SERVER'S MEMORY", "RESIDENT", "PROPORTIONAL", "PRIVATE", "ANONYMOUS"], rows)
-
-
-def _number(kind: Callable[[str], T], text: str) -> T:
-    try:
-        return kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+        print_table(["SERVER'S MEMORY", *map(str.upper, kinds)], rows)
 
 
 def _seconds(text: str) -> float:
@@ -232,4 +208,11 @@ def _rounds(text: str) -> int:
     value = _number(int, text)
     if not 1 <= value <= MAX_ROUNDS:
         raise argparse.ArgumentTypeError(f"must lie between 1 and {MAX_ROUNDS}")
-    return value
+    return int(value)
+
+
+def _number(kind: Callable[[str], float], text: str) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None

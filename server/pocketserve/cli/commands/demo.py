@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options: none of its own."""
+    """Add the command."""
     parser: argparse.ArgumentParser = commands.add_parser("demo", help="start a server, ask it ten digits, stop it")
     return parser
 
@@ -53,15 +53,7 @@ def _ask_digits(client: Client, samples: list[Path]) -> tuple[list[list[str]], i
         elapsed = time.perf_counter() - started
         best = answer["predictions"][0]
         right += best["label"] == sample.stem
-        mark = "" if best["label"] == sample.stem else f"  (it shows a {sample.stem})"
+        label = best["label"] + ("" if best["label"] == sample.stem else f"  (it shows a {sample.stem})")
         timing = answer["timing_ms"]["infer"]
-        rows.append(
-            [
-                sample.name,
-                best["label"] + mark,
-                f"{best['score']:.3f}",
-                f"{timing:.2f}",
-                f"{1e3 * elapsed:.2f}",
-            ]
-        )
+        rows.append([sample.name, label, f"{best['score']:.3f}", f"{timing:.2f}", f"{1e3 * elapsed:.2f}"])
     return rows, right

@@ -17,7 +17,7 @@ WIDTH = 100
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options."""
+    """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "doctor",
         help="find out what this device can do, and what is wrong",
@@ -40,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print(findings)
         warnings = sum(finding.level is Level.WARNING for finding in findings)
-        print(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
+        counts = (f"{n or 'no'} {word}{'s' * (n != 1)}" for n, word in ((problems, "problem"), (warnings, "warning")))
+        print("\n" + ", ".join(counts))
     return 1 if problems else 0
 
 
@@ -53,7 +54,3 @@ def _print(findings: Sequence[Finding]) -> None:
         print(textwrap.fill(text, WIDTH, subsequent_indent=" " * indent, break_long_words=False))
         if finding.fix:
             print(f"{' ' * indent}-> {printable(finding.fix)}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"

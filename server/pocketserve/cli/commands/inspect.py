@@ -1,4 +1,4 @@
-"""``pocketserve inspect``: what a model file, or a model of a running server, takes and gives."""
+"""``pocketserve inspect``: inputs and outputs of a model file, or of a model of a running server."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import shlex
 import textwrap
 from typing import Any
 
-from pocketserve.cli.connection import add_connection_options, connect, reading_answers
+from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.local import names_path, open_local
 from pocketserve.cli.output import human_bytes, print_facts, print_json, print_table, printable
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options."""
+    """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "inspect",
         help="show inputs, outputs and metadata of a model",
@@ -24,24 +24,20 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to show")
     parser.add_argument("--local", action="store_true", help="look the name up in a models folder, without a server")
     parser.add_argument("--models-dir", metavar="DIR", help="with --local: the folder that holds MODEL")
-    parser.add_argument(
-        "--release",
-        action="store_true",
-        help="forget that a model is in quarantine, and try it again",
-    )
+    parser.add_argument("--release", action="store_true", help="forget that a model is in quarantine, and try it again")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
-    """Describe and print."""
-    if options.release:
-        _release(options)
+    """Describe and print; with ``--release`` forget the verdicts on the model's versions first."""
     if options.local or options.models_dir or names_path(options.model):
         description = _describe_local(options)
     else:
-        with connect(options) as client:
+        with open_client(options) as client:
+            if options.release:
+                client.load(options.model, release=True)
             description = client.model_metadata(options.model, options.model_version)
     if options.json:
         print_json(description)
@@ -51,34 +47,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _release(options: argparse.Namespace) -> None:
-    """Forget the verdicts on a model's versions, here or in the running server, which loads it at once."""
-    if options.local or options.models_dir or names_path(options.model):
-        service, name, _ = open_local(options.model, options.models_dir)
-        service.release(name)
-        service.close()
-        return
-    with connect(options) as client:
-        client.load(options.model, release=True)
-
-
 def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
     from pocketserve.api.describe import describe_model
 
     service, name, version = open_local(options.model, options.models_dir)
-    try:
-        with service.running(name, options.model_version or version) as (entry, running):
-            return describe_model(entry, running, local=_as_arguments(options))
-    finally:
-        service.close()
-
-
-def _as_arguments(options: argparse.Namespace) -> str:
-    """Return how ``predict --local`` is told of the same model."""
-    words = [options.model]
+    words = [options.model]  # how ``predict --local`` names the same model
     words += ["--models-dir", options.models_dir] if options.models_dir else []
     words += ["--version", options.model_version] if options.model_version else []
-    return shlex.join(words)
+    try:
+        if options.release:
+            service.release(name)
+        with service.running(name, options.model_version or version) as (entry, handle):
+            return describe_model(entry, handle, local=shlex.join(words))
+    finally:
+        service.close()
 
 
 def _print_description(description: dict[str, Any]) -> None:
@@ -87,7 +69,7 @@ def _print_description(description: dict[str, Any]) -> None:
         if key in facts:
             facts[key] = human_bytes(facts[key])
     rows = [("name", description["name"]), ("versions", ", ".join(description["versions"]))]
-    rows += [("platform", description["platform"])]
+    rows.append(("platform", description["platform"]))
     print_facts(rows + [(key.replace("_", " "), str(value)) for key, value in facts.items()])
     tensors = [(kind, tensor) for kind in ("inputs", "outputs") for tensor in description[kind]]
     print()

@@ -1,4 +1,4 @@
-"""``pocketserve models``: what a server serves."""
+"""``pocketserve models``: the models of a running server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli.connection import add_connection_options, connect, reading_answers
+from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.output import print_json, print_table, printable
 from pocketserve.cli.progress import Progress
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pocketserve_client import Client
 
 READY = "READY"
-SHOWN = 4
-"""Versions that are named for one reason; the others are counted."""
+MAX_LABELS = 4
+"""Versions listed for one reason; further ones are counted."""
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options."""
+    """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser("models", help="list the models of a running server")
     add_connection_options(parser)
     parser.add_argument("--all", action="store_true", help="one line for each version, with the reason in full")
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Print every model with what can be asked, and what keeps the other versions from being served."""
-    with connect(options) as client, reading_answers():
+    with open_client(options) as client, reading_answers():
         entries = client.index()
         if options.check:
             _load_each(client, entries)
@@ -55,16 +55,13 @@ def _print(options: argparse.Namespace, entries: Sequence[Mapping[str, Any]]) ->
 
 
 def _load_each(client: Client, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Let the server open every version that it would serve; it keeps the reason of what it cannot.
-
-    They go again as after any use: when their time is over, or for the memory budget.
-    """
+    """Make the server open every version that it would serve; it keeps the reason of what it cannot."""
     from pocketserve_client.errors import ConnectionLostError, NobodyListensError, PocketserveError
 
     progress, ready = Progress(), [entry for entry in entries if entry["state"] == READY]
     try:
-        for done, entry in enumerate(ready):
-            progress.show(f"loading {entry['name']}/{entry['version']}", done / len(ready))
+        for number, entry in enumerate(ready):
+            progress.show(f"loading {entry['name']}/{entry['version']}", number / len(ready))
             try:
                 client.model_metadata(entry["name"], entry["version"])
             except (ConnectionLostError, NobodyListensError):
@@ -76,29 +73,24 @@ def _load_each(client: Client, entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each model, then the reasons of what cannot be served, each once."""
+    """Print a line for each model, then the reasons of what cannot be served, each once."""
     models: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
         models.setdefault(entry["name"], []).append(entry)
     rows, reasons = [], dict[str, list[str]]()
     for name, versions in models.items():
-        ready = [one["version"] for one in versions if one["state"] == READY]
-        others = [one for one in versions if one["state"] != READY]
-        more = f"{len(others)} unavailable" if others else ""
-        rows.append([name, READY if ready else others[0]["state"], ", ".join(ready), more])
-        for one in others:
-            label = f"{name}/{one['version']}" if one.get("version") else name
-            reasons.setdefault(_reason(one), []).append(label)
+        ready = [entry["version"] for entry in versions if entry["state"] == READY]
+        unavailable = [entry for entry in versions if entry["state"] != READY]
+        more = f"{len(unavailable)} unavailable" if unavailable else ""
+        rows.append([name, READY if ready else unavailable[0]["state"], ", ".join(ready), more])
+        for entry in unavailable:
+            version = entry.get("version", "")
+            reason: str = entry.get("reason", "") or entry["state"].lower()
+            reason = reason.removeprefix(f"failed to load {name!r} version {version!r}: ")
+            reasons.setdefault(reason, []).append(f"{name}/{version}" if version else name)
     print_table(["MODEL", "STATE", "VERSIONS", ""], rows)
     if reasons:
         print("\nUnavailable (`pocketserve models --all` lists each version):")
     for reason, labels in reasons.items():
-        more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
-        print(printable(f"  {', '.join(labels[:SHOWN])}{more}: {reason}"))
-
-
-def _reason(entry: Mapping[str, Any]) -> str:
-    """Return why a version cannot be served, without its name, which stands before it."""
-    begin = f"failed to load {entry['name']!r} version {entry.get('version', '')!r}: "
-    reason: str = entry.get("reason", "") or entry["state"].lower()
-    return reason.removeprefix(begin)
+        more = f" and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
+        print(printable(f"  {', '.join(labels[:MAX_LABELS])}{more}: {reason}"))

@@ -1,4 +1,4 @@
-"""``pocketserve pair``: show a code of ten digits, for which an app gets the token."""
+"""``pocketserve pair``: shows a code of ten digits, for which an app gets the token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, CommandError
-from pocketserve.cli.connection import add_connection_options, connect, reading_answers
+from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.output import printable
 from pocketserve.messages import plural
 
@@ -26,7 +26,7 @@ _ENDS = {
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options."""
+    """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "pair", help="show a code of ten digits with which an app gets the token"
     )
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Open pairing on the running server, show the code, and wait for how it ends."""
     from pocketserve_client.errors import PocketserveError
 
-    with connect(options) as client, reading_answers():
+    with open_client(options) as client, reading_answers():
         opened = client.open_pairing()
         try:
             code, remaining_s = printable(str(opened["code"])), float(opened["remaining_s"])

@@ -1,4 +1,4 @@
-"""``pocketserve predict``: ask a model one thing."""
+"""``pocketserve predict``: asks a model one thing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.connection import add_connection_options, connect, reading_answers
+from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table, printable
 
@@ -25,7 +25,7 @@ DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options."""
+    """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "predict",
         help="ask a model: a picture, sound, text, JSON or .npy file, numbers, a sentence, or - for standard input",
@@ -60,7 +60,11 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"{str(options.save)!r} is a folder; name the file to save to")
     answer, picture = _ask_local(options, body) if options.local else _ask_server(options, body)
     if picture is not None:
-        _save(options.save, picture)
+        try:
+            options.save.write_bytes(picture)
+        except OSError as error:
+            text = f"{str(options.save)!r} cannot be saved: {error.strerror}; name another file"
+            raise CommandError(text) from None
         answer["saved"] = str(options.save)
     if options.json:
         print_json(answer)
@@ -70,15 +74,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _save(path: Path, picture: bytes) -> None:
-    try:
-        path.write_bytes(picture)
-    except OSError as error:
-        raise CommandError(f"{str(path)!r} cannot be saved: {error.strerror}; name another file") from None
-
-
 def read_input(words: Sequence[str]) -> bytes:
-    """The bytes to send: standard input, a file's content, numbers as a JSON array, or a text in quotes.
+    """Return the bytes to send: standard input, a file's content, numbers as a JSON array, or a text in quotes.
 
     Raises:
         CommandError: the words are neither a file nor numbers, or there is nothing.
@@ -94,12 +91,12 @@ def read_input(words: Sequence[str]) -> bytes:
     text = ",".join(words).strip()
     if text.startswith(("[", "{")):
         return text.encode()
-    if len(words) == 1 and _is_sentence(words[0]):
+    if len(words) == 1 and _is_sentence(text):
         return words[0].encode()
     for word in words:
         if os.path.lexists(word):
-            what = "is a folder; name a file" if os.path.isdir(word) else "is a file, but one is asked at a time"
-            raise CommandError(f"{word!r} {what}")
+            fault = "is a folder; name a file" if os.path.isdir(word) else "is a file, but one is asked at a time"
+            raise CommandError(f"{word!r} {fault}")
     parts = " ".join(words).split()
     if len(parts) > 1 and all(DECIMAL_COMMA.fullmatch(part) for part in parts):
         raise CommandError(
@@ -117,13 +114,13 @@ def _is_file(word: str) -> bool:
         return False
 
 
-def _is_sentence(word: str) -> bool:
+def _is_sentence(text: str) -> bool:
     """Return whether an argument is a text of several words: no number, and no list of numbers."""
-    with contextlib.suppress(CommandError):
-        for part in word.replace(",", " ").split():
-            _number(part)
-        return False
-    return len(word.split()) > 1
+    try:
+        list(map(_number, text.replace(",", " ").split()))
+    except CommandError:
+        return len(text.split()) > 1
+    return False
 
 
 def _number(word: str) -> int | float:
@@ -137,13 +134,9 @@ def _number(word: str) -> int | float:
     raise CommandError(f"{word!r} is neither a file nor a number")
 
 
-Asked = tuple[dict[str, Any], bytes | None]
-"""The answer, and the picture with the answer drawn on it where that was asked for."""
-
-
 def _parameters(options: argparse.Namespace) -> dict[str, str]:
-    given = {"top_k": options.top_k, "threshold": options.threshold, "version": options.model_version}
-    query = {name: str(value) for name, value in given.items() if value is not None}
+    values = {"top_k": options.top_k, "threshold": options.threshold, "version": options.model_version}
+    query = {name: str(value) for name, value in values.items() if value is not None}
     for text in options.set:
         name, equals, value = text.partition("=")
         if not equals:
@@ -152,14 +145,15 @@ def _parameters(options: argparse.Namespace) -> dict[str, str]:
     return query
 
 
-def _ask_server(options: argparse.Namespace, body: bytes) -> Asked:
+def _ask_server(options: argparse.Namespace, body: bytes) -> tuple[dict[str, Any], bytes | None]:
+    """Return the answer, and with ``--save`` the picture with the answer drawn on it."""
     query = _parameters(options)
     if "/" in options.model:
         raise CommandError(
             f"{options.model!r} is no model's name; `pocketserve models` lists those of the server, and --local loads "
             "a file or folder without one"
         )
-    with connect(options) as client:
+    with open_client(options) as client:
         if not options.save:
             return client.predict(options.model, body, parameters=query), None
         answer = client.predict(options.model, body, parameters=query, annotate="both")
@@ -167,7 +161,7 @@ def _ask_server(options: argparse.Namespace, body: bytes) -> Asked:
         return answer, base64.b64decode(answer.pop("picture"))
 
 
-def _ask_local(options: argparse.Namespace, body: bytes) -> Asked:
+def _ask_local(options: argparse.Namespace, body: bytes) -> tuple[dict[str, Any], bytes | None]:
     from pocketserve.api import predictions
     from pocketserve.api.messages import ApiRequest
 
@@ -189,9 +183,8 @@ def _print_answer(answer: dict[str, Any]) -> None:
     if predictions:
         _print_predictions(predictions)
         timing = answer["timing_ms"]
-        whole, model = sum(timing.values()), timing["infer"]
-        asked = printable(f"{answer['model']}/{answer['version']}")
-        print(f"\n{asked}: {whole:.1f} ms, of which model {model:.1f} ms")
+        model = printable(f"{answer['model']}/{answer['version']}")
+        print(f"\n{model}: {sum(timing.values()):.1f} ms, of which model {timing['infer']:.1f} ms")
     else:
         print("Nothing scores above the threshold.")
     if "saved" in answer:
@@ -200,11 +193,10 @@ def _print_answer(answer: dict[str, Any]) -> None:
 
 def _print_predictions(predictions: list[dict[str, Any]]) -> None:
     first = predictions[0]
-    hidden = ("index", "keypoints") if "label" in first else ("keypoints",)  # a label says more than its number
-    keys = [key for key in first if key not in hidden]
+    omitted = ("index", "keypoints") if "label" in first else ("keypoints",)  # a label says more than its number
+    keys = [key for key in first if key not in omitted]
     print_table(
-        [key.upper() for key in keys],
-        [[_cell(row.get(key)) for key in keys] for row in predictions[:MAX_ROWS]],
+        [key.upper() for key in keys], [[_cell(row.get(key)) for key in keys] for row in predictions[:MAX_ROWS]]
     )
     if len(predictions) > MAX_ROWS:
         print(f"… {len(predictions) - MAX_ROWS} more; --json prints all")

@@ -15,44 +15,41 @@ from pocketserve.config import SETTINGS, STATE_VARIABLE, Config, load_config, un
 if TYPE_CHECKING:
     from pocketserve.serving import Endpoints
 
+SWITCHES = {
+    "auth": "ask nobody for the token",
+    "quarantine": "load unseen files without a trial",
+    "socket": "answer HTTP only",
+    "batching": "run every request on its own",
+}
+
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options: one per setting, and the folder as a plain argument."""
+    """Add the command's options: one per setting, and the folder as a plain argument."""
     parser: argparse.ArgumentParser = commands.add_parser("serve", help="serve a folder of models")
     parser.add_argument("models_dir", nargs="?", metavar="MODELS_DIR", help=_help("models_dir"))
-    parser.add_argument("--no-auth", dest="auth", action="store_const", const=False, help="ask nobody for the token")
-    parser.add_argument(
-        "--no-quarantine",
-        dest="quarantine",
-        action="store_const",
-        const=False,
-        help="load unseen files without a trial",
-    )
-    parser.add_argument("--no-socket", dest="socket", action="store_const", const=False, help="answer HTTP only")
-    parser.add_argument(
-        "--no-batching", dest="batching", action="store_const", const=False, help="run every request on its own"
-    )
+    for name, text in SWITCHES.items():
+        parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)
     parser.add_argument("--load", nargs="+", metavar="NAME", help=_help("load"))
     for name in SETTINGS:
-        if name not in ("models_dir", "auth", "quarantine", "socket", "batching", "load"):
+        if name not in ("models_dir", "load", *SWITCHES):
             parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=_help(name))
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve; returns after a clean end."""
-    given = {name: getattr(options, name) for name in SETTINGS}
+    values = {name: getattr(options, name) for name in SETTINGS}
     if options.load is not None:
-        given["load"] = tuple(name for item in options.load for name in item.split(",") if name)
-    config = load_config(given)
+        values["load"] = tuple(name for item in options.load for name in item.split(",") if name)
+    config = load_config(values)
     # For what knows no settings, such as runtimes and the processes of trials: they look in the same folder.
     os.environ[STATE_VARIABLE] = str(config.state_dir.absolute())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
     logging.captureWarnings(True)  # models can warn, in any words
-    for name, meant in unknown_variables().items():
-        hint = f"did you mean {' or '.join(meant)}?" if meant else "docs/configuration.md lists them"
+    for name, similar in unknown_variables().items():
+        hint = f"did you mean {' or '.join(similar)}?" if similar else "docs/configuration.md lists them"
         logging.warning("%s is no setting and changes nothing; %s", name, hint)
     if not config.auth:
         logging.warning("no token is asked for: every app on this device can use the server")
@@ -60,22 +57,18 @@ def run(options: argparse.Namespace) -> int:
     try:
         from pocketserve.serving import serve
 
-        serve(config, on_ready=lambda addresses: _ready(config, addresses))
+        serve(config, on_ready=lambda endpoints: _ready(config, endpoints))
     finally:
         gc.enable()
     return 0
 
 
-def _ready(config: Config, addresses: Endpoints) -> None:
+def _ready(config: Config, endpoints: Endpoints) -> None:
     gc.freeze()  # what lives as long as the process need not be looked through again and again
     gc.enable()
-    _announce(config, addresses)
-
-
-def _announce(config: Config, addresses: Endpoints) -> None:
-    logging.info("serving %s at http://%s", config.models_dir, addresses.http)
-    if addresses.socket is not None:
-        logging.info("the socket protocol is spoken at %s", addresses.socket)
+    logging.info("serving %s at http://%s", config.models_dir, endpoints.http)
+    if endpoints.socket is not None:
+        logging.info("the socket protocol is spoken at %s", endpoints.socket)
     if config.auth:
         logging.info("the token is in %s; `pocketserve token` prints it", config.token_file)
 

@@ -1,4 +1,4 @@
-"""``pocketserve token``: show the token that clients need, and make and take back those of single apps."""
+"""``pocketserve token``: shows the token that clients need, and makes and revokes those of single apps."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ DEFAULT_SECONDS: Final = 30 * 86_400
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options."""
+    """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser("token", help="print the access token")
     parser.add_argument("--token-file", metavar="PATH", help="the token file, if it is not the usual one")
     parser.add_argument("--http-port", metavar="PORT", help="the server's port, for --qr and --uri")
     parser.add_argument("--socket-port", metavar="PORT", help="the same for the socket")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--path", action="store_true", help="print where the token is kept instead")
-    how.add_argument("--qr", action="store_true", help="print a QR code that holds the token and the ports")
-    how.add_argument("--uri", action="store_true", help="print the text of that QR code")
-    how.add_argument("--new", metavar="NAME", help="make a token for one app, which expires, and print it once")
-    how.add_argument("--list", action="store_true", help="list the tokens of apps, without the tokens themselves")
-    how.add_argument("--revoke", metavar="NAME", help="take an app's token back")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--path", action="store_true", help="print where the token is kept instead")
+    action.add_argument("--qr", action="store_true", help="print a QR code that holds the token and the ports")
+    action.add_argument("--uri", action="store_true", help="print the text of that QR code")
+    action.add_argument("--new", metavar="NAME", help="make a token for one app, which expires, and print it once")
+    action.add_argument("--list", action="store_true", help="list the tokens of apps, without the tokens themselves")
+    action.add_argument("--revoke", metavar="NAME", help="take an app's token back")
     parser.add_argument(
         "--expires", metavar="TIME", type=_seconds, help="how long the new token is good for: 45m, 12h, 30d [30d]"
     )
@@ -41,8 +41,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def _seconds(text: str) -> float:
     """Return the seconds of a time such as ``30d``."""
-    given = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
-    seconds = int(given[1]) * UNITS[given[2]] if given else 0
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
+    seconds = int(match[1]) * UNITS[match[2]] if match else 0
     if not 0 < seconds <= MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"must be a time up to a year, such as 45m, 12h or 30d, not {text!r}")
     return seconds
@@ -50,9 +50,7 @@ def _seconds(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Print the token, making one if there is none yet."""
-    config = load_config(
-        {"token_file": options.token_file, "http_port": options.http_port, "socket_port": options.socket_port}
-    )
+    config = load_config({name: getattr(options, name) for name in ("token_file", "http_port", "socket_port")})
     path: Path = config.token_file
     if options.json and (options.path or options.qr or options.uri):
         options.parser.error("--json prints token and file; --path, --qr and --uri print something else")
@@ -73,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _apps(options: argparse.Namespace, path: Path) -> int:
-    """Make, list or take back tokens of apps."""
+    """Make, list or revoke tokens of apps."""
     if options.new is not None:
         token = add_token(path, options.new, options.expires or DEFAULT_SECONDS)
         print(json.dumps({"name": options.new, "token": token}) if options.json else token)
@@ -86,14 +84,14 @@ def _apps(options: argparse.Namespace, path: Path) -> int:
     elif options.revoke is not None:
         print(f"{options.revoke} is taken back: requests with it are refused within a second.")
     elif tokens:
-        rows = [[token.name, _day(token.created), _day(token.expires), _state(token, now)] for token in tokens]
+        rows = [[token.name, _time(token.created), _time(token.expires), _state(token, now)] for token in tokens]
         print_table(["NAME", "MADE", "EXPIRES", "STATE"], rows)
     else:
         print("There are no tokens of apps. Make one: pocketserve token --new NAME --expires 30d")
     return 0
 
 
-def _day(seconds: float) -> str:
+def _time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
@@ -116,7 +114,7 @@ def pairing_uri(config: Config, token: str) -> str:
 
 
 def qr_code(text: str) -> str:
-    """A QR code for a terminal: two rows of modules in each line, dark ones as spaces.
+    """Return a QR code for a terminal: two rows of modules in each line, dark ones as spaces.
 
     Terminals are mostly light on dark, so that the code is the right way round there; readers take both.
 

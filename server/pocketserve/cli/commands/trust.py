@@ -1,4 +1,4 @@
-"""``pocketserve trust``: which code of models may run on this device."""
+"""``pocketserve trust``: consent to code of models on this device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """The command's options."""
+    """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "trust",
         help="let the code of a model run",
@@ -74,34 +74,44 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
         raise CommandError(f"{name!r} has no version {version!r}; it has {', '.join(entry.versions) or 'none'}")
     versions = [entry.versions[version]] if version is not None else list(entry.versions.values())
     try:
-        parts = _parts(entry, versions, named=version is not None)
+        parts = _parts(entry, versions, whole=version is not None)
         new = [part for part in parts if part.digest not in embedded_code().values()]
         check_writers(part.path for part in new)
     except ModelLoadError as error:
         raise CommandError(f"{name}: {error}") from None
     consents = service.trust.consents()
-    known = {part.key for part in new if part.key in consents and consents[part.key].digest == part.digest}
-    missing = [part for part in new if part.key not in known]
+    missing = [part for part in new if part.key not in consents or consents[part.key].digest != part.digest]
     if not options.json:
         _show(name, parts, missing)
-    if missing and not options.yes and not _asked():
+    if missing and not options.yes and not _consents():
         print("Nothing is trusted that was not before.")
         return EXIT_FAILED
     if missing:
         service.trust.add(name, missing)
     if options.json:
-        print_json([_as_json(part, added=part in missing) for part in parts])
+        print_json(
+            [
+                {
+                    "name": part.name,
+                    "key": part.key,
+                    "sha256": part.digest,
+                    "effect": part.effect,
+                    "added": part in missing,
+                }
+                for part in parts
+            ]
+        )
     elif missing:
         print(f"Trusted. `pocketserve trust --revoke {printable(options.model)}` takes it back.")
     return EXIT_DONE
 
 
-def _parts(entry: ModelEntry, versions: Sequence[VersionEntry], *, named: bool) -> list[CodePart]:
-    """The code of some versions. One that is named and has none is meant as a whole."""
+def _parts(entry: ModelEntry, versions: Sequence[VersionEntry], *, whole: bool) -> list[CodePart]:
+    """Return the code of versions; with ``whole``, versions without any code count as a whole."""
     from pocketserve.trust.code_parts import code_of, whole_version
 
     parts = {part.key: part for version in versions for part in code_of(entry, version)}
-    if named and not parts:
+    if whole and not parts:
         parts = {part.key: part for part in map(whole_version, versions)}
     return list(parts.values())
 
@@ -116,17 +126,13 @@ def _show(name: str, parts: Sequence[CodePart], missing: Sequence[CodePart]) -> 
         print("\nIt runs with your rights: it can read, change and send whatever you can.")
 
 
-def _asked() -> bool:
+def _consents() -> bool:
     if not sys.stdin.isatty():
         raise CommandError("nobody can be asked here; look at the files, and add --yes if you trust who made them")
     try:
         return input("Do you trust who made it? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         return False
-
-
-def _as_json(part: CodePart, *, added: bool) -> dict[str, Any]:
-    return {"name": part.name, "key": part.key, "sha256": part.digest, "effect": part.effect, "added": added}
 
 
 def _list(store: TrustStore, as_json: bool) -> int:
@@ -136,14 +142,16 @@ def _list(store: TrustStore, as_json: bool) -> int:
     elif not consents:
         print("No code is trusted but that of the embedded models.")
     else:
-        days = [time.strftime("%Y-%m-%d", time.localtime(one.given)) for one in consents.values()]
-        rows = [[one.model, key, one.digest[:16], day] for (key, one), day in zip(consents.items(), days, strict=True)]
+        rows = []
+        for key, consent in consents.items():
+            day = time.strftime("%Y-%m-%d", time.localtime(consent.given))
+            rows.append([consent.model, key, consent.digest[:16], day])
         print_table(["MODEL", "CODE", "SHA-256", "SINCE"], rows)
     return EXIT_DONE
 
 
 def _revoke(store: TrustStore, options: argparse.Namespace) -> int:
-    """Take back what was given to a model by its name, or to what lies at or below a path."""
+    """Revoke the consent to a model by its name, or to what lies at or below a path."""
     from pocketserve.repository.files import key_of
 
     if not options.model:
