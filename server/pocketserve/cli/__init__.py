@@ -142,7 +142,7 @@ def _sentence(error: Exception, token_file: Path | None) -> str:
     asked = type(error).__name__ == "ServerError"
     text = text.replace(READ_AGAIN, " (`pocketserve models` lists all and reads the folder again)" if asked else "")
     if code == "UNAUTHORIZED":
-        from pocketserve.cli.connection import token_variable_fault  # late: most commands end well
+        from pocketserve.cli.token_file import token_variable_fault  # late: most commands end well
 
         fault = token_variable_fault() if token_file is None else None
         if fault is not None:
