@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_scenario(options: argparse.Namespace) -> int:
-    """Run a scenario, print its tables and keep its report.
-
-    Args:
-        options: ``scenario`` (a shipped one's name, or a path), ``report`` (a folder, or None) and ``json``.
-
-    Returns:
-        0 if every promise was kept, else 1.
+    """Run a scenario, print its tables and keep its report; returns 0 if every promise was kept, else 1.
 
     Raises:
         ScenarioError: it cannot be run.
@@ -84,7 +78,8 @@ def run_scenario(options: argparse.Namespace) -> int:
 
     scenario = read_scenario(options.scenario)
     with tempfile.TemporaryDirectory(prefix="pocketserve-") as folder:
-        simulation = Simulation(scenario, embedded_models_dir(), Path(folder), _print_to_stderr)
+        say = functools.partial(print, file=sys.stderr, flush=True)
+        simulation = Simulation(scenario, embedded_models_dir(), Path(folder), say)
         record = simulation.run()
         paths = write_report(record, Path(options.report), simulation.log) if options.report else []
     document = to_json(record)
@@ -110,10 +105,13 @@ def _run_command(options: argparse.Namespace, command: list[str]) -> int:
 
     model, events = _model(options), parse_events(options.events)
     serves, typed = command[0] == "serve", _standard_input()
-    with (
-        _folder(options.folder) as folder,
-        Phone(model, folder, stdin=subprocess.DEVNULL if serves or typed is None else typed) as phone,
-    ):
+    temporary: contextlib.AbstractContextManager[str] = (
+        tempfile.TemporaryDirectory(prefix="pocketserve-phone-", ignore_cleanup_errors=True)
+        if options.folder is None
+        else contextlib.nullcontext(options.folder)
+    )
+    stdin = subprocess.DEVNULL if serves or typed is None else typed
+    with temporary as folder, Phone(model, Path(folder), stdin=stdin) as phone:
         _say(phone.summary())
         if settings := desktop_settings(os.environ):
             _say(f"the phone has its own settings: {', '.join(settings)} stay on the desktop; give options instead")
@@ -129,11 +127,7 @@ def _run_command(options: argparse.Namespace, command: list[str]) -> int:
 
 def _say(text: str) -> None:
     """Print text beside the command's own output."""
-    _print_to_stderr(text if "\n" in text else f"phone: {text}")
-
-
-def _print_to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(text if "\n" in text else f"phone: {text}", file=sys.stderr, flush=True)
 
 
 def _standard_input() -> int | None:
@@ -161,13 +155,3 @@ def _model(options: argparse.Namespace) -> PhoneModel:
         )
     except ValueError as error:
         raise CommandError(str(error)) from None
-
-
-@contextlib.contextmanager
-def _folder(path: Path | None) -> Iterator[Path]:
-    """Give the phone's folder: the caller's, or a temporary one."""
-    if path is not None:
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="pocketserve-phone-", ignore_cleanup_errors=True) as temporary:
-        yield Path(temporary)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 import os
 import select
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Sequence
 
-from pocketserve.cli.signals import SAME_WISH_S
 from pocketserve_simulate.phone.events import KINDS, EventError, PhoneEvent, parse_line
 from pocketserve_simulate.phone.phone import Phone
 from pocketserve_simulate.phone.processes import PhoneError
@@ -28,13 +24,7 @@ quit             ends the command, as Ctrl-C does"""
 
 
 class Control:
-    """A run of a command on a phone.
-
-    Args:
-        timeline: events with their times after the start.
-        typed: the descriptor from which lines are read; None reads none.
-        say: shows a line to the user.
-    """
+    """A run of a command on a phone, with the events of a timeline and those that come as lines from ``typed``."""
 
     def __init__(
         self, phone: Phone, timeline: Sequence[PhoneEvent], typed: int | None, say: Callable[[str], None]
@@ -47,27 +37,23 @@ class Control:
         self._line = b""
         self._say = say
         self._started = 0.0
-        self._stopping = False
 
     def run(self, arguments: Sequence[str]) -> int:
-        """Run the command to its end.
-
-        Returns:
-            Its exit code, 1 for one that was killed and is not started again.
+        """Run the command to its end; returns its exit code, 1 for one that was killed and is not started again.
 
         Raises:
             PhoneError: it cannot be started.
         """
         self._started = time.monotonic()
-        with self._signals():
+        try:
             self._processes.start(arguments)
-            while not self._stopping:
-                if self._processes.wait(0.0) is not None and not self._may_come_back():
-                    break
+            while self._processes.wait(0.0) is None or self._may_come_back():
                 self._read()
                 self._advance()
-            else:
-                self._phone.close()  # also thaws what is frozen, which could not hear that it is to end
+        except KeyboardInterrupt:  # Ctrl-C, SIGTERM, or `quit`; a second one does not wait for the command
+            self._phone.close()  # also thaws what is frozen, which could not hear that it is to end
+            if not self._processes.exits:
+                raise
         ended = self._processes.exits[-1]
         if ended.code >= 0:
             return ended.code
@@ -111,24 +97,6 @@ class Control:
     def _tell(self, text: str) -> None:
         self._say(f"{self._elapsed():7.1f} s  {text}")
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the command on the phone and the run with it; a later one does not wait for it."""
-        first = math.inf
-
-        def handle(_number: int, _frame: FrameType | None) -> None:
-            nonlocal first
-            if time.monotonic() - first >= SAME_WISH_S:
-                raise KeyboardInterrupt
-            self._stopping, first = True, min(first, time.monotonic())
-
-        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
     def _read(self) -> None:
         """Wait until something is due, the process is to be looked at, or something was typed in, and do that."""
         due = [event.at for event in self._timeline[:1]] + list(self._ends.values())
@@ -154,12 +122,12 @@ class Control:
         if word in ("", "help", "?"):
             self._say(HELP)
         elif word == "quit":
-            self._stopping = True
+            raise KeyboardInterrupt
         elif word == "status":
             self._say(self._status())
         elif word == "end" or line in ("thaw", "revive"):
             kind = {"thaw": "freeze", "revive": "kill"}.get(line, rest.strip())
-            events = [event for event in self._phone.under_way if kind in ("", event.kind)]
+            events = [event for event in self._phone.under_way() if kind in ("", event.kind)]
             for event in events:
                 self._end(event)
             if not events:
@@ -170,5 +138,5 @@ class Control:
     def _status(self) -> str:
         pid, memory = self._processes.pid, self._phone.memory_bytes()
         state = f"process {pid}" + (f" holds {memory / 1e6:.0f} MB" if memory else "") if pid else "no process"
-        names = ", ".join(event.kind for event in self._phone.under_way) or "nothing"
+        names = ", ".join(event.kind for event in self._phone.under_way()) or "nothing"
         return f"{state}; speed {self._phone.speed:.0%}; under way: {names}"

@@ -18,8 +18,8 @@ def to_json(record: Record) -> dict[str, Any]:
     """Return the record with what it shows."""
     judged = promises(record)
     return {
-        "kept": all(promise.kept for promise in judged),
-        "promises": [{"promise": p.text, "kept": p.kept, "detail": p.detail} for p in judged],
+        "kept": all(promise.holds for promise in judged),
+        "promises": [{"promise": p.text, "kept": p.holds, "detail": p.detail} for p in judged],
         "recoveries": [
             {"kind": r.event.kind, "since": r.since, "seconds": r.seconds, "slowest": r.slowest}
             for r in recoveries(record)
@@ -29,10 +29,7 @@ def to_json(record: Record) -> dict[str, Any]:
 
 
 def write_report(record: Record, folder: Path, log: str = "") -> list[Path]:
-    """Write the JSON file, the server's log and the timeline into a folder, which is made where it is missing.
-
-    Returns:
-        The files; without the picture where Pillow is missing.
+    """Write the JSON file, the server's log and, where Pillow is there, the timeline; returns their paths.
 
     Raises:
         OSError: the folder cannot be written.
@@ -53,7 +50,7 @@ def tables(record: Record) -> list[tuple[list[str], Rows]]:
     return [
         (["APP", "ASKS BY", "SENT", "RIGHT", "REFUSED", "LOST", "SKIPPED", "p50 ms", "p99 ms"], _stream_rows(record)),
         (["EVENT", "FROM s", "TO s", "FAILED", "RECOVERY s", "SLOWEST APP"], _event_rows(record)),
-        (["KEPT", "PROMISE", "SEEN"], [["yes" if p.kept else "NO", p.text, p.detail] for p in promises(record)]),
+        (["KEPT", "PROMISE", "SEEN"], [["yes" if p.holds else "NO", p.text, p.detail] for p in promises(record)]),
     ]
 
 
@@ -62,8 +59,8 @@ def _stream_rows(record: Record) -> Rows:
     for name, stream in record.streams.items():
         samples = [s for s in record.samples if s.stream == name]
         counts = Counter(s.outcome for s in samples)
-        lost = counts[LOST] + counts[SILENT] + counts[WRONG]
-        numbers = [len(samples), counts[RIGHT], counts[REFUSED], lost, record.skipped.get(name, 0)]
+        failures = counts[LOST] + counts[SILENT] + counts[WRONG]
+        numbers = [len(samples), counts[RIGHT], counts[REFUSED], failures, record.skipped.get(name, 0)]
         waits = sorted(1000 * (s.ended - s.sent) for s in samples if s.outcome == RIGHT)
         quantiles = [f"{waits[min(len(waits) - 1, int(q * len(waits)))]:.1f}" if waits else "-" for q in (0.5, 0.99)]
         rows.append([name, str(stream["client"]), *(f"{number:,}" for number in numbers), *quantiles])

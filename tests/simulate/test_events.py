@@ -298,5 +298,5 @@ def test_a_squatter_cannot_take_ports_that_others_have(serve_on):
     served = serve_on()
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(EventError, match="cannot be taken"):
         served.phone.begin(PhoneEvent("squatter", options={"ports": [other.getsockname()[1]]}))
-    assert not served.phone.under_way
+    assert not served.phone.under_way()
     served.await_ready()

@@ -8,15 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from pocketserve_simulate.phone.processes import ProcessExit
 from pocketserve_simulate.report import tables, to_json, write_report
 from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, WRONG, Life, PastEvent, Record, Sample
 from pocketserve_simulate.scenarios.verdict import promises, recoveries
-from pocketserve_simulate.timeline import BAND, PALETTE, SILENCE, Place, _lanes, draw
+from pocketserve_simulate.timeline import BAND, PALETTE, SILENCE, draw
 
 STREAMS = {
     "keys": {"client": "socket", "model": "petals", "ask": "tensors", "allow": ["SUPERSEDED"]},
@@ -62,7 +60,7 @@ def with_sample(more: Sample) -> Record:
 
 
 def broken(record: Record) -> list[str]:
-    return [promise.text for promise in promises(record) if not promise.kept]
+    return [promise.text for promise in promises(record) if not promise.holds]
 
 
 def test_a_good_run_keeps_every_promise() -> None:
@@ -127,7 +125,9 @@ def test_recovery_counts_from_the_end_of_what_silences_everybody() -> None:
 
 
 def test_a_start_on_a_taken_port_is_no_crash() -> None:
-    record = dataclasses.replace(GOOD, events=[PastEvent("squatter", 3.0, 5.0)], exits=[ProcessExit(4.0, 1, "")])
+    record = dataclasses.replace(
+        GOOD, events=[PastEvent("squatter", 3.0, 5.0)], exits=[ProcessExit(4.0, 1, "squatter")]
+    )
     assert "no process of the server ended by itself" not in broken(record)
 
 
@@ -183,14 +183,3 @@ def test_a_picture_of_a_single_answer(took: float) -> None:
     single = dataclasses.replace(GOOD, samples=[sample(1.0, took=took)])
     assert draw(single).size[0] == 1500
     assert len(tables(single)[0][1]) == len(STREAMS)
-
-
-@given(st.lists(st.tuples(st.floats(0, 1400), st.floats(5, 300)), max_size=20))
-def test_labels_never_overlap(spans: list[tuple[float, float]]) -> None:
-    places = [Place(left, left, left, left, "lm", left, left + width) for left, width in spans]
-    lanes = _lanes(places)
-    for index, place in enumerate(places):
-        for other in range(index):
-            if lanes[other] == lanes[index]:
-                assert place.begin > places[other].end or place.end < places[other].begin
-    assert max(lanes, default=-1) < max(1, len(places))

@@ -27,12 +27,7 @@ class DetachedChildren:
         self._search_at = 0.0
 
     def search(self, leader: int, *, now: bool = False) -> None:
-        """Find new ones, unless that was done a moment ago.
-
-        Args:
-            leader: the process that leads the group.
-            now: search in any case.
-        """
+        """Find new ones below the leader of the group, unless that was done a moment ago or ``now`` is set."""
         if not now and time.monotonic() < self._search_at:
             return
         self._search_at = time.monotonic() + SEARCH_EVERY_S

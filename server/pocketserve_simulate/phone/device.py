@@ -26,11 +26,9 @@ class PhoneModel:
     Attributes:
         fast_cores, slow_cores: big and middle cores, and little ones.
         speed: share of a desktop core's time that the processes get, as a stand-in for a slower core.
-        memory_mb: memory that is left for the processes on the phone, in MB of 10^6 bytes.
+        memory_mb: memory that is left for the processes, of ``total_mb``, in MB of 10^6 bytes.
         slow_speed: speed of little cores, as a share of ``speed``.
-        fast_khz, slow_khz: top clocks that ``cpuinfo_max_freq`` shows.
-        total_mb: memory that the phone is sold with.
-        api: Android's API level, as ``getprop`` prints it.
+        api: Android's API level.
     """
 
     name: str
@@ -50,11 +48,7 @@ class PhoneModel:
                 raise ValueError(f"{name} of a phone must lie between {low:g} and {high:g}, not {getattr(self, name)}")
 
     def with_knobs(self, **fields: float | None) -> PhoneModel:
-        """Return this phone with single fields changed; None leaves one as it is.
-
-        Raises:
-            ValueError: a value is out of range.
-        """
+        """Return this phone with single fields changed; None leaves one as it is."""
         changes = {name: value for name, value in fields.items() if value is not None}
         return dataclasses.replace(self, name=f"{self.name}, changed" if changes else self.name, **changes)  # type: ignore[arg-type]
 
@@ -78,22 +72,19 @@ class CoreMap:
 
     @property
     def all(self) -> tuple[int, ...]:
-        """Every core that the phone uses in the foreground."""
+        """The cores of an app in the foreground."""
         return tuple(sorted({*self.fast, *self.slow}))
 
     @property
     def background(self) -> tuple[int, ...]:
-        """The cores that are left to an app in the background: the slow ones, at most two of them."""
+        """The cores of an app in the background: slow ones, at most two."""
         return (self.slow or self.fast)[:BACKGROUND_CORES]
 
 
 def map_cores(model: PhoneModel, desktop: Sequence[int]) -> CoreMap:
-    """Lay a phone's cores over a desktop's.
+    """Lay a phone's cores over the usable ones of a desktop.
 
     Where the desktop has fewer, both kinds shrink in proportion, and at least one core of each kind is kept.
-
-    Args:
-        desktop: the numbers of the cores that may be used, at least one.
     """
     count = len(desktop)
     total = model.fast_cores + model.slow_cores

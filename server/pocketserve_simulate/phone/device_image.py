@@ -53,14 +53,7 @@ install()
 
 
 class DeviceImage:
-    """The files of one phone.
-
-    Args:
-        folder: where they are made; it may be there already, from an earlier run of the same phone.
-
-    Attributes:
-        is_guest: whether another run has the phone; then nothing here changes its files.
-    """
+    """The files of a phone; those of an earlier run stay, and those of another run are not changed (``is_guest``)."""
 
     def __init__(self, folder: Path, model: PhoneModel, cores: CoreMap) -> None:
         self.folder = folder.absolute()
@@ -90,9 +83,8 @@ class DeviceImage:
     def environment(self, desktop: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of a process on the phone.
 
-        Args:
-            desktop: the desktop's own. Those that say where Python and its packages are stay in force, settings of ours
-                do not: a phone has its own state, token and ports.
+        Those of the desktop that say where Python and its packages are stay in force, settings of ours do not: a phone
+        has its own state, token and ports.
         """
         excluded = {*DESKTOP_ONLY, *desktop_settings(desktop)}
         path = [str(self._site), *filter(None, [desktop.get("PYTHONPATH")])]

@@ -27,14 +27,7 @@ class EventError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhoneEvent:
-    """Something that happens to the phone.
-
-    Attributes:
-        kind: a key of :data:`KINDS`.
-        at: seconds after the start.
-        seconds: how long it lasts.
-        options: numbers of the kind.
-    """
+    """An event of a kind in :data:`KINDS`, so many seconds after the start and for so many seconds."""
 
     kind: str
     at: float = 0.0
@@ -47,13 +40,11 @@ class Condition:
     """A state of the phone; the defaults change nothing.
 
     Attributes:
-        frozen: no process runs.
         background: only slow cores may be used.
         speed: share of the processor that is left.
-        memory_mb: memory for the processes; None leaves what the phone has.
         battery: fields of ``termux-battery-status`` that change.
         api_answers: whether the programs of Termux:API answer at all.
-        heat: degrees Celsius of the processor; None leaves it cool.
+        heat: degrees Celsius of the processor.
         clock: seconds by which the wall clock is wrong.
     """
 
@@ -156,13 +147,7 @@ def check_event(event: PhoneEvent) -> dict[str, Any]:
 
 
 def parse_events(text: str) -> list[PhoneEvent]:
-    """Parse a timeline such as ``freeze@3+2, battery@5+10:percent=8, kill@8``.
-
-    Each event is ``KIND@START``, then ``+SECONDS`` unless it lasts 5 s (a killed server stays dead for 1 s), then
-    ``:NAME=NUMBER`` for each option.
-
-    Returns:
-        The events by their start.
+    """Parse a timeline such as ``freeze@3+2, battery@5+10:percent=8, kill@8``; returns the events by their start.
 
     Raises:
         EventError: the text is something else.
@@ -174,9 +159,7 @@ def parse_events(text: str) -> list[PhoneEvent]:
 
 
 def parse_line(line: str) -> PhoneEvent:
-    """Parse an event that is typed in: ``freeze``, ``freeze 2`` or ``battery 10 percent=8``.
-
-    Without seconds it lasts until it is ended.
+    """Parse an event such as ``freeze``, which lasts until it is ended, or ``battery 10 percent=8``.
 
     Raises:
         EventError: it is none.

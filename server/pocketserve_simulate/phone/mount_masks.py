@@ -15,24 +15,15 @@ PROBE_TIMEOUT_S = 20.0
 
 
 def launcher(cores: Sequence[int], covers: dict[str, str], ready: int | None = None) -> list[str]:
-    """Return the start of a command line that runs the rest of it on the phone.
-
-    Args:
-        covers: path -> the empty file or folder that is laid over it.
-        ready: a descriptor to which a byte is written once the process cannot outlive this one.
-    """
+    """Return the start of a command line that runs the rest of it on the phone; see ``launch.py``."""
     specification = json.dumps({"parent": os.getpid(), "cores": list(cores), "hide": covers, "ready": ready})
     return [sys.executable, "-I", "-S", str(LAUNCH), specification]
 
 
 def find_covers(folder: Path, absent: Iterable[Path] = ABSENT) -> dict[str, str]:
-    """Return which paths can be hidden here, and what is laid over each.
+    """Return which paths can be hidden here, and the empty file or folder in ``folder`` that is laid over each.
 
-    A path stays in sight if something that the phone needs lies in it (Python, this program, its own folder, the
-    folder that one works in), or if the system does not allow it.
-
-    Args:
-        folder: where the covers are made.
+    A path stays in sight if something that the phone needs lies in it, or if the system does not allow it.
     """
     required = [folder, Path.cwd(), Path(sys.prefix), Path(sys.base_prefix), *map(Path, filter(None, sys.path))]
     resolved = [path.resolve() for path in required]

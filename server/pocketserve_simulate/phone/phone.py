@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,19 +22,14 @@ GUEST = "; another command has this folder: what the system tells of cores, memo
 
 
 class Phone:
-    """One phone. Threads may share it. Close it: its processes end with it, and with this process however that ends.
+    """A phone. Threads may share it. Its processes end with :meth:`close`, and with this process however that ends.
 
     Args:
         folder: for what the phone holds; it stays when the phone is closed. Where another run has the phone already,
             this one is a guest on it: it finds battery, memory and clock as the other left them.
-        output: a file to which the processes' output is appended; None lets them use ours.
-        stdin: what they read.
-        absent: what is hidden from them, as far as possible.
-
-    Attributes:
-        processes: the command that runs on the phone.
-        covers: what the processes do not see, though the desktop has it, and what covers it.
-        hijackers: what has the ports, by event.
+        output: a file to which output is appended; None lets the processes use ours.
+        absent: what is hidden from the processes, as far as possible.
+        observe: called several times a second with the bytes that the process holds, None without one.
     """
 
     def __init__(
@@ -45,11 +40,13 @@ class Phone:
         output: Path | None = None,
         stdin: int | IO[bytes] = subprocess.DEVNULL,
         absent: Sequence[Path] = ABSENT,
+        observe: Callable[[int | None], None] = lambda _resident: None,
     ) -> None:
         self.model = model
         self.cores = map_cores(model, usable_cores())
         self.image = DeviceImage(folder, model, self.cores)
         self.covers = find_covers(self.image.folder, absent)
+        self._observe = observe
         self.hijackers: dict[PhoneEvent, PortHijacker] = {}
         self._conditions: dict[PhoneEvent, Condition] = {}
         self.processes = Processes(
@@ -92,11 +89,7 @@ class Phone:
         return None
 
     def begin(self, event: PhoneEvent) -> None:
-        """Begin an event.
-
-        Raises:
-            EventError: there is no such event, or it cannot happen now.
-        """
+        """Begin an event; EventError if there is none such, or it cannot happen now."""
         options = check_event(event)
         with self._changed:
             if event.kind == "squatter":
@@ -119,9 +112,8 @@ class Phone:
         if KINDS[event.kind].death:
             self.processes.revive()
 
-    @property
     def under_way(self) -> list[PhoneEvent]:
-        """The events that have begun and not ended."""
+        """Return the events that have begun and not ended."""
         with self._changed:
             return list(self._conditions)
 
@@ -135,7 +127,7 @@ class Phone:
         """End what is under way and the process: first politely, then by signal 9."""
         if not self.processes.retire():
             return
-        for event in self.under_way:
+        for event in self.under_way():
             self.end(event)
         self._duty.set(1.0, False)
         self.processes.close()
@@ -184,13 +176,11 @@ class Phone:
         self._duty.apply()
 
     def _watch_memory(self) -> None:
-        """Show how much memory is left, and kill a process that holds more than there is, as Android does.
-
-        An allocation never fails on a phone: what asks for too much is killed a moment later.
-        """
+        """Show how much memory is left, and kill a process that holds more than there is, as Android does."""
         self._duty.apply()  # a child that was started just before a freeze is stopped a moment later
         limit = (self._condition().memory_mb or self.model.memory_mb) * 10**6
-        resident = self.memory_bytes() or 0
-        self.image.set_memory(max(0, limit - resident))
-        if resident > limit:
+        resident = self.memory_bytes()
+        self._observe(resident)
+        self.image.set_memory(max(0, limit - (resident or 0)))
+        if (resident or 0) > limit:
             self.processes.kill("memory", for_good=False)

@@ -29,15 +29,9 @@ READY = json_frame(FrameType.READY, dumps({"proof": "0" * 64, **_LIMITS, "server
 
 
 class PortHijacker:
-    """Listens, records what it receives, and goes through the socket protocol's handshake with a false proof.
+    """Listens, records what each connection sends, and goes through the socket protocol's handshake with a false proof.
 
     To HTTP it says nothing and hangs up; it has received the whole request by then, the token with it.
-
-    Attributes:
-        received: what each connection has sent so far, bounded.
-
-    Raises:
-        OSError: a port cannot be had.
     """
 
     def __init__(self, ports: Sequence[int]) -> None:

@@ -32,13 +32,10 @@ class PhoneError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """The end of a process.
+    """The end of a process, with its monotonic time and its code, which is negative for a signal.
 
-    Attributes:
-        at: by the monotonic clock.
-        code: as of :class:`subprocess.Popen`, negative for a signal.
-        cause: ``kill``, ``memory``, ``squatter`` or ``close``; empty when it ended by itself. A start that fails
-            because a port hijacker has the ports counts as the port hijacker's doing.
+    The cause is ``kill``, ``memory``, ``squatter`` or ``close``; empty when it ended by itself. A start that fails
+    because a port hijacker has the ports has that cause, too.
     """
 
     at: float
@@ -48,20 +45,18 @@ class ProcessExit:
 
 
 class Processes:
-    """One ``pocketserve`` command at a time, with all that it starts. Threads may share it.
+    """Runs one ``pocketserve`` command at a time, with all that it starts. Threads may share it.
 
     Args:
         launcher: given a descriptor, the start of the command line. A byte comes through the descriptor once the
             process cannot outlive this one.
-        env: the variables of the processes.
-        output: a file to which their output is appended; None lets them use ours.
-        stdin: what they read.
+        output: a file to which output is appended; None lets the processes use ours.
         watch: called five times a second under the lock.
         started: called under the lock with the id of each new process, None when one has ended.
 
     Attributes:
         changed: the lock of the phone; every change is notified through it.
-        exits: every process that has ended, in order.
+        starts: monotonic time and id of every process that was started.
         excuse: cause of starts that fail from now on; empty for none.
     """
 
@@ -75,6 +70,7 @@ class Processes:
         started: Callable[[int | None], None],
     ) -> None:
         self.changed = threading.Condition(threading.RLock())
+        self.starts: list[tuple[float, int]] = []
         self.exits: list[ProcessExit] = []
         self.excuse = ""
         self._launcher, self._env, self._output, self._stdin = launcher, env, output, stdin
@@ -85,7 +81,6 @@ class Processes:
         self._cause = self._failing_cause = ""
         self._start_at: float | None = None
         self._supervised = False
-        self._start_error: Exception | None = None
         self._closed = self._ended = False
         self._detached = DetachedChildren()
         self._reaping = threading.Lock()  # the innermost: a process id is valid until the process is reaped
@@ -97,31 +92,18 @@ class Processes:
         self._keeper.start()
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Run ``pocketserve ARGUMENTS…``; returns once the process is there, not once it is ready.
-
-        Raises:
-            PhoneError: one runs already, or none can be started.
-        """
+        """Run ``pocketserve ARGUMENTS…``; returns once the process is there, not once it is ready."""
         with self.changed:
             if self._closed or self.pid is not None:
                 raise PhoneError("the phone is closed" if self._closed else "the phone runs a command already")
-            self._arguments, self._supervised, self._start_error = list(arguments), False, None
+            self._arguments, self._supervised, before = list(arguments), False, len(self.starts)
             self._start_at = time.monotonic()
             self.changed.notify_all()
-            before = len(self.exits)
-
-            def started() -> bool:
-                return self._process is not None or len(self.exits) > before  # or ended before anybody looked
-
-            self.changed.wait_for(lambda: started() or self._start_error or self._closed, SPAWN_TIMEOUT_S)
-            if not started():
-                raise PhoneError(f"the command cannot be started: {self._start_error or 'it takes too long'}")
+            if not self.changed.wait_for(lambda: len(self.starts) > before, SPAWN_TIMEOUT_S):
+                raise PhoneError("the command cannot be started")
 
     def revive(self) -> None:
-        """Start the last command again if it is dead, and again a second after each start that fails; does not wait.
-
-        It goes on until the phone is closed, or the command ends with 0.
-        """
+        """Start the last command again if it is dead, and after each end until it ends with 0; does not wait."""
         with self.changed:
             if self._arguments is None or self._closed:
                 return
@@ -131,11 +113,7 @@ class Processes:
                 self.changed.notify_all()
 
     def kill(self, cause: str = "kill", *, for_good: bool = True) -> None:
-        """End everything by signal 9.
-
-        Args:
-            for_good: it is not started again before it is revived.
-        """
+        """End everything by signal 9; ``for_good`` until it is revived."""
         with self.changed:
             if for_good:
                 self._supervised, self._start_at = False, None
@@ -168,8 +146,7 @@ class Processes:
     def signal(self, number: int) -> bool:
         """Send a signal to all processes of the command; returns whether there is one. Takes no lock of the phone's.
 
-        Those that it started in sessions of their own are stopped, continued and killed with it, and no more: a polite
-        end is the command's business.
+        Those in sessions of their own are stopped, continued and killed with it; a polite end is its own business.
         """
         with self._reaping:
             process = self._process
@@ -275,12 +252,13 @@ class Processes:
                     pass_fds=[says_ready],
                     start_new_session=True,  # so that signals reach what it starts, and Ctrl-C does not reach it
                 )
-            except OSError as error:
-                self._start_error = error
+            except OSError:  # no process or memory is left now
+                self._start_at = time.monotonic() + RESTART_S
                 return
             finally:
                 os.close(says_ready)
-                self.changed.notify_all()
             select.select([ready], [], [], SPAWN_TIMEOUT_S)  # stopped before that, it could outlive this process
             self._process = process
+            self.starts.append((time.monotonic(), process.pid))
             self._started(process.pid)
+            self.changed.notify_all()

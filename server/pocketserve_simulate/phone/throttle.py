@@ -17,11 +17,7 @@ JOIN_S = 5.0
 
 
 class DutyCycle:
-    """Stops and continues one process group. Nothing else does, so a freeze and a slow processor agree.
-
-    Args:
-        send: sends a signal to the processes.
-    """
+    """Stops and continues processes by ``send``. Nothing else does, so a freeze and a slow processor agree."""
 
     def __init__(self, send: Callable[[int], bool]) -> None:
         self._send = send
@@ -32,11 +28,7 @@ class DutyCycle:
         self._thread.start()
 
     def set(self, speed: float, frozen: bool) -> None:
-        """Change both. A freeze or a thaw has begun when this returns.
-
-        Args:
-            speed: share of the time that the processes run, above 0 and up to 1.
-        """
+        """Set the share of the time that the processes run, and freeze or thaw them before this returns."""
         with self._changed:
             self._speed, self._frozen = speed, frozen
             self._send(signal.SIGSTOP if frozen else signal.SIGCONT)
@@ -49,7 +41,7 @@ class DutyCycle:
                 self._send(signal.SIGSTOP)
 
     def close(self) -> None:
-        """Let the processes run, for good."""
+        """Continue the processes, for good."""
         with self._changed:
             self._closed = True
             self._send(signal.SIGCONT)

@@ -28,15 +28,7 @@ RESET: Final = struct.pack("ii", 1, 0)
 
 
 class MisbehavingClient:
-    """Misbehaves from :meth:`start` to :meth:`stop`.
-
-    Args:
-        kind: :data:`VANISHING` or :data:`NEVER_READS`.
-        model, question: what it asks for.
-
-    Attributes:
-        requests: how many it has sent, whole or in part.
-    """
+    """Misbehaves from :meth:`start` to :meth:`stop`; ``requests`` counts those that it has sent, whole or in part."""
 
     def __init__(self, kind: str, addresses: ServerAddresses, model: str, question: Question) -> None:
         self.kind = kind

@@ -36,14 +36,7 @@ DISTINCT: Final = 10.0
 
 @dataclass(frozen=True)
 class Question:
-    """A request and its answer.
-
-    Attributes:
-        inputs: arrays by input name, for ``infer``; empty for a picture.
-        picture: bytes of a picture file, for ``predict``; empty for tensors.
-        label: what the picture shows.
-        expected: arrays by output name, or the score of the label under the name ``score``.
-    """
+    """A request and its answer: arrays by name; or a picture file, its label and ``score``, that of the label."""
 
     inputs: Mapping[str, Array]
     picture: bytes
@@ -51,10 +44,7 @@ class Question:
     expected: Mapping[str, Array]
 
     def ask(self, client: Client, stream: Stream) -> str:
-        """Ask it and compare.
-
-        Returns:
-            What is wrong with the answer; empty if nothing is.
+        """Ask it; returns what is wrong with the answer, empty if nothing is.
 
         Raises:
             ServerError, ServerUnreachableError: there was no answer.
@@ -85,10 +75,7 @@ class Question:
 
 
 def prepare(streams: Sequence[Stream], models: Path, state_dir: Path) -> dict[str, list[Question]]:
-    """Return the questions of every stream, by its name.
-
-    Args:
-        state_dir: where the trials of the model files are remembered, for the simulated server too.
+    """Return the questions of every stream, by its name; ``state_dir`` keeps the trials of the model files.
 
     Raises:
         ScenarioError: a stream's model cannot be asked.

@@ -19,14 +19,9 @@ nobody answered. SILENT: the call ended later than the app's patience, which mus
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A request.
+    """A request of a stream; times are seconds since the beginning of the simulation.
 
-    Attributes:
-        stream: whose it was.
-        sent, ended: seconds since the beginning of the simulation.
-        outcome: RIGHT, WRONG, REFUSED, LOST or SILENT.
-        code: the error's stable code, or the name of the client's error; empty for an answer.
-        detail: the error's text, or what is wrong with the answer.
+    An answer has no code, and in ``detail`` what is wrong with it; an error has its stable code and its text.
     """
 
     stream: str
@@ -53,7 +48,7 @@ class PastEvent:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A process of the server: its id, and the second from which on it is known."""
+    """A process of the server: its id, and the second of its start."""
 
     pid: int
     since: float
@@ -61,17 +56,14 @@ class Life:
 
 @dataclass(frozen=True)
 class Record:
-    """A simulation.
+    """A simulation; all times are seconds since its beginning.
 
     Attributes:
-        recovery: seconds within which each app must have right answers again after an event.
         streams: by name, what the scenario says of them.
         memory: second and resident bytes of the server, None while there is no server.
-        exits: processes of the server that ended; ``at`` counts from the beginning.
         skipped: by stream, requests that were due while all its threads were waiting.
         successes: by model, what the last server says it has answered; None where it could not be asked.
         strangers: requests that misbehaving clients have sent.
-        machine: what it was run on.
     """
 
     scenario: str

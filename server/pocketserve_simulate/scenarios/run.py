@@ -8,7 +8,6 @@ import os
 import platform
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,7 +35,7 @@ class Simulation:
     Args:
         models: the folder that is served.
         folder: an empty one, for the phone, the server's state and its token.
-        say: shows what happens while it happens.
+        say: shows a line to the user.
     """
 
     def __init__(self, scenario: Scenario, models: Path, folder: Path, say: Callable[[str], None]) -> None:
@@ -53,6 +52,7 @@ class Simulation:
         self._addresses = ServerAddresses(f"http://{HOST}:{http_port}", f"socket://{HOST}:{socket_port}", token)
         self._questions: Mapping[str, list[Question]] = {}
         self._strangers: list[MisbehavingClient] = []
+        self._memory: list[tuple[float, int | None]] = []
         self._begin = 0.0
 
     def run(self) -> Record:
@@ -63,7 +63,8 @@ class Simulation:
         """
         self._say("asking beforehand for the right answers")
         self._questions = prepare(self._scenario.streams, self._models, self._folder / "state")
-        with Phone(DEVICES[self._scenario.device], self._folder / "phone", output=self._log) as phone:
+        model, folder = DEVICES[self._scenario.device], self._folder / "phone"
+        with Phone(model, folder, output=self._log, observe=self._observe_memory) as phone:
             self._say(f"starting the server on a {self._scenario.device} phone")
             phone.processes.start(self._arguments)
             phone.processes.revive()  # from now on a process that ends is started again, as a supervisor does
@@ -86,12 +87,10 @@ class Simulation:
         self._begin = begin = time.monotonic()
         scenario = self._scenario
         apps = [App(stream, self._addresses, self._questions[stream.name], begin) for stream in scenario.streams]
-        watch = Watch(phone, begin)
         with contextlib.ExitStack() as stack:
-            parts: list[Watch | App] = [watch, *apps]
-            for part in parts:
-                part.start()
-                stack.callback(part.stop)
+            for app in apps:
+                app.start()
+                stack.callback(app.stop)
             stack.callback(self._stop_strangers)
             events = self._pass_time(phone)
         return Record(
@@ -103,8 +102,8 @@ class Simulation:
             streams={stream.name: dataclasses.asdict(stream) for stream in scenario.streams},
             events=events,
             samples=sorted((sample for app in apps for sample in app.samples), key=lambda sample: sample.sent),
-            memory=watch.memory,
-            lives=watch.lives,
+            memory=[(at - begin, resident) for at, resident in self._memory if at >= begin],
+            lives=[Life(pid, max(0.0, at - begin)) for at, pid in phone.processes.starts],
             exits=[dataclasses.replace(item, at=item.at - begin) for item in phone.processes.exits],
             skipped={app.stream.name: app.skipped for app in apps},
             successes=self._successes(),
@@ -119,20 +118,23 @@ class Simulation:
 
     def _pass_time(self, phone: Phone) -> list[PastEvent]:
         """Begin and end every event when it is due."""
-        begun: dict[PhoneEvent, float] = {}
+        beginnings: dict[PhoneEvent, float] = {}
         past: list[PastEvent] = []
         for at, begins, event in _moments(self._scenario):
             self._sleep_until(at)
             now = time.monotonic() - self._begin
             self._say(f"{now:5.1f} s  {event.kind} {'begins' if begins else 'is over'}")
             if begins:
-                begun[event] = now
+                beginnings[event] = now
                 self._start_stranger(event) if event.kind in DISTURBANCES else phone.begin(event)
             else:
-                past.append(PastEvent(event.kind, begun[event], now, event.options))
+                past.append(PastEvent(event.kind, beginnings[event], now, event.options))
                 self._stop_strangers(event.kind) if event.kind in DISTURBANCES else phone.end(event)
         self._sleep_until(self._scenario.seconds)
         return sorted(past, key=lambda event: event.begun)
+
+    def _observe_memory(self, resident: int | None) -> None:
+        self._memory.append((time.monotonic(), resident))
 
     def _sleep_until(self, second: float) -> None:
         time.sleep(max(0.0, self._begin + second - time.monotonic()))
@@ -160,41 +162,6 @@ class Simulation:
         except (ServerError, ServerUnreachableError):
             return None
         return counts
-
-
-class Watch:
-    """Looks at the server's process now and then, from outside.
-
-    Attributes:
-        memory: second and resident bytes, None while there is no process.
-        lives: its processes, one after the other.
-    """
-
-    def __init__(self, phone: Phone, begin: float) -> None:
-        self.memory: list[tuple[float, int | None]] = []
-        pid = phone.processes.pid
-        self.lives = [Life(pid, 0.0)] if pid is not None else []  # it was ready before the traffic
-        self._phone = phone
-        self._begin = begin
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="watch")
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop looking."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._stopping.wait(POLL_S):
-            now = time.monotonic() - self._begin
-            pid = self._phone.processes.pid
-            if pid is not None and (not self.lives or self.lives[-1].pid != pid):
-                self.lives.append(Life(pid, now))
-            self.memory.append((now, self._phone.memory_bytes() if pid is not None else None))
 
 
 def _free_ports() -> tuple[int, int]:

@@ -1,7 +1,4 @@
-"""A scenario: one TOML file that says which phone, which apps ask it for what, and what happens to it when.
-
-The file is read once, before anything is started: a mistake costs one sentence, not half a minute.
-"""
+"""A scenario: one TOML file that says which phone, which apps ask it for what, and what happens to it when."""
 
 from __future__ import annotations
 
@@ -39,23 +36,7 @@ class ScenarioError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The requests of one app.
-
-    Attributes:
-        client: the transport, ``socket`` or ``http``.
-        model, version: what is asked; an empty version is the model's default.
-        ask: ``tensors`` (made-up numbers of the model's shape), ``pictures`` (the model's own samples, whose names are
-            the right answers), or ``loads`` (load it and unload it in turn, asking it in between).
-        rate: requests per second.
-        rows: rows of one request of tensors.
-        parallel: requests that the app has under way at most; what would be one more is not sent.
-        deadline: seconds that a request may wait for its turn.
-        timeout: seconds for which the app waits for an answer.
-        reconnect: seconds for which it looks for a server that was lost.
-        priority: of its requests; 0 is the server's default.
-        fresh: every request replaces the older waiting one of this stream.
-        allow: codes of refusals that are right at any time, such as ``SUPERSEDED`` for a camera.
-    """
+    """The requests of one app, with the fields of ``docs/scenarios.md``; an empty version is the model's default."""
 
     name: str
     client: str
@@ -74,26 +55,13 @@ class Stream:
 
     @property
     def max_call_s(self) -> float:
-        """Seconds within which a call must have ended, one way or another.
-
-        Its connection may break at the very end of one wait, and be found again at the very end of the search.
-        """
+        """Seconds of the longest call: a connection that breaks at the end of one wait, a search, and another wait."""
         return 2 * self.timeout + self.reconnect
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A scenario that was read and checked.
-
-    Attributes:
-        name: the file's, without its suffix.
-        device: a name in :data:`~pocketserve_simulate.phone.device.DEVICES`.
-        seconds: how long it lasts, from the moment at which the server is ready.
-        recovery: seconds within which every app must have a right answer again once an event is over.
-        options: further arguments of ``pocketserve serve``.
-        load: models that are loaded at start.
-        events: by the time at which they begin.
-    """
+    """A scenario that was read and checked, with the fields of ``docs/scenarios.md``; events in order of time."""
 
     name: str
     description: str

@@ -45,10 +45,6 @@ class App:
     Args:
         questions: asked in turn.
         begin: the monotonic time that counts as 0.
-
-    Attributes:
-        samples: the requests that have ended.
-        skipped: requests that were due while all its threads still waited for answers.
     """
 
     def __init__(self, stream: Stream, addresses: ServerAddresses, questions: Sequence[Question], begin: float) -> None:
@@ -139,11 +135,7 @@ class LoadsAndUnloads:
         self._loaded: bool | None = True  # None: it is not known which
 
     def step(self, client: Client, stream: Stream, question: Question) -> str:
-        """Send the next request; returns what is wrong with its answer.
-
-        Raises:
-            ServerError, ServerUnreachableError: there was no answer.
-        """
+        """Send the next request; returns what is wrong with its answer."""
         self._steps += 1
         if self._steps % (QUESTIONS_PER_CHANGE + 1) == 0:
             load, self._loaded = not self._loaded, None

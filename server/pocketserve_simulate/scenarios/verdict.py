@@ -1,7 +1,4 @@
-"""The verdict on a simulation: how fast every app had answers again, and which promises were kept.
-
-Nothing here measures or waits: it reads a :class:`~pocketserve_simulate.scenarios.record.Record`.
-"""
+"""The verdict on the record of a simulation: how fast every app had answers again, and which promises were kept."""
 
 from __future__ import annotations
 
@@ -17,9 +14,6 @@ from pocketserve_simulate.scenarios.scenario import LOADS
 SILENCING = ("freeze", "kill", "squatter")
 """Events during which nobody can be answered: the recovery from another one cannot begin within them."""
 
-PORT_S = 1.0
-"""How long after a port hijacker's end a start may still end because of it."""
-
 KILL_S = 1.0
 """How long after the end of memory pressure a process may still be seen to have ended because of it."""
 
@@ -28,13 +22,7 @@ MAX_EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The time from an event's end to the first right answer of the app that waited for it longest.
-
-    Attributes:
-        since: the second from which it counts.
-        seconds: None if an app had no right answer any more.
-        slowest: that app.
-    """
+    """The time since a second until the slowest app had a right answer again; None if it never had."""
 
     event: PastEvent
     since: float
@@ -47,7 +35,7 @@ class Promise:
     """A promise, whether it was kept, and what shows it."""
 
     text: str
-    kept: bool
+    holds: bool
     detail: str
 
 
@@ -97,14 +85,15 @@ def promises(record: Record) -> list[Promise]:
     ]
 
 
-def _judge(text: str, broken: Sequence[Sample], detail: str) -> Promise:
+def _judge(text: str, violations: Sequence[Sample], detail: str) -> Promise:
     """Return a promise that these samples break; the detail is that of one that was kept."""
-    if broken:
+    if violations:
         examples = (
-            f"{s.stream} at {s.sent:.1f} s: {' '.join(filter(None, (s.code, s.detail)))}" for s in broken[:MAX_EXAMPLES]
+            f"{s.stream} at {s.sent:.1f} s: {' '.join(filter(None, (s.code, s.detail)))}"
+            for s in violations[:MAX_EXAMPLES]
         )
-        detail = f"{len(broken):,}: {'; '.join(examples)}"
-    return Promise(text, not broken, detail)
+        detail = f"{len(violations):,}: {'; '.join(examples)}"
+    return Promise(text, not violations, detail)
 
 
 def _answers_right(record: Record) -> Promise:
@@ -155,22 +144,17 @@ def _no_crash(record: Record) -> Promise:
 
 
 def _is_explained(ended: ProcessExit, events: Sequence[PastEvent]) -> bool:
-    """Return whether the scenario explains the end of a process."""
-
-    def during(kind: str, aftermath: float) -> bool:
-        return any(e.kind == kind and e.begun <= ended.at <= e.ended + aftermath for e in events)
-
-    if ended.cause == "memory":  # a server that outgrows the phone without pressure from others is to blame
-        return during("memory_pressure", KILL_S)
-    # A start that finds its port taken must report it and not pass over it.
-    return bool(ended.cause) or (ended.code == 1 and during("squatter", PORT_S))
+    """Return whether an event explains the end of a process, and not that it outgrew the phone by itself."""
+    if ended.cause != "memory":
+        return bool(ended.cause)
+    return any(e.kind == "memory_pressure" and e.begun <= ended.at <= e.ended + KILL_S for e in events)
 
 
 def _loads_hold(record: Record) -> list[Promise]:
     loads = [s for s in record.samples if _asks_loads(record, s)]
-    broken = [s for s in loads if s.outcome == WRONG]
+    violations = [s for s in loads if s.outcome == WRONG]
     detail = f"{len(loads):,} loads, unloads and looks"
-    return [_judge("acknowledged loads and unloads hold", broken, detail)] if loads else []
+    return [_judge("acknowledged loads and unloads hold", violations, detail)] if loads else []
 
 
 def _counters_agree(record: Record) -> Promise:
