@@ -40,22 +40,14 @@ class Exchange(threading.local):
         self.bytes_left = max_body + MAX_HEAD_BYTES
 
     def seconds_left(self) -> float:
-        """Return how much of the time is left.
-
-        Raises:
-            TimeoutError: nothing is.
-        """
+        """Return how much of the time is left; TimeoutError if nothing is."""
         left = self.ends - time.monotonic()
         if left <= 0:
             raise TimeoutError("the time for the whole answer is over")
         return left
 
     def count(self, received: int) -> None:
-        """Count bytes that came.
-
-        Raises:
-            NotOurServerError: more came than an answer may have.
-        """
+        """Count bytes that came; NotOurServerError if they are more than an answer may have."""
         self.bytes_left -= received
         if self.bytes_left < 0:
             raise too_large()
@@ -70,12 +62,7 @@ def too_large() -> NotOurServerError:
 
 
 class BoundedAdapter(HTTPAdapter):
-    """Opens the bounded connections for ``requests``.
-
-    Args:
-        exchange: the limits of the exchanges of each thread.
-        owner: where given, nothing is sent to a port unless a server of this user has it.
-    """
+    """Opens the bounded connections for ``requests``."""
 
     def __init__(self, exchange: Exchange, owner: Owner | None) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ class RequestSender:
 
     Args:
         reconnect: seconds for which a lost server is looked for.
-        token_advice: what to do about a token that the server does not accept.
+        token_advice: the remedy for a token that the server does not accept.
     """
 
     def __init__(self, transport: Transport, reconnect: float, token_advice: str = "") -> None:
@@ -37,23 +37,14 @@ class RequestSender:
         self._token_advice = token_advice
 
     def send(self, request: Request) -> Answer:
-        """Send a request and wait for its answer.
-
-        Raises:
-            ServerUnreachableError: none came.
-            ServerError: it came with a status other than 200, or the server refused the connection.
-        """
+        """Send a request and wait for its answer; ServerError for a status other than 200."""
         try:
             return self._send_once(request)
         except ConnectionLostError as error:
             return self.send_again(request, error)
 
     def send_again(self, request: Request, error: ConnectionLostError) -> Answer:
-        """Repeat a request whose connection was lost, until the server is back or the time is over.
-
-        Raises:
-            ConnectionLostError: it did not come back, or the request must not be repeated.
-        """
+        """Repeat a request whose connection was lost, if it may be, until the server is back or the time is over."""
         if not request.idempotent:
             raise error
         ends = time.monotonic() + self._reconnect
@@ -81,12 +72,7 @@ class RequestSender:
 
 
 class Call(Generic[T]):
-    """A request that was sent without waiting for its answer.
-
-    Args:
-        sender: where to repeat it when the connection is lost.
-        decode: turns the answer into the result.
-    """
+    """A request that was sent without waiting for its answer."""
 
     def __init__(self, sender: RequestSender, request: Request, decode: Callable[[Answer], T]) -> None:
         self._sender = sender
@@ -107,7 +93,7 @@ class Call(Generic[T]):
 
         When the connection was lost, :meth:`result` may still take its time to find the server again.
         """
-        return self._outcome is not None or isinstance(self._pending, Exception) or self._pending.done()
+        return self._outcome is not None or isinstance(self._pending, Exception) or self._pending.is_done()
 
     def cancel(self) -> None:
         """Ask the server not to start on it. :meth:`result` then raises CANCELLED, or returns what was done already."""

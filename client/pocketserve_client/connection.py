@@ -46,22 +46,18 @@ class PendingAnswer:
         self.answer: Answer | None = None
         self.error: Exception | None = None
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Return whether the answer, or the failure, is there."""
         return self.answer is not None or self.error is not None
 
     def cancel(self) -> None:
         """Ask the server not to start on it."""
-        if not self.done():
+        if not self.is_done():
             self._connection.send_cancel(self.request_id)
 
     def result(self, timeout: float | None = None) -> Answer:
-        """Wait for the answer.
-
-        Raises:
-            ServerUnreachableError: none came.
-        """
-        if not self.done():
+        """Wait for the answer."""
+        if not self.is_done():
             self._connection.wait(self, self.timeout if timeout is None else timeout)
         if self.answer is None:
             assert self.error is not None
@@ -70,17 +66,7 @@ class PendingAnswer:
 
 
 class ClientConnection:
-    """A connection whose handshake is done.
-
-    Args:
-        address: host and port.
-        key: the token's ASCII bytes; None sends no proof.
-        timeout: seconds for connecting and for each answer.
-        max_answer: bytes of the largest answer that is taken.
-
-    Raises:
-        ServerUnreachableError, ServerError: see :func:`pocketserve_client.handshake.open_connection`.
-    """
+    """A connection whose handshake is done; see :func:`pocketserve_client.handshake.open_connection`."""
 
     def __init__(
         self, address: tuple[str, int], key: bytes | None, timeout: float, max_answer: int = MAX_ANSWER_BYTES
@@ -120,12 +106,7 @@ class ClientConnection:
         return self._closed is None and not self._leaving
 
     def start(self, request: Request) -> PendingAnswer:
-        """Send a request.
-
-        Raises:
-            ServerError: BODY_TOO_LARGE, before anything is sent.
-            ServerUnreachableError: it could not be sent.
-        """
+        """Send a request; BODY_TOO_LARGE is raised before anything is sent."""
         ends = time.monotonic() + self._timeout
         size = request.body_length
         if size > self.limits.max_frame:
@@ -224,7 +205,7 @@ class ClientConnection:
                 self._await_writable(ends)
                 continue
             except OSError as error:
-                raise self._fail(self._broken(error)) from None
+                raise self._fail(self._lost_error(error)) from None
             while rest and sent >= len(rest[0]):
                 sent -= len(rest.pop(0))
             if sent:
@@ -248,31 +229,27 @@ class ClientConnection:
     # Waiting and reading
 
     def wait(self, pending: PendingAnswer, timeout: float) -> None:
-        """Return once the request is answered or has failed.
-
-        Raises:
-            ServerUnreachableError: no answer within ``timeout`` seconds; the request is cancelled.
-        """
-        if self._read_until(pending.done, time.monotonic() + timeout):
+        """Return once the request is answered or has failed; after ``timeout`` seconds it is cancelled."""
+        if self._read_until(pending.is_done, time.monotonic() + timeout):
             return
         with self._state:
             if self._pending.pop(pending.request_id, None) is None:
                 return
             pending.error = ServerUnreachableError(f"{self._name} did not answer within {timeout:g} s")
-        self._wake(done=True)
+        self._wake(finished=True)
         self.send_cancel(pending.request_id)
 
-    def _read_until(self, done: Callable[[], bool], ends: float) -> bool:
-        """Read, or wait while others read; returns whether it is done before the time was over."""
+    def _read_until(self, finished: Callable[[], bool], ends: float) -> bool:
+        """Read, or wait while others read; returns whether it is finished before the time is over."""
         try:
-            while not done():
+            while not finished():
                 if time.monotonic() >= ends:
                     return False
                 if not self._reading.acquire(blocking=False):
-                    self._wait_beside(done, ends)
+                    self._wait_beside(finished, ends)
                     continue
                 try:
-                    while not done() and (left := ends - time.monotonic()) > 0:
+                    while not finished() and (left := ends - time.monotonic()) > 0:
                         if left >= PING_AFTER_S or self._poll(select.POLLIN, left):
                             self._read_some()
                 finally:
@@ -281,15 +258,15 @@ class ClientConnection:
         finally:
             # Whoever leaves may have been chosen to read next: the choice must not end with it.
             if self._waiting and not self._reading.locked():
-                self._wake(done=False)
+                self._wake(finished=False)
 
-    def _wait_beside(self, done: Callable[[], bool], ends: float) -> None:
-        """Wait while another thread reads, until it is done or the reading is given on."""
+    def _wait_beside(self, finished: Callable[[], bool], ends: float) -> None:
+        """Wait while another thread reads, until it is finished or the reading is given on."""
         event = threading.Event()
         with self._state:
-            self._waiting[event] = done
+            self._waiting[event] = finished
         try:
-            if not done() and self._reading.locked():
+            if not finished() and self._reading.locked():
                 event.wait(max(0.0, ends - time.monotonic()))
         finally:
             with self._state:
@@ -300,7 +277,7 @@ class ClientConnection:
         if self._closed is not None:
             self._socket.close()
         self._close_if_done()
-        self._wake(done=False)
+        self._wake(finished=False)
 
     def _close_if_done(self) -> None:
         with self._state:
@@ -308,12 +285,12 @@ class ClientConnection:
         if unused:
             self._fail(ConnectionLostError(f"{self._name} took no more requests on this connection"))
 
-    def _wake(self, *, done: bool) -> None:
-        """Wake all who are done, or one of the others to take over the reading."""
+    def _wake(self, *, finished: bool) -> None:
+        """Wake all that are finished, or one of the others to take over the reading."""
         if self._waiting:
             with self._state:
-                events = [event for event, is_done in self._waiting.items() if is_done() is done]
-            for event in events if done else events[:1]:
+                events = [event for event, check in self._waiting.items() if check() is finished]
+            for event in events if finished else events[:1]:
                 event.set()
 
     def _read_some(self, *, writing: bool = False) -> None:
@@ -328,7 +305,7 @@ class ClientConnection:
                 self._pinged = self._send_control(Frame(FrameType.PING, arg=1))
             return
         except OSError as error:
-            self._fail(self._broken(error))
+            self._fail(self._lost_error(error))
             return
         if not count:
             self._fail(ConnectionLostError(f"{self._name} closed the connection"))
@@ -341,7 +318,7 @@ class ClientConnection:
                 self._take(frame, writing)
         except ConnectionFaultError as fault:
             self._fail(ServerUnreachableError(f"{self._name} does not keep to the protocol: {fault.message}"))
-        self._wake(done=True)
+        self._wake(finished=True)
 
     def _take(self, frame: Frame, writing: bool) -> None:
         if frame.type == FrameType.RESPONSE:
@@ -360,7 +337,7 @@ class ClientConnection:
         elif frame.type == FrameType.ERROR:
             self._fail(handshake.named_error(frame))
 
-    def _broken(self, error: OSError) -> ConnectionLostError:
+    def _lost_error(self, error: OSError) -> ConnectionLostError:
         return ConnectionLostError(f"the connection to {self._name} broke ({error.strerror or error})")
 
     def _fail(self, error: Exception) -> Exception:
@@ -373,7 +350,7 @@ class ClientConnection:
             self._pending.clear()
         with contextlib.suppress(OSError):  # it was not connected any more
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that is reading; close() would leave it asleep
-        self._wake(done=True)
+        self._wake(finished=True)
         if self._reading.acquire(blocking=False):
             self._socket.close()
             self._reading.release()

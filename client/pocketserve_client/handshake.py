@@ -26,9 +26,6 @@ def open_connection(
         timeout: seconds for all of it.
         max_body: bytes of the largest answer that is taken.
 
-    Returns:
-        The socket, its decoder, ready for frames of the server, and what the server allows.
-
     Raises:
         NobodyListensError: the port took no connection.
         ServerUnreachableError: the handshake was not finished in time, or not kept to.

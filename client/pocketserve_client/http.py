@@ -33,14 +33,10 @@ class HttpTransport:
     """Sends requests over one kept-alive connection pool. May be used from several threads.
 
     Args:
-        url: the server's address, such as ``http://127.0.0.1:8470``.
         token: sent with every request; None sends none.
         timeout: seconds for each exchange in all, from connecting to the answer's last byte.
         max_answer: bytes of the largest answer that is taken.
         owner: where given, nothing is sent unless a server of this user has the port.
-
-    Attributes:
-        answered: whether the server has ever answered.
     """
 
     def __init__(
@@ -78,11 +74,7 @@ class HttpTransport:
         self._pool: ThreadPoolExecutor | None = None
 
     def send(self, request: Request) -> Answer:
-        """Send a request and read its whole answer.
-
-        Raises:
-            ServerUnreachableError: none came. ConnectionLostError: the server had answered before.
-        """
+        """Send a request and read its whole answer."""
         if self._closed:
             raise ServerUnreachableError("the client was closed")
         headers = {"Content-Type": request.content_type} if request.chunks else {}
@@ -104,8 +96,8 @@ class HttpTransport:
         except (requests.Timeout, ReadTimeoutError, TimeoutError):
             raise ServerUnreachableError(f"{self._url} did not answer within {self._timeout:g} s") from None
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:  # of what is hardly HTTP, too
-            lost = self.answered and isinstance(error, (requests.ConnectionError, HTTPError))
-            raise (ConnectionLostError if lost else ServerUnreachableError)(
+            had_worked = self.answered and isinstance(error, (requests.ConnectionError, HTTPError))
+            raise (ConnectionLostError if had_worked else ServerUnreachableError)(
                 f"{self._url} cannot be reached ({_reason(error)}); is the server running? start it with: "
                 "pocketserve serve"
             ) from None
@@ -115,11 +107,7 @@ class HttpTransport:
         return Answer(response.status_code, content, json_length, response.headers.get("Content-Type", JSON))
 
     def _read(self, response: requests.Response) -> bytes:
-        """Read a body as it was sent: unpacking is not asked for, and would let few bytes become many.
-
-        Raises:
-            NotOurServerError: it is larger than an answer may be.
-        """
+        """Read a body as it was sent: unpacking is not asked for, and would let few bytes become many."""
         pieces, length = [], 0
         for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
             pieces.append(piece)
@@ -159,15 +147,11 @@ class HttpPending:
     def __init__(self, future: Future[Answer]) -> None:
         self._future = future
         self._process = os.getpid()
-        self.done = future.done
+        self.is_done = future.done
         self.cancel = future.cancel  # one that was sent cannot be called back over HTTP
 
     def result(self, timeout: float | None = None) -> Answer:
-        """Wait for the answer.
-
-        Raises:
-            ServerUnreachableError: none came.
-        """
+        """Wait for the answer."""
         if os.getpid() != self._process and not self._future.done():
             raise ConnectionLostError("the request is under way in the process from which this one was forked")
         try:

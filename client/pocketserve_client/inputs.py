@@ -22,12 +22,7 @@ PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
 def raw_body(data: RawInput) -> bytes | memoryview:
-    """Return the body of a request for raw input.
-
-    Raises:
-        OSError: the file cannot be read.
-        TypeError: the data is nothing that can be sent.
-    """
+    """Return the body of a request for raw input; TypeError for what cannot be sent."""
     if isinstance(data, Path):
         return data.read_bytes()
     if isinstance(data, str):

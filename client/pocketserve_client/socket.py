@@ -16,7 +16,6 @@ class SocketTransport:
     """Sends requests over the socket protocol. May be used from several threads; they share the connection.
 
     Args:
-        address: host and port.
         token: proves both sides to each other; it is never sent. None for a server without authentication.
         timeout: seconds for connecting, and for each answer.
         max_answer: bytes of the largest answer that is taken; the server is told.
@@ -42,12 +41,7 @@ class SocketTransport:
             connection.forget()
 
     def send(self, request: Request) -> Answer:
-        """Send a request and wait for its answer.
-
-        Raises:
-            ServerUnreachableError: none came. ConnectionLostError: the connection broke before it.
-            ServerError: the server does not know the token, or the body is too large.
-        """
+        """Send a request and wait for its answer."""
         return self.connect().start(request).result()
 
     def start(self, request: Request) -> PendingAnswer:

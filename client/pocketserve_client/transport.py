@@ -47,14 +47,10 @@ class Pending(Protocol):
     """A request that was sent and whose answer may not have come yet."""
 
     def result(self, timeout: float | None = None) -> Answer:
-        """Wait for the answer, by default for the client's own timeout; may be called again.
-
-        Raises:
-            ServerUnreachableError: no answer came.
-        """
+        """Wait for the answer, by default for the client's own timeout; ServerUnreachableError if none came."""
         ...
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Return whether the answer, or the failure, is there."""
         ...
 
@@ -64,22 +60,18 @@ class Pending(Protocol):
 
 
 class Transport(Protocol):
-    """A way to the server. May be used from several threads."""
+    """A way to the server. May be used from several threads.
+
+    Raises:
+        ServerUnreachableError: no answer came. ConnectionLostError: the connection had worked, and broke.
+    """
 
     def send(self, request: Request) -> Answer:
-        """Send a request and wait for its answer.
-
-        Raises:
-            ServerUnreachableError: none came. ConnectionLostError: the connection had worked, and broke.
-        """
+        """Send a request and wait for its answer."""
         ...
 
     def start(self, request: Request) -> Pending:
-        """Send a request without waiting for its answer.
-
-        Raises:
-            ServerUnreachableError: it could not be sent.
-        """
+        """Send a request without waiting for its answer."""
         ...
 
     def close(self) -> None:
