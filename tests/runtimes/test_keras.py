@@ -131,7 +131,10 @@ def test_says_who_it_is(models: Path) -> None:
 @pytest.mark.parametrize("name", ["two.keras", "two.h5"])
 def test_names_datatypes_and_free_dimensions(models: Path, name: str) -> None:
     session = opened(models / name)
-    assert list(session.inputs) == [TensorSpec("a", "FP32", (-1, 4)), TensorSpec("b", "INT32", (-1, 3))]
+    assert list(session.inputs) == [
+        TensorSpec("a", "FP32", (-1, 4), batch="batch"),
+        TensorSpec("b", "INT32", (-1, 3), batch="batch"),
+    ]
     assert list(session.outputs) == [TensorSpec("scores", "FP32", (-1, 2)), TensorSpec("emb", "FP32", (-1, 3, 2))]
     results = session.run({"a": np.ones((5, 4), np.float32), "b": np.zeros((5, 3), np.int32)})
     np.testing.assert_allclose(results["scores"], np.full((5, 2), 4))
@@ -398,7 +401,7 @@ def _datasets(file: Any) -> list[str]:
 def test_public_models(assets: Path, name: str) -> None:
     case = json.loads((assets / "expected" / f"{name}.json").read_text())
     session = opened(assets / case["model"])
-    assert list(session.inputs) == [TensorSpec("input_1", "FP32", (-1, 64, 64, 1))]
+    assert list(session.inputs) == [TensorSpec("input_1", "FP32", (-1, 64, 64, 1), batch="batch")]
     assert list(session.outputs) == [TensorSpec("predictions", "FP32", (-1, 7))]
     results = session.run({"input_1": np.load(assets / case["inputs"][0]["npy"])})
     np.testing.assert_allclose(results["predictions"], np.load(assets / case["outputs"][0]["npy"]), atol=1e-4)
