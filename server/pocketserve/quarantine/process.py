@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.util
 import json
 import math
 import os
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -27,8 +25,7 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 from pocketserve.state.file_lock import locked
-from pocketserve.state.folder import make_private_folder
-from pocketserve.state.work_folders import WorkFolder, sweep
+from pocketserve.state.work_folders import WorkFolder
 from pocketserve_wire import ApiError, ErrorCode
 
 POLL_INTERVAL_S = 0.05
@@ -48,7 +45,6 @@ class TrialProcess:
     """A process that loads and runs one version, in a work folder of its own.
 
     Args:
-        state_dir: where the work folder is made.
         timeout: seconds from its start to its answer.
         memory: resident bytes that it may take.
 
@@ -155,11 +151,7 @@ class TrialProcess:
             return b""
 
     def _check_framework(self, *, timed_out: bool) -> None:
-        """Blame no file for a framework whose import ends the process, or does not end; one that is here does neither.
-
-        Raises:
-            RuntimeMissingError: it is not here.
-        """
+        """Blame a framework that is not imported here, and whose import ended the trial or did not end."""
         packages = self._format.packages
         if not sys.modules.keys().isdisjoint(packages):
             return
@@ -186,11 +178,7 @@ def _retry_later(reason: str, seconds: int = 5) -> NoReturn:
 
 
 def _check_resources() -> None:
-    """Blame no file while the device has no threads or memory to spare: frameworks die, hang or refuse without them.
-
-    Raises:
-        ApiError: MODEL_NOT_READY.
-    """
+    """Blame no file while the device has no threads or memory to spare: frameworks die, hang or refuse without them."""
     if available_memory() < SPARE_BYTES:
         _retry_later("there was no memory to try the file")
     end = threading.Event()
@@ -204,40 +192,17 @@ def _check_resources() -> None:
 
 
 def _work_folder(state_dir: Path) -> WorkFolder:
-    """Make the trial's folder in the state folder, or if that cannot be written, among temporary files.
-
-    Raises:
-        ApiError: MODEL_NOT_READY, neither has room for it.
-    """
+    """Make the trial's folder in the state folder, or if that cannot be written, among temporary files."""
     try:
-        make_private_folder(state_dir)
         with locked(state_dir):
             return WorkFolder(state_dir, TRIAL_PREFIX)
     except OSError as error:
         reason = error.strerror
     try:
-        spare = spare_folder()
-        sweep(spare, TRIAL_PREFIX)
-        with locked(spare):
-            return WorkFolder(spare, TRIAL_PREFIX)
+        return WorkFolder(Path(tempfile.gettempdir()), f"pocketserve-{TRIAL_PREFIX}")
     except OSError:
         text = f"there is no place to try the file in: {reason}; make room in {state_dir}, which the server writes to"
         raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1) from None
-
-
-def spare_folder() -> Path:
-    """Make, and return, this user's folder for trials among temporary files.
-
-    Raises:
-        OSError: it cannot be made, or others have access to it.
-    """
-    folder = Path(tempfile.gettempdir(), f"pocketserve-{os.geteuid()}")
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    status = os.lstat(folder)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(errno.EPERM, "somebody else's folder is in the way", str(folder))
-    return folder
 
 
 def _environment(folder: str) -> dict[str, str]:

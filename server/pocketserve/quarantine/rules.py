@@ -1,4 +1,4 @@
-"""Which files a trial may use: those of Python, of the system's libraries, and of its model."""
+"""Lists the files that a trial may use: those of Python, of the system's libraries, and of its model."""
 
 from __future__ import annotations
 
@@ -28,68 +28,65 @@ _FACTS: Final = (
 """Nothing of other processes: their environments may hold tokens."""
 
 _LOADER: Final = re.compile(rb"/[\w./-]*/(?:ld[\w.-]*\.so[\w.]*|linker(?:64)?)")
-"""The program that starts another one, as the head of that names it."""
+"""The program that starts another one, as that one's head names it."""
 
 
 def rules_for(entry: ModelEntry, version: VersionEntry, source: ModelSource, folder: str) -> dict[str, Any]:
-    """Put together what :func:`~pocketserve.quarantine.sandbox.confine_files` allows a trial.
+    """Return what :func:`~pocketserve.quarantine.sandbox.confine_files` allows a trial.
 
     Args:
         folder: the trial's own, the only one that it may write to.
 
     Returns:
         Paths by right, and under ``processes`` whether it may start any: TensorFlow.js runs in Node.
+
+    Raises:
+        ModelLoadError: the name of a delegate leads out of the model's folder.
     """
-    node = version.format.starts_processes
+    needs_node = version.format.starts_processes
     model = [source.path if source.path.is_dir() else source.path.parent, source.original, version.path]
-    model += [*sidecar_files(entry, version), *_delegate(source)]
+    model += sidecar_files(entry, version)
+    if name := source.options.get("delegate"):  # a library, which its owner may have anywhere
+        library = find_library(name, source.original.resolve().parent) if isinstance(name, str) else None
+        model += [library] if library is not None else []
     model += [entry.folder] if entry.folder.name == entry.name else []  # for a bare file it holds other models too
     python, listed = _python(folder)
     programs = [*_SYSTEM, *python]
-    readable = [*_FACTS, *_keras_settings(), *map(str, model)]
+    keras_home = os.environ.get("KERAS_HOME")
+    settings = [os.path.join(keras_home, "keras.json")] if keras_home else []  # read by the import of Keras
+    readable = [*_FACTS, *settings, *map(str, model)]
     accelerated = version.options.keys() & {"delegate", "providers"}
     return {
-        "read": [*readable, *_modules(), *programs] if node else readable,
+        "read": [*readable, *_node_modules(), *programs] if needs_node else readable,
         # Imports look for libraries by the system's programs; later, the filter of system calls starts none.
-        "execute": list(_node()) if node else programs,
+        "execute": list(_node()) if needs_node else programs,
         "list": listed,
         "write": [folder],
         "device": ["/dev/null", "/dev/zero", *(["/dev"] if accelerated else [])],
-        "processes": node,
+        "processes": needs_node,
     }
 
 
-def _delegate(source: ModelSource) -> list[Path]:
-    """A delegate's library, which its owner may have anywhere.
-
-    Raises:
-        ModelLoadError: its name leads out of the model's folder.
-    """
-    name = source.options.get("delegate")
-    path = find_library(name, source.original.resolve().parent) if isinstance(name, str) and name else None
-    return [path] if path is not None else []
-
-
 def _python(folder: str) -> tuple[list[str], list[str]]:
-    """The interpreter with its packages, and the folders of libraries that the environment names.
+    """Find the interpreter with its packages, and the folders of libraries that the environment names.
 
     Where a whole home is on the path, as by ``python -m`` in it, just the packages that are in use count.
 
     Returns:
         What may be read, and folders whose names alone may be, for imports to look through.
     """
-    kept = [Path(os.path.realpath(path)) for path in (os.path.expanduser("~"), folder, "/root", "/home")]
-    entries = [*map(os.path.abspath, filter(None, sys.path)), *_libraries()]
-    wide = [entry for entry in entries if any(path.is_relative_to(os.path.realpath(entry)) for path in kept)]
-    found = [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.realpath(sys.executable)]
-    found += [entry for entry in entries if entry not in wide]
-    found += [target for entry in entries if entry not in wide for target in _links_in(entry)]
-    below = tuple(f"{entry}/" for entry in wide)
-    narrow = tuple(f"{entry}/" for entry in found)
+    private = [Path(os.path.realpath(path)) for path in (os.path.expanduser("~"), folder, "/root", "/home")]
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    entries = [*map(os.path.abspath, filter(None, sys.path)), *filter(None, libraries)]
+    wide = [entry for entry in entries if any(path.is_relative_to(os.path.realpath(entry)) for path in private)]
+    narrow = [entry for entry in entries if entry not in wide]
+    whole = [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.realpath(sys.executable), *narrow]
+    whole += [target for entry in narrow for target in _links_in(entry)]
+    below, within = (tuple(f"{entry}/" for entry in paths) for paths in (wide, whole))
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    used = {file for file in files if isinstance(file, str) and file.startswith(below) and not file.startswith(narrow)}
-    tops = {_top(file, below) for file in used}
-    return [*found, *sorted(tops)], [entry for entry in wide if any(top.startswith(f"{entry}/") for top in tops)]
+    used = {file for file in files if isinstance(file, str) and file.startswith(below) and not file.startswith(within)}
+    packages = {_package(file, below) for file in used}
+    return [*whole, *sorted(packages)], [entry for entry in wide if any(p.startswith(f"{entry}/") for p in packages)]
 
 
 def _links_in(folder: str) -> Iterator[str]:
@@ -101,23 +98,13 @@ def _links_in(folder: str) -> Iterator[str]:
         return
 
 
-def _top(file: str, folders: Sequence[str]) -> str:
-    """Return what lies directly in a folder and holds a file: a package, or the module itself."""
-    folder = max((one for one in folders if file.startswith(one)), key=len)
+def _package(file: str, folders: Sequence[str]) -> str:
+    """Return the package, or the module itself, that lies directly in one of the folders and holds a file."""
+    folder = max(filter(file.startswith, folders), key=len)
     return folder + file.removeprefix(folder).partition("/")[0]
 
 
-def _libraries() -> list[str]:
-    return [entry for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
-
-
-def _keras_settings() -> list[str]:
-    """Return what Keras reads when it is imported, where somebody named a place for it."""
-    home = os.environ.get("KERAS_HOME")
-    return [os.path.join(home, "keras.json")] if home else []
-
-
-def _modules() -> Sequence[str]:
+def _node_modules() -> Sequence[str]:
     from pocketserve.runtimes.tfjs.packages import find_modules
 
     try:
@@ -127,12 +114,12 @@ def _modules() -> Sequence[str]:
 
 
 def _node() -> Iterator[str]:
-    """Node itself, and what starts it."""
+    """Yield Node itself, and the program that starts it."""
     node = shutil.which("node")
     if node is None:
         return
     yield os.path.realpath(node)
     with open(node, "rb") as file:
-        found = _LOADER.search(file.read(4096))
-    if found is not None:
-        yield os.path.realpath(os.fsdecode(found[0]))
+        loader = _LOADER.search(file.read(4096))
+    if loader is not None:
+        yield os.path.realpath(os.fsdecode(loader[0]))

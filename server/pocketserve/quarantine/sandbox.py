@@ -1,4 +1,4 @@
-"""What the process of a trial is confined to, as far as the kernel offers it: Landlock for files, seccomp for calls.
+"""Confines the process of a trial, as far as the kernel offers it: Landlock for files, seccomp for system calls.
 
 Run as ``python -m pocketserve.quarantine.sandbox RULES``, it is confined to its rules and then tries the model that
 standard input describes. Files come first, while there is one thread: Landlock holds for the thread that asks and for
@@ -18,9 +18,8 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple
 
 from pocketserve.quarantine.system_calls import architecture, build_filter
 
@@ -40,18 +39,12 @@ RIGHTS: Final = {"list": _READ_DIR, "read": _READ, "execute": _READ | _EXECUTE, 
 _SET_NO_NEW_PRIVS, _ALL_THREADS = 38, 1
 
 PROBE: Final = "--probe"
-_SOON: Final = "the kernel has none (it came with Linux 5.13)"
+_NO_LINUX: Final = "it is a part of Linux"
 _FORBIDDEN: Final = "the system forbids apps to ask for it"
 
 
-@dataclass(frozen=True, slots=True)
-class Confinement:
-    """What holds in a process.
-
-    Attributes:
-        landlock: the kernel's version of it; 0 where it does not hold.
-        landlock_fault, seccomp_fault: why each does not hold; empty where it does.
-    """
+class Confinement(NamedTuple):
+    """The confinement of a process: the kernel's version of Landlock, and why each layer does not hold, or ""."""
 
     landlock: int
     landlock_fault: str
@@ -63,7 +56,7 @@ class Confinement:
         return not (self.landlock_fault and self.seccomp_fault)
 
     def describe(self) -> str:
-        """Say it as the doctor does: ``seccomp yes, Landlock ABI 3``."""
+        """Return a text for the doctor: ``seccomp yes, Landlock ABI 3``."""
         calls = f"seccomp no ({self.seccomp_fault})" if self.seccomp_fault else "seccomp yes"
         files = f"Landlock no ({self.landlock_fault})" if self.landlock_fault else f"Landlock ABI {self.landlock}"
         return f"{calls}, {files}"
@@ -76,31 +69,31 @@ def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
         rules: paths by the names of :data:`RIGHTS`. Those that do not exist are left out.
 
     Returns:
-        The kernel's version of Landlock and nothing; or 0 and why it does not hold.
+        The kernel's version of Landlock and ""; or 0 and why it does not hold.
     """
     if sys.platform not in ("linux", "android"):
-        return 0, "it is a part of Linux"
-    call = _system_call()
-    with _traps() as trapped:
-        version = call(_CREATE_RULESET, None, 0, 1)
+        return 0, _NO_LINUX
+    with _trapped() as trapped:
+        version = _system_call(_CREATE_RULESET, None, 0, 1)
         if trapped():
             return 0, _FORBIDDEN
     if version < 1:
-        return 0, _SOON if ctypes.get_errno() == errno.ENOSYS else _reason()
+        missing = ctypes.get_errno() == errno.ENOSYS
+        return 0, "the kernel has none (it came with Linux 5.13)" if missing else _reason()
     handled = _EXECUTE | _WRITE | _MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV
     for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
         if version < since:
             handled &= ~right
     attributes = struct.pack("<QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
     attributes = attributes[: 24 if version >= 6 else 16 if version >= 4 else 8]
-    ruleset = call(_CREATE_RULESET, attributes, len(attributes), 0)
+    ruleset = _system_call(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return 0, _reason()
     try:
         for name, paths in rules.items():
             for path in paths:
-                _allow(call, ruleset, path, RIGHTS[name] & handled)
-        if _forbid_new_rights() or call(_RESTRICT_SELF, ruleset, 0) < 0:
+                _allow(ruleset, path, RIGHTS[name] & handled)
+        if _forbid_new_rights() or _system_call(_RESTRICT_SELF, ruleset, 0) < 0:
             return 0, _reason()
     finally:
         os.close(ruleset)
@@ -108,101 +101,84 @@ def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
 
 
 def confine_calls(*, may_start_processes: bool = False) -> str:
-    """Refuse this process, in all of its threads, system calls that no model needs.
-
-    Returns:
-        Why it cannot be done; empty where it holds.
-    """
+    """Refuse this process, in all of its threads, system calls that no model needs; return why that fails, or ""."""
     if sys.platform not in ("linux", "android"):
-        return "it is a part of Linux"
+        return _NO_LINUX
     bits = 8 * ctypes.sizeof(ctypes.c_void_p)
     machine = architecture(os.uname().machine, bits)
     if machine is None:
         return f"the system calls of {os.uname().machine} with {bits} bits are not known"
     program = build_filter(machine, os.getpid(), may_start_processes=may_start_processes)
     code = ctypes.create_string_buffer(program, len(program))
-    described = struct.pack("HxxxxxxP" if bits == 64 else "HxxP", len(program) // 8, ctypes.addressof(code))
+    header = struct.pack("HxxxxxxP" if bits == 64 else "HxxP", len(program) // 8, ctypes.addressof(code))
     if _forbid_new_rights():
         return _reason()
-    with _traps() as trapped:
-        done = _system_call()(machine.seccomp, 1, _ALL_THREADS, described)
+    with _trapped() as trapped:
+        result = _system_call(machine.seccomp, 1, _ALL_THREADS, header)
         if trapped():
             return _FORBIDDEN
-    if done > 0:
+    if result > 0:
         return "a thread has a filter of its own"
-    return _reason() if done < 0 else ""
+    return _reason() if result < 0 else ""
 
 
 @contextmanager
-def _traps() -> Iterator[Callable[[], bool]]:
-    """Notice a system call for which this process is sent SIGSYS, as Android's own filter for apps does.
-
-    Its answer means nothing then.
-    """
-    caught: list[int] = []
-    before = signal.signal(signal.SIGSYS, lambda number, frame: caught.append(number))
+def _trapped() -> Iterator[Callable[[], bool]]:
+    """Notice a system call for which this process is sent SIGSYS, as by Android's filter for apps."""
+    signals: list[int] = []
+    handler = signal.signal(signal.SIGSYS, lambda number, frame: signals.append(number))
     try:
-        yield lambda: bool(caught)
+        yield lambda: bool(signals)
     finally:
-        signal.signal(signal.SIGSYS, before)
+        signal.signal(signal.SIGSYS, handler)
 
 
-def _allow(call: Any, ruleset: int, path: str, rights: int) -> None:
+def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:  # nothing there
         return
     try:
-        if not os.path.isdir(f"/proc/self/fd/{place}"):
+        if not os.path.isdir(f"/proc/self/fd/{descriptor}"):
             rights &= _OF_FILES
-        call(_ADD_RULE, ruleset, 1, struct.pack("<Qi", rights, place), 0)
+        _system_call(_ADD_RULE, ruleset, 1, struct.pack("<Qi", rights, descriptor), 0)
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 def _forbid_new_rights() -> int:
-    return int(_library().prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    return int(ctypes.CDLL(None, use_errno=True).prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 
 
-def _library() -> Any:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _system_call() -> Any:
-    function = _library().syscall
+def _system_call(number: int, *arguments: Any) -> int:
+    function = ctypes.CDLL(None, use_errno=True).syscall
     function.restype = ctypes.c_long
-
-    def call(number: int, *arguments: Any) -> int:
-        # A bare int would go as 32 bits, and the kernel would read the rest of the register.
-        given = (ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)
-        return int(function(ctypes.c_long(number), *given))
-
-    return call
+    # A bare int would go as 32 bits, and the kernel would read the rest of the register.
+    values = (ctypes.c_long(value) if isinstance(value, int) else value for value in (number, *arguments))
+    return int(function(*values))
 
 
 def _reason() -> str:
     return os.strerror(ctypes.get_errno())
 
 
-def probe() -> Confinement:
-    """Confine this process for good, and look whether that holds."""
+def probe_confinement() -> Confinement:
+    """Confine this process for good, and check that it holds."""
     version, files = confine_files({"read": [sys.prefix, sys.base_prefix]})
     calls = confine_calls()
-    import socket  # here: a trial needs none
+    import socket  # late: a trial needs none
 
-    try:
+    with suppress(OSError):
         socket.socket().close()
         calls = calls or "the kernel took the filter, and lets sockets through"
-    except OSError:
-        pass
     return Confinement(version, files, calls)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Confine this process, then try a model; or tell what confines a process on this device."""
+    """Confine this process, then try a model; or print what confines a process on this device."""
     if arguments[0] == PROBE:
-        found = probe()
-        print(json.dumps({"confined": found.confined, "sentence": found.describe()}))
+        confinement = probe_confinement()
+        print(json.dumps({"confined": confinement.confined, "sentence": confinement.describe()}))
         return 0
     rules = json.loads(arguments[0])
     may_start_processes = rules.pop("processes")

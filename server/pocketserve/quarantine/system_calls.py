@@ -9,17 +9,15 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What the kernel calls a machine.
+class Architecture(NamedTuple):
+    """A machine of the kernel's.
 
     Attributes:
         audit: its number in ``linux/audit.h``; a call by another one's table ends the process.
-        column: in :data:`_REFUSED`.
+        column: in the tables below.
         seccomp: the number of that call itself.
     """
 
@@ -31,9 +29,6 @@ class Architecture:
 _X86_64 = Architecture(0xC000003E, 0, 317)
 _AARCH64 = Architecture(0xC00000B7, 1, 277)
 _ARM = Architecture(0x40000028, 2, 383)
-
-_SAME: Final = -1
-"""Of calls that are younger than 2019: their number is the same everywhere."""
 
 _REFUSED: Final[dict[str, tuple[int, int, int]]] = {
     # name: x86_64, aarch64, 32-bit arm; 0 where there is none
@@ -76,21 +71,12 @@ _REFUSED: Final[dict[str, tuple[int, int, int]]] = {
     "ioperm": (173, 0, 0),
     "iopl": (172, 0, 0),
     "modify_ldt": (154, 0, 0),
-    "pidfd_send_signal": (424, _SAME, _SAME),
-    "io_uring_setup": (425, _SAME, _SAME),
-    "io_uring_enter": (426, _SAME, _SAME),
-    "io_uring_register": (427, _SAME, _SAME),
-    "open_tree": (428, _SAME, _SAME),
-    "move_mount": (429, _SAME, _SAME),
-    "fsopen": (430, _SAME, _SAME),
-    "fsconfig": (431, _SAME, _SAME),
-    "fsmount": (432, _SAME, _SAME),
-    "fspick": (433, _SAME, _SAME),
-    "pidfd_open": (434, _SAME, _SAME),
-    "pidfd_getfd": (438, _SAME, _SAME),
-    "process_madvise": (440, _SAME, _SAME),
-    "mount_setattr": (442, _SAME, _SAME),
 }
+_REFUSED_EVERYWHERE: Final = (*range(424, 435), 438, 440, 442)
+"""Calls that are younger than 2019, with one number on all machines: pidfd_send_signal, io_uring_setup, _enter and
+_register, open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_open; pidfd_getfd, process_madvise and
+mount_setattr."""
+
 _PROCESSES: Final[dict[str, tuple[int, int, int]]] = {
     "fork": (57, 0, 2),
     "vfork": (58, 0, 190),
@@ -123,17 +109,9 @@ _UNKNOWN: Final = _ERROR | 38
 
 _X32: Final = 0x40000000
 
-Instruction = tuple[int, int, int, int]
-"""Code, jumps if true and if false, operand."""
-
 
 def architecture(machine: str, bits: int) -> Architecture | None:
-    """Return what the kernel calls this process's machine; None for one whose numbers are not known here.
-
-    Args:
-        machine: as ``os.uname()`` has it.
-        bits: of this process; a 64-bit kernel runs 32-bit processes, too.
-    """
+    """Return the machine of a process by ``os.uname()`` and its bits; None for one whose numbers are not known here."""
     if bits == 64:
         return {"x86_64": _X86_64, "aarch64": _AARCH64}.get(machine)
     return _ARM if machine.startswith(("arm", "aarch64")) else None
@@ -146,19 +124,19 @@ def build_filter(machine: Architecture, process: int, *, may_start_processes: bo
         process: the one that it is for: it may send signals to itself only.
         may_start_processes: leave that to it, and signals to what it starts.
     """
-    return b"".join(struct.pack("<HBBI", *one) for one in _program(machine, process, may_start_processes))
+    return b"".join(struct.pack("<HBBI", *step) for step in _program(machine, process, may_start_processes))
 
 
-def _program(machine: Architecture, process: int, may_start_processes: bool) -> Iterator[Instruction]:
+def _program(machine: Architecture, process: int, may_start_processes: bool) -> Iterator[tuple[int, int, int, int]]:
+    """Yield instructions: code, jumps if true and if false, operand."""
     yield _LOAD, 0, 0, _ARCH
     yield _EQUAL, 1, 0, machine.audit
     yield _RETURN, 0, 0, KILL
     yield _LOAD, 0, 0, _NUMBER
     if machine is _X86_64:
         yield from ((_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _UNKNOWN))
-    refused = dict(_REFUSED) if may_start_processes else _REFUSED | _PROCESSES
-    for numbers in refused.values():
-        number = numbers[0] if numbers[machine.column] == _SAME else numbers[machine.column]
+    table = _REFUSED if may_start_processes else _REFUSED | _PROCESSES
+    for number in (*(numbers[machine.column] for numbers in table.values()), *_REFUSED_EVERYWHERE):
         if number:
             yield from ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, REFUSE))
     if not may_start_processes:

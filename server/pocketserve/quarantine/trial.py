@@ -61,11 +61,7 @@ MAX_RUNS = 4
 
 
 def main(confine: Callable[[], Confinement]) -> int:
-    """Try the model that standard input describes.
-
-    Args:
-        confine: called when the framework is imported, and before the model's files are opened.
-    """
+    """Try the model that standard input describes; confine the process between the import and opening the model."""
     request = pickle.load(sys.stdin.buffer)
     output = os.dup(1)
     os.dup2(2, 1)  # frameworks print to standard output
@@ -88,17 +84,13 @@ def serialize_request(entry: ModelEntry, version: VersionEntry, source: ModelSou
 
 
 def try_model(entry: ModelEntry, version: VersionEntry, source: ModelSource) -> dict[str, str]:
-    """Load, set up and run.
-
-    Returns:
-        ``outcome`` (ok, missing, rejected, starved or nan_output), ``reason`` and ``runtime``.
-    """
+    """Load, set up and run; return ``outcome`` (ok, missing, rejected, starved or nan_output), reason and runtime."""
     try:
         with contextlib.closing(runtime_for(version.format).open(source)) as session:
             outcome, reason = _run(session, set_up(entry, version, session, MAX_PIXELS, source))
             return {"outcome": outcome, "reason": reason, "runtime": session.runtime}
     except Exception as error:  # frameworks raise anything on a bad file
-        return {"outcome": _outcome(error), "reason": _reason(error), "runtime": ""}
+        return _failure(error)
 
 
 def _import_framework(format: ModelFormat, threads: int) -> None:
@@ -128,17 +120,14 @@ def _with_cause(reason: str) -> str:
     )
 
 
-def _outcome(error: Exception) -> str:
+def _failure(error: Exception) -> dict[str, str]:
     scarce = isinstance(error, OSError) and error.errno in _SCARCE
     if scarce or any(text in str(error) for text in _NO_THREADS):
-        return "starved"
-    return "missing" if isinstance(error, RuntimeMissingError) else "rejected"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, RuntimeMissingError | ModelLoadError):
-        return str(error)
-    return f"{type(error).__name__}: {excerpt(error, 500)}"
+        return {"outcome": "starved", "reason": str(error)[:300], "runtime": ""}
+    ours = isinstance(error, RuntimeMissingError | ModelLoadError)
+    reason = str(error) if ours else f"{type(error).__name__}: {excerpt(error, 500)}"
+    outcome = "missing" if isinstance(error, RuntimeMissingError) else "rejected"
+    return {"outcome": outcome, "reason": reason, "runtime": ""}
 
 
 def _run(session: Session, setup: Setup) -> tuple[str, str]:
@@ -176,11 +165,7 @@ def _nan_outputs(session: Session, specs: Sequence[TensorSpec], fill: FillTensor
 
 
 def _nan_by_task(session: Session, setup: Setup) -> set[str] | None:
-    """Run a synthetic body through the task's own steps, so that the trial measures what these cost.
-
-    Returns:
-        The outputs that are nothing but NaN; None if there is no such body, or the model does not take it.
-    """
+    """Return :func:`_nan_outputs` of a synthetic body for the task, whose steps the trial is to measure, too."""
     body = synthetic_body(setup.task)
     if body is None:
         return None
@@ -191,10 +176,8 @@ def _nan_by_task(session: Session, setup: Setup) -> set[str] | None:
         for run in prepared.runs[:MAX_RUNS]:
             tensors = [to_tensor(name, array) for name, array in run.items()]
             checked = collect(tensors, inputs, row_by_row=True, first_state=setup.first_state)
-            arrays: Mapping[str, Array] = checked.arrays
-            if checked.row_by_row:
-                arrays = {name: array[:1] for name, array in arrays.items()}
-            results.append(session.run({**checked.state, **arrays}))
+            rows = slice(1) if checked.row_by_row else ...
+            results.append(session.run({**checked.state, **{name: a[rows] for name, a in checked.arrays.items()}}))
         named: list[Any] = [{s.name: result[outputs.by_name[s.name][1]] for s in outputs.specs} for result in results]
         with np.errstate(all="ignore"), contextlib.suppress(Exception):
             setup.task.answer(named, AnswerOptions(), prepared.context)
