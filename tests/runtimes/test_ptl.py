@@ -203,13 +203,11 @@ def test_files_that_open_files_are_refused(save: Save, tmp_path: Path, monkeypat
     assert not (tmp_path / "written-by-ptl").exists()
 
 
-def test_other_files_are_named(save: Save, tmp_path: Path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.script(torch.nn.Linear(3, 2)).save(str(tmp_path / "a.ptl"))
-    with pytest.raises(ModelLoadError, match="without mobile bytecode"):
-        opened(tmp_path / "a.ptl")
+def test_other_files_are_named(tmp_path: Path):
     (tmp_path / "b.ptl").write_bytes(b"\0\0\0\0PTMF" + bytes(100))
+    with pytest.raises(ModelLoadError, match="FlatBuffer form"):
+        opened(tmp_path / "b.ptl")
+    (tmp_path / "b.ptl").write_bytes(b"PK\3\4PTMF" + bytes(100))
     with pytest.raises(ModelLoadError, match="FlatBuffer form"):
         opened(tmp_path / "b.ptl")
     (tmp_path / "c.ptl").write_bytes(b"")

@@ -10,7 +10,6 @@ import weakref
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -414,7 +413,7 @@ def test_a_tuple_is_taken_part_by_part(save: Save, runtime: Any):
     specs = [
         TensorSpec(name, "INT64" if name == "state.1.1" else "FP32", ()) for name in (*RECURRENT, "more.0", "more.1")
     ]
-    session = runtime.open(ModelSource(path, inputs=[replace(spec, open=True) for spec in specs]))
+    session = runtime.open(ModelSource(path, inputs=[spec._replace(open=True) for spec in specs]))
     assert session.run({**RECURRENT, "more.0": floats(2), "more.1": floats(2)})["output_0"].tolist() == [0, 7]
 
 

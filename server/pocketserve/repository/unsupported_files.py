@@ -9,6 +9,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from pocketserve.runtimes.registry import MARKERS, content_of, format_of_name
+from pocketserve.runtimes.torch import NOT_MODELS
 
 _ARCHIVE = "is an archive: unpack it, so that the model file or the model's folder lies in the models folder"
 _WEIGHTS = (
@@ -48,15 +49,6 @@ _ENDS = {
 }
 """By the ends of names. Longer ends come first where one ends on another."""
 
-_CONTENTS = {
-    "state_dict": "holds weights without a model, or a pickled module, which is code and is never opened: save the "
-    "model with torch.jit.save or as ONNX, or put the weights into a folder with a model.py that builds the model and "
-    "a model.toml",
-    "aoti": "holds native code compiled by AOTInductor, which is not served: save the exported program itself with "
-    "torch.export.save",
-}
-"""By what a PyTorch file's directory or first bytes tell; nothing in it is unpickled."""
-
 _PAIRS = {
     ".xml": ("is an OpenVINO model, which is not served: serve the model it was made from", ".bin"),
     ".param": (_ELSEWHERE, ".bin"),
@@ -94,7 +86,7 @@ def advice_for_content(path: Path) -> str | None:
     Only a few bytes, or a zip's directory, are read.
     """
     kind = format_of_name(path.name)
-    words = _CONTENTS.get(content_of(path) or "") if kind is not None and kind.torch_archive else None
+    words = NOT_MODELS.get(content_of(path) or "") if kind is not None and kind.torch_archive else None
     return None if words is None else f"{path.name} {words}"
 
 

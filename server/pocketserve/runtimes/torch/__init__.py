@@ -6,6 +6,15 @@ PACKAGES = ("torch",)
 FRAMEWORK = Requirement("torch", "PyTorch models", "torch", "python-torch")
 INSTALL = f"pip install 'pocketserve[torch]'; in Termux: pkg install {FRAMEWORK.termux}"
 
+NOT_MODELS = {
+    "state_dict": "holds weights without a model, or a pickled module, which is code and is never opened: save the "
+    "model with torch.jit.save or as ONNX, or put the weights into a folder with a model.py that builds the model and "
+    "a model.toml",
+    "aoti": "holds native code compiled by AOTInductor, which is not served: save the exported program itself with "
+    "torch.export.save",
+}
+"""Advice by what a PyTorch file's directory or first bytes tell; nothing in it is unpickled."""
+
 FORMATS = (
     ModelFormat(
         "torchscript",

@@ -42,19 +42,6 @@ class PickleError(ValueError):
     """A pickle that names or claims what PyTorch must not be given."""
 
 
-def refuse_flatbuffer(path: Path) -> None:
-    """Refuse the form of mobile models that PyTorch takes and checks nothing of: a damaged one ends the process.
-
-    Raises:
-        ModelLoadError: it is such a file.
-    """
-    with path.open("rb") as file:
-        if file.read(8)[4:] == b"PTMF":
-            raise ModelLoadError(
-                f"{path.name} is a mobile model in FlatBuffer form; save it with _save_for_lite_interpreter(path)"
-            )
-
-
 class Archive:
     """An archive, as PyTorch's reader sees it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -14,7 +14,8 @@ import numpy as np
 from pocketserve.messages import excerpt, plural
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
 from pocketserve.runtimes.framework_import import import_framework
-from pocketserve.runtimes.torch import INSTALL
+from pocketserve.runtimes.registry import content_of, first_bytes
+from pocketserve.runtimes.torch import INSTALL, NOT_MODELS
 from pocketserve.tensors import Array, TensorSpec, datatype_of, zeros
 
 MINIMUM_TORCH = (2, 10)
@@ -62,6 +63,22 @@ def file_size(path: Path) -> int:
         return path.stat().st_size
     except OSError as error:
         raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
+
+
+def check_content(path: Path, formats: Collection[str], title: str) -> None:
+    """Check that a file is of one of the formats by its content.
+
+    Raises:
+        ModelLoadError: it is not, or cannot be read.
+    """
+    file_size(path)
+    if (first_bytes(path, 8) or b"")[4:] == b"PTMF":  # PyTorch takes it, and a damaged one ends the process
+        reason = "is a mobile model in FlatBuffer form; save it with _save_for_lite_interpreter(path)"
+        raise ModelLoadError(f"{path.name} {reason}")
+    content = content_of(path)
+    if content not in formats:
+        reason = NOT_MODELS.get(content or "", f"is no {title}, or is damaged; save it again")
+        raise ModelLoadError(f"{path.name} {reason}")
 
 
 def weight_bytes(tensors: Iterable[Any]) -> int:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, getitem
 from typing import Any, NamedTuple
 
-from pocketserve.formats.zip_archives import kind_of_zip
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.torch.common import (
+    check_content,
     datatype_of_torch,
-    file_size,
     flatten,
     import_torch,
     input_fault,
@@ -30,15 +29,6 @@ from pocketserve.runtimes.torch.pt2_containers import stand_ins
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.verified_files import read_code
 
-_ADVICE = {
-    "aoti": "holds native code compiled by AOTInductor, which is not served; save the exported program itself with "
-    "torch.export.save",
-    "torchscript": "is a TorchScript file; give it the ending .ts",
-    "ptl": "is a PyTorch mobile file; give it the ending .ptl",
-    "state_dict": "holds weights without a model; build the model in a model.py and name this file as its weights",
-    None: "is no exported program, or is damaged; save it again with torch.export.save",
-}
-
 
 class Pt2Runtime:
     """Opens exported programs."""
@@ -49,10 +39,7 @@ class Pt2Runtime:
     def open(self, source: ModelSource) -> Pt2Session:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
         name = source.path.name
-        file_size(source.path)
-        kind = kind_of_zip(source.path)
-        if kind != "pt2":
-            raise ModelLoadError(f"{name} {_ADVICE[kind]}")
+        check_content(source.path, ("pt2",), "exported program")
         trust = source.options.get("trust", False)
         if not isinstance(trust, bool):
             raise ModelLoadError(f"model.toml: trust is true or false, not {trust!r:.80}")
@@ -88,7 +75,7 @@ class _GraphTensor:
 
 
 class Pt2Session:
-    """One exported program.
+    """A loaded program.
 
     Attributes:
         reset: see :class:`~pocketserve.runtimes.base.ResettableSession`; only there if runs change tensors of it.

@@ -4,10 +4,6 @@ PyTorch writes the whole program beside the bytecode of such a file, and that pr
 bytecode is not read: the lite interpreter believes it, and believes its caller's types, until the process ends.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 from pocketserve.runtimes.torch.torchscript import TorchScriptRuntime
 
 
@@ -15,11 +11,7 @@ class PtlRuntime(TorchScriptRuntime):
     """Opens mobile files."""
 
     platform = "pytorch_mobile"
-    contents = ("ptl",)
-    advice: Mapping[str | None, str] = {
-        "torchscript": "is a TorchScript file without mobile bytecode; give it the ending .ts",
-        None: "is no PyTorch mobile file, or is damaged; copy it again",
-    }
+    title = "PyTorch mobile file"
 
 
 RUNTIME = PtlRuntime()

@@ -16,10 +16,9 @@ from typing import Any
 
 from pocketserve.formats.zip_archives import BadZipError, members
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
-from pocketserve.runtimes.registry import content_of
-from pocketserve.runtimes.torch.archive import refuse_flatbuffer
 from pocketserve.runtimes.torch.common import (
     FirstRunError,
+    check_content,
     error_message,
     file_size,
     flatten,
@@ -41,39 +40,22 @@ RESET_METHOD = "reset_states"
 
 
 class TorchScriptRuntime:
-    """Opens TorchScript archives.
-
-    Attributes:
-        contents: what the file may be by its content.
-        advice: what to say of a file with another content.
-    """
+    """Opens TorchScript archives."""
 
     platform = "pytorch_torchscript"
     option_keys = frozenset({"arguments", "reset", "trust"})
-    contents: Sequence[str] = ("torchscript", "ptl")
-    advice: Mapping[str | None, str] = {
-        "state_dict": "holds weights without a model, or a pickled module, which is code that is never run; save the "
-        "model with torch.jit.save or as ONNX, or build it in a model.py and name its state dict as the weights",
-        "pt2": "is an exported program; give it the ending .pt2",
-        "aoti": "is a compiled package of native code, which is not served; serve the exported program",
-        None: "is no TorchScript archive, or is damaged; save it again with torch.jit.save",
-    }
+    title = "TorchScript archive"
 
     def open(self, source: ModelSource) -> ScriptSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
-        name = source.path.name
-        file_size(source.path)
-        refuse_flatbuffer(source.path)
-        content = content_of(source.path)
-        if content not in self.contents:
-            raise ModelLoadError(f"{name} {self.advice.get(content, self.advice[None])}")
+        check_content(source.path, ("torchscript", "ptl"), self.title)
         torch = import_torch()
         try:
             return ScriptSession(torch, source)
         except ModelLoadError:
             raise
         except Exception as error:
-            raise load_error(name, f"torch {torch.__version__}", error) from error
+            raise load_error(source.path.name, f"torch {torch.__version__}", error) from error
 
 
 RUNTIME = TorchScriptRuntime()
@@ -81,7 +63,7 @@ RUNTIME = TorchScriptRuntime()
 
 
 class ScriptSession:
-    """One loaded program.
+    """A loaded program.
 
     Attributes:
         reset: see :class:`~pocketserve.runtimes.base.ResettableSession`; only there if the program keeps state.
