@@ -91,7 +91,7 @@ RUNTIME = ExecutorchRuntime()
 
 
 class ExecutorchSession:
-    """One method of a loaded program.
+    """A method of a loaded program.
 
     Args:
         description: what the file says of the method.

@@ -114,12 +114,6 @@ def to_torch(torch: Any, array: Array, spec: TensorSpec) -> Any:
     return tensor.view(torch.bfloat16) if spec.datatype == "BF16" and array.dtype == np.uint16 else tensor
 
 
-def to_numpy(torch: Any, tensor: Any) -> Array:
-    """Return a copy of a tensor, which may be a module's state; bfloat16 becomes its 16 bits as uint16."""
-    plain = plain_tensor(torch, tensor)
-    return np.array(plain.view(torch.uint16).numpy() if plain.dtype == torch.bfloat16 else plain.numpy())
-
-
 def plain_tensor(torch: Any, tensor: Any) -> Any:
     """Return the same numbers, dense, contiguous, on the CPU, not quantised."""
     tensor = tensor.detach().cpu()
@@ -230,18 +224,17 @@ def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str
         yield path, value
 
 
-def _is_plain_list(value: Sequence[Any]) -> bool:
+def _is_plain_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, int | float | str) for item in value)
 
 
 def is_result(torch: Any, leaf: Any) -> bool:
     """Return whether a leaf is something that callers can get: tensors, numbers, texts."""
-    items = leaf if isinstance(leaf, list) and _is_plain_list(leaf) else [leaf]
-    return all(isinstance(item, torch.Tensor | int | float | str) for item in items)
+    return _is_plain_list(leaf) or isinstance(leaf, torch.Tensor | int | float | str)
 
 
 def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
-    """Return a leaf as an array. An optional value that is absent becomes an empty one.
+    """Return a copy of a leaf as an array. An optional value that is absent becomes an empty one.
 
     Args:
         datatype: the declared one. Only where it is BF16 do callers know that uint16 means bfloat16; else those
@@ -251,12 +244,12 @@ def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
         TypeError: it is neither real numbers nor text.
     """
     if isinstance(leaf, torch.Tensor):
-        if (leaf.dtype == torch.bfloat16) != (datatype == "BF16"):
-            leaf = plain_tensor(torch, leaf).to(torch.bfloat16 if datatype == "BF16" else torch.float32)
-        array = to_numpy(torch, leaf)
-        if array.dtype.kind == "c":
+        tensor = plain_tensor(torch, leaf)
+        if tensor.is_complex():
             raise TypeError("the model returns complex numbers, which the protocol does not have")
-        return array
+        if datatype == "BF16":
+            return np.array(tensor.to(torch.bfloat16).view(torch.uint16).numpy())
+        return np.array((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
     if leaf is None:
         return np.empty(0, np.float32)
     items = leaf if isinstance(leaf, list) else [leaf]
@@ -321,10 +314,12 @@ def error_message(error: BaseException, maximum: int = 300) -> str:
 def load_error(name: str, framework: str, error: BaseException) -> ModelLoadError:
     """Return the error for a file that a framework refused with any exception."""
     if match := _UNKNOWN_OPERATOR.search(str(error)):
-        advice = "it belongs to another package, such as torchvision, or to another version; export the model as "
-        advice += "ONNX, or without that operator"
-        if match[1].startswith("prepacked::"):
-            advice = "the file was made by optimize_for_mobile; save the model again without that step"
+        advice = (
+            "the file was made by optimize_for_mobile; save the model again without that step"
+            if match[1].startswith("prepacked::")
+            else "it belongs to another package, such as torchvision, or to another version; export the model as ONNX, "
+            "or without that operator"
+        )
         return ModelLoadError(f"{name} uses the operator {match[1]}, which {framework} does not have: {advice}")
     reason = error_message(error, 200)
     if _DAMAGE.search(str(error)):

@@ -1,7 +1,7 @@
-"""Which operators a TorchScript program may use: an allow-list of those that only compute.
+"""The operators and classes that a TorchScript program may use: an allow-list of those that only compute.
 
-PyTorch's operators also write and read any file (``aten::save``, ``aten::from_file``), talk to other processes, or take
-the caller's word for where memory ends. A list of bad names would miss those of the next version.
+Others write and read any file (``aten::save``, ``aten::from_file``), talk to other processes, or believe the caller
+about where memory ends. A list of bad names would miss those of the next version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the safetensors format: an 8-byte little-endian length, a JSON header, raw tensors.
 
-The format's own library needs a compiler on Termux, and reading it takes a page. Every offset is checked against
-the file before it is used. Source: the format description in the safetensors repository's README.
+The format's own library needs a compiler on Termux. Every offset is checked against the file before it is used.
+Source: the format description in the safetensors repository's README.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ DTYPES = {
 
 
 def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
-    """All tensors of a file, mapped: their memory is the file's.
+    """Return all tensors of a file, mapped: name -> (dtype name of the format, array).
 
-    Returns:
-        Name -> (dtype name of the format, array). BF16 arrays hold the 16 bits as uint16.
+    BF16 arrays hold the 16 bits as uint16.
 
     Raises:
         ModelLoadError: the file is not valid; the text says where.
@@ -51,7 +50,7 @@ def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
     try:
         header = strict_json.loads_object(mapped[8 : 8 + header_size])
     except ApiError as error:
-        # It tells of a request, which this is not.
+        # Its text is about a request.
         reason = str(error).removeprefix("failed to parse the request JSON: ").replace("the body", "it")
         raise _fault(path, f"its header is no JSON: {reason}; copy the file again") from None
     data = memoryview(mapped)[8 + header_size :]

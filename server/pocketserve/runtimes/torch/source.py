@@ -1,9 +1,9 @@
-"""Reads the source files in a TorchScript archive, for what runs already while PyTorch compiles them.
+"""Reads the source files in a TorchScript archive, for code that runs already while PyTorch compiles them.
 
 PyTorch evaluates defaults of arguments and constants of classes when it compiles a program, so these must be plain
-values: ``y: Tensor=torch.from_file(...)`` reads the file before anybody can look at the compiled graph. Everything else
-is decided on that graph. The reader takes the language as ``torch.jit.save`` writes it and refuses other spellings: two
-readers that disagree about where a comment or a text ends would be a way through.
+values: ``y: Tensor=torch.from_file(...)`` reads the file before anybody can look at the compiled graph. The graph
+decides about everything else. The reader refuses what ``torch.jit.save`` does not write: two readers that disagree
+about where a comment or a text ends would be a way through.
 """
 
 from __future__ import annotations
@@ -45,42 +45,40 @@ def check_source(source: bytes) -> None:
     for indent, line in _lines(source):
         while blocks and indent <= blocks[-1][0]:
             blocks.pop()
-        inside = blocks[-1][1] if blocks else b""
+        block = blocks[-1][1] if blocks else b""
         word = line[0][1]
         if any(kind == "name" and value in (b"def", b"class", b"lambda") for kind, value in line[1:]):
             raise SourceError("a definition begins in the middle of a line")
         if word in (b"def", b"class"):
-            if line[-1][1] != b":" or (word == b"class" and inside):
+            if line[-1][1] != b":" or (word == b"class" and block):
                 raise SourceError("a definition is not on lines of its own")
             if word == b"def":
                 _check_defaults(line)
             blocks.append((indent, word))
-        elif inside != b"def":
-            _check_statement(line, inside)
+        elif block != b"def":
+            _check_statement(line, block)
 
 
 def _lines(source: bytes) -> Iterator[tuple[int, list[Token]]]:
-    """The logical lines with their indentation; those within brackets go on behind line ends."""
+    """Yield the logical lines with their indentation; those within brackets go on behind line ends."""
     at = depth = indent = 0
     line: list[Token] = []
-    fresh = True
     while at < len(source):
-        found = _TOKEN.match(source, at)
-        if found is None:
+        match = _TOKEN.match(source, at)
+        if match is None:
             raise SourceError(f"its source is not written as PyTorch writes it (byte {at})")
-        kind, value, at = str(found.lastgroup), found[0], found.end()
+        kind, value = str(match.lastgroup), match[0]
         if kind == "line":
             if depth == 0:
                 if line:
                     yield indent, line
-                line, indent, fresh = [], 0, True
+                line, indent = [], 0
         elif kind == "space":
-            indent = len(value) if fresh else indent
-            fresh = False
+            indent = indent if line else len(value)
         else:
-            fresh = False
             depth += (value in _OPENING) - (value in _CLOSING)
             line.append((kind, value))
+        at = match.end()
     if depth:
         raise SourceError("its source ends within brackets")
     if line:
@@ -88,7 +86,7 @@ def _lines(source: bytes) -> Iterator[tuple[int, list[Token]]]:
 
 
 def _check_defaults(line: Sequence[Token]) -> None:
-    """What follows ``=`` in the head of a function."""
+    """Check the defaults in the head of a function."""
     depth = 0
     default: list[Token] | None = None
     for token in line:
@@ -106,22 +104,23 @@ def _check_defaults(line: Sequence[Token]) -> None:
         depth += value in _OPENING
 
 
-def _check_statement(line: Sequence[Token], inside: bytes) -> None:
-    """A line in the body of a class, or outside of everything: attributes and constants."""
-    if not inside and line[0][1] != b"op_version_set":
+def _check_statement(line: Sequence[Token], block: bytes) -> None:
+    """Check a line in the body of a class, or outside of everything: attributes and constants."""
+    kind, word = line[0]
+    if not block and word != b"op_version_set":
         raise SourceError("something stands outside of functions and classes")
-    if line[0][1] == b"pass" and len(line) == 1:
+    if word == b"pass" and len(line) == 1:
         return
-    before = len(list(takewhile(lambda token: token[1] != b"=", line)))
-    named = line[0][1] == b"__annotations__" and len(line) > 1 and line[1][1] == b"["
-    if line[0][0] != "name" or line[0][1] in (b"if", b"for", b"while", b"with", b"import", b"return"):
+    if kind != "name" or word in (b"if", b"for", b"while", b"with", b"import", b"return"):
         raise SourceError("the body of a class is not understood")
-    if not named:  # __annotations__["0"] = TYPE, where a name is none in Python
-        _check_plain(line[before + 1 :])
+    if word == b"__annotations__" and len(line) > 1 and line[1][1] == b"[":
+        return  # __annotations__["0"] = TYPE, where a name is none in Python
+    before = len(list(takewhile(lambda token: token[1] != b"=", line)))
+    _check_plain(line[before + 1 :])
 
 
 def _check_plain(tokens: Sequence[Token]) -> None:
-    """Values that are written out, and weights: ``CONSTANTS.c0``."""
+    """Check for values that are written out, and weights: ``CONSTANTS.c0``."""
     before = b""
     for kind, value in tokens:
         if (before, kind) == (b"CONSTANTS.", "name") or (before == b"CONSTANTS" and value == b"."):

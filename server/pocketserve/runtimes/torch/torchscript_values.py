@@ -21,7 +21,7 @@ _SCALARS: Mapping[str, tuple[str, str, str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a method; ``type`` is written as in Python, such as ``Optional[int]``."""
+    """An argument of a method; ``type`` is written as in Python, such as ``Optional[int]``."""
 
     name: str
     type: str
