@@ -94,7 +94,7 @@ def test_a_function_of_the_models_own_may_have_any_other_name(tmp_path: Path) ->
 
 def test_each_operator_of_the_package_is_judged() -> None:
     """What a new version brings is refused until somebody has looked at it."""
-    from pocketserve.runtimes.onnx.open import import_package
+    from pocketserve.runtimes.onnx.native import import_package
 
     import_package("onnxruntime")
     from onnxruntime.capi import onnxruntime_pybind11_state as native

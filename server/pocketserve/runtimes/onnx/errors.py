@@ -1,4 +1,4 @@
-"""What ONNX Runtime's error texts mean, in one sentence for people."""
+"""Explains ONNX Runtime's error texts in one sentence for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOISE = re.compile(
 )
 
 _STEP = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'[^']*' Status Message: ")
-"""What comes before the reason of a failed run."""
+"""The text before the reason of a failed run."""
 
 _CHECK = re.compile(r"(?:/\S+|\b\w+\.(?:h|cc)):\d+ (?:.*? was false\. |\w+ (?=[A-Z]))")
 """A check in its source that failed, before the words for it."""
@@ -63,23 +63,23 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"bad_alloc|bad allocation|Failed to allocate memory"), "needs more memory than there is"),
 )
-"""What a text of ONNX Runtime says about a model, in words."""
+"""Patterns of ONNX Runtime's texts, and sentences about the model."""
 
 
-def explained(path: Path, framework: str, text: str) -> str:
-    """One sentence for people out of ONNX Runtime's error text."""
+def explain_onnx_error(path: Path, framework: str, text: str) -> str:
+    """Return a sentence for people out of ONNX Runtime's error text."""
     text = text[:_MAX_READ]
-    for pattern, words in _EXPLANATIONS:
-        if found := pattern.search(text):
-            return f"{path.name} {words.format(*found.groups(), framework=framework)}"
-    reason = cleaned(text, 200) or "no reason given"
+    for pattern, sentence in _EXPLANATIONS:
+        if match := pattern.search(text):
+            return f"{path.name} {sentence.format(*match.groups(), framework=framework)}"
+    reason = clean_text(text, 200) or "no reason given"
     return (
         f"{framework} cannot load {path.name} ({reason}): it is damaged, or needs what this version does not have; "
         "copy or export the file again, or install a newer onnxruntime"
     )
 
 
-def foreign_words(domain: str, kind: str, framework: str) -> str:
+def foreign_operator(domain: str, kind: str, framework: str) -> str:
     """Return what to say of an operator that is not run, whether or not there is a library for it."""
     if kind in ("EPContext", "Snpe"):
         return "was compiled for one kind of accelerator, whose files are not opened; use the model as it was before"
@@ -89,8 +89,8 @@ def foreign_words(domain: str, kind: str, framework: str) -> str:
     )
 
 
-def cleaned(text: str, maximum: int) -> str:
-    """ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
+def clean_text(text: str, maximum: int) -> str:
+    """Return ONNX Runtime's text in one line, without codes, places in its source and advice that does not fit here."""
     line = _CHECK.sub("", _STEP.sub(r"\1: ", " ".join(text[:_MAX_READ].split())))
     return excerpt(_NOISE.sub("", line), maximum)
 
@@ -100,6 +100,5 @@ def is_about_sizes(text: str) -> bool:
 
     Only the innermost reason is looked at: of a step within a loop, names of steps come before it.
     """
-    line = " ".join(text[:_MAX_READ].split())
-    reason = _CHECK.sub("", _STEP.split(line)[-1])
-    return _STEP.search(line) is not None and _SIZES.search(reason) is not None
+    _, *steps, reason = _STEP.split(" ".join(text[:_MAX_READ].split()))
+    return bool(steps) and _SIZES.search(_CHECK.sub("", reason)) is not None

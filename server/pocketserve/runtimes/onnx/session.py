@@ -3,8 +3,6 @@
 The options of a version are ``providers``, a list of execution provider names in order of preference (the CPU comes
 last by itself), and ``required``: refuse to load rather than run on the CPU alone.
 
-Outputs that are no tensors are made to tensors: :mod:`.onnx_tensors` tells how.
-
 Found by running it, and what shapes the code below:
 
 * A shape that the file does not tell shows as ``[]``, like a scalar's, and is then not checked.
@@ -25,14 +23,13 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
-from pocketserve.tensors import Array, TensorSpec
-from pocketserve_wire import DATATYPES
+from pocketserve.tensors import Array, TensorSpec, byte_size, zeros
 
 from .check import GraphFacts, check_model
-from .errors import cleaned, explained, foreign_words, is_about_sizes
-from .open import import_package, open_native, read_options
+from .errors import clean_text, explain_onnx_error, foreign_operator, is_about_sizes
+from .native import ProviderOptions, import_package, open_native
 from .operators import first_foreign
-from .tensors import check_bfloat16, check_names, input_spec, object_array, output_of
+from .tensors import TensorOutput, input_spec, object_array, output_of
 
 _BFLOAT16 = 16
 """``TensorProto.DataType.BFLOAT16``."""
@@ -65,29 +62,29 @@ class OnnxRuntime:
             ModelLoadError: an option is wrong, the file is no ONNX model, is damaged, keeps weights outside its
                 folder, or needs what this ONNX Runtime does not have.
         """
-        wanted, required = read_options(source.options)
+        options = ProviderOptions.parse(source.options)
         # ONNX Runtime looks for weights beside the path that it is given, so both must see the same one.
         path = source.path.resolve()
         facts = check_model(path)
         ort = import_package(self._module)
         framework = f"onnxruntime {ort.__version__}"
         if (foreign := first_foreign(facts.operators, facts.functions)) is not None:
-            raise ModelLoadError(f"{path.name} {foreign_words(*foreign, framework)}")
+            raise ModelLoadError(f"{path.name} {foreign_operator(*foreign, framework)}")
         try:
-            native, used = open_native(ort, path, source.threads, wanted, required)
-            return OnnxSession(ort, native, facts, framework, used)
+            native, device = open_native(ort, path, source.threads, options)
+            return OnnxSession(ort, native, facts, framework, device)
         except ModelLoadError:
             raise
         except Exception as error:
-            raise ModelLoadError(explained(path, framework, str(error))) from error
+            raise ModelLoadError(explain_onnx_error(path, framework, str(error))) from error
 
 
 RUNTIME = OnnxRuntime()
-"""The runtime of the kind ``onnx``."""
+"""The runtime of the format ``onnx``."""
 
 
 class OnnxSession:
-    """One ``InferenceSession`` with its model. Not to be used by several threads at a time, but by any.
+    """An ``InferenceSession`` with its model. Not to be used by several threads at a time, but by any.
 
     Args:
         ort: the imported package.
@@ -98,10 +95,8 @@ class OnnxSession:
 
     Attributes:
         inputs: the model's inputs; ``open`` where the file does not tell the shape.
-        outputs: specs as the module's text describes. Shapes that the file does not tell are learned from runs on
-            zeros; (-1,) stands for one that could not be learned.
-        signatures: empty, ONNX has one entry point.
-        runtime: such as ``onnxruntime 1.31.1``.
+        outputs: specs as :mod:`.tensors` describes. Shapes that the file does not tell are learned from runs on zeros;
+            (-1,) stands for one that could not be learned.
         device: ``cpu``, or the names of the execution providers that run a part of the model, with ``cpu`` for the
             rest: ``NnapiExecutionProvider, cpu``.
         memory_bytes: the file, its external data and one copy of every input and output, free dimensions counted
@@ -109,7 +104,8 @@ class OnnxSession:
         properties: the file's ``metadata_props``, texts by name.
 
     Raises:
-        ModelLoadError: an input or output has a type that the protocol cannot carry.
+        ModelLoadError: an input or output has a type that the protocol cannot carry, bfloat16 outputs lie beside what
+            cannot be exchanged in the same way, or two outputs would have one name.
     """
 
     signatures: Mapping[str, Signature] = {}
@@ -120,7 +116,12 @@ class OnnxSession:
         self._inputs = {arg.name: input_spec(arg, facts) for arg in native.get_inputs()}
         self._outputs = {arg.name: output_of(arg, facts) for arg in native.get_outputs()}
         self._by_value = any(spec.datatype == "BF16" for output in self._outputs.values() for spec in output.specs)
-        check_bfloat16(self._by_value, self._inputs.values(), self._outputs.values())
+        plain = all(isinstance(output, TensorOutput) for output in self._outputs.values())
+        if self._by_value and (not plain or any(spec.datatype == "BYTES" for spec in self._inputs.values())):
+            raise ModelLoadError(
+                "the model has bfloat16 outputs beside strings, sequences or maps, which onnxruntime cannot exchange "
+                "at once; convert it with float32 outputs"
+            )
         # Where all sizes are fixed and no whole numbers say some, those that do not fit are the model's own.
         self._takes_sizes = any(spec.open or -1 in spec.shape or _may_index(spec) for spec in self._inputs.values())
         self.runtime = runtime
@@ -129,21 +130,14 @@ class OnnxSession:
             self._learn_outputs()
         self.inputs: Sequence[TensorSpec] = list(self._inputs.values())
         self.outputs: Sequence[TensorSpec] = [spec for output in self._outputs.values() for spec in output.specs]
-        check_names(self.outputs)
-        exchanged = sum(_byte_size(spec) for spec in (*self.inputs, *self.outputs))
+        if len({spec.name for spec in self.outputs}) != len(self.outputs):
+            raise ModelLoadError("two outputs would have the same name; export the model with other output names")
+        exchanged = sum(byte_size(spec) for spec in (*self.inputs, *self.outputs))
         self.memory_bytes = facts.file_bytes + facts.external_bytes + exchanged
         self.properties: Mapping[str, str] = _properties(native)
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """Compute the outputs of one request.
-
-        Args:
-            inputs: arrays by input name, of the specs' dtypes and shapes; strings are UTF-8 ``bytes`` in arrays of
-                dtype object, BF16 is ``uint16`` bits.
-            signature: None.
-
-        Returns:
-            Arrays by output name, which own their memory.
+        """See :class:`~pocketserve.runtimes.base.Session`; strings are UTF-8 ``bytes``, BF16 is ``uint16`` bits.
 
         Raises:
             ValueError: there is such a signature, a string is not UTF-8, or the model does not take these shapes,
@@ -163,40 +157,37 @@ class OnnxSession:
         return results
 
     def close(self) -> None:
-        """Let go of the native session, its weights and its arena."""
+        """Free the native session, its weights and its arena."""
         self._native = None
 
     def _call(self, arrays: Mapping[str, Array]) -> Sequence[Any]:
-        """One native run; values in the order of the outputs."""
-        run = self._run_by_value if self._by_value else self._run_by_array
+        """Run natively; return values in the order of the outputs."""
         try:
-            return run(arrays)
+            if self._by_value:
+                feeds = {name: self._value(array, self._inputs[name]) for name, array in arrays.items()}
+                values = self._native.run_with_ort_values(list(self._outputs), feeds)
+                # An output that is an input handed through shares its memory here.
+                return [
+                    _bits(value) if "bfloat16" in value.data_type() else np.array(value.numpy()) for value in values
+                ]
+            feeds = {
+                name: self._value(array, spec) if spec.datatype == "BF16" else array
+                for (name, array), spec in zip(arrays.items(), self._inputs.values(), strict=True)
+            }
+            results: Sequence[Any] = self._native.run(list(self._outputs), feeds)
+            return results
         except UnicodeDecodeError as error:  # also a ValueError, but no fault of the request
             raise RuntimeError("an output string of the model is not UTF-8") from error
         except Exception as error:
             # The classes themselves lie in a private module of the package.
             if type(error).__name__ == "InvalidArgument" or (self._takes_sizes and is_about_sizes(str(error))):
-                raise ValueError(cleaned(str(error), 300)) from error
+                raise ValueError(clean_text(str(error), 300)) from error
             if type(error).__module__.startswith("onnxruntime"):
-                raise RuntimeError(cleaned(str(error), 300)) from error
+                raise RuntimeError(clean_text(str(error), 300)) from error
             raise
 
-    def _run_by_array(self, arrays: Mapping[str, Array]) -> Sequence[Any]:
-        feeds = {
-            name: self._value(array, spec) if spec.datatype == "BF16" else array
-            for (name, array), spec in zip(arrays.items(), self._inputs.values(), strict=True)
-        }
-        values: Sequence[Any] = self._native.run(list(self._outputs), feeds)
-        return values
-
-    def _run_by_value(self, arrays: Mapping[str, Array]) -> Sequence[Any]:
-        feeds = {name: self._value(array, self._inputs[name]) for name, array in arrays.items()}
-        values = self._native.run_with_ort_values(list(self._outputs), feeds)
-        # An output that is an input handed through shares its memory here.
-        return [_bits(value) if "bfloat16" in value.data_type() else np.array(value.numpy()) for value in values]
-
     def _value(self, array: Array, spec: TensorSpec) -> Any:
-        """An OrtValue that looks at the array's memory, which must outlive it."""
+        """Return an OrtValue that uses the array's memory, which must outlive it."""
         if spec.datatype != "BF16":
             return self._ort.OrtValue.ortvalue_from_numpy(array)
         return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
@@ -205,14 +196,18 @@ class OnnxSession:
         """Learn shapes and keys from runs on zeros; a model that takes none keeps what is declared."""
         free = any(spec.open or -1 in spec.shape for spec in self._inputs.values())
         sizes = _PROBE_SIZES if free else _PROBE_SIZES[:1]
-        seen = [result for result in map(self._try_zeros, sizes) if result is not None]
-        if seen:
-            everything = len(seen) == len(sizes)
-            self._outputs = {name: output.learned(seen, everything) for name, output in self._outputs.items()}
+        results = [result for result in map(self._try_zeros, sizes) if result is not None]
+        if results:
+            complete = len(results) == len(sizes)
+            self._outputs = {name: output.learned(results, complete) for name, output in self._outputs.items()}
 
     def _try_zeros(self, size: int) -> dict[str, Array] | None:
+        inputs = {
+            name: zeros(spec._replace(shape=tuple(size if dim == -1 else dim for dim in spec.shape)))
+            for name, spec in self._inputs.items()
+        }
         try:
-            return self.run({name: _zeros(spec, size) for name, spec in self._inputs.items()})
+            return self.run(inputs)
         except Exception:
             return None
 
@@ -222,43 +217,26 @@ def _may_index(spec: TensorSpec) -> bool:
     return spec.datatype in ("INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64")
 
 
-def _fixed(spec: TensorSpec, size: int) -> tuple[int, ...]:
-    return tuple(size if free == -1 else free for free in spec.shape)
-
-
-def _zeros(spec: TensorSpec, size: int) -> Array:
-    fill = b"" if spec.datatype == "BYTES" else 0
-    return np.full(_fixed(spec, size), fill, dtype=DATATYPES[spec.datatype].typestr)
-
-
-def _byte_size(spec: TensorSpec) -> int:
-    return math.prod(_fixed(spec, 1)) * DATATYPES[spec.datatype].itemsize
-
-
 def _prepared(array: Array, spec: TensorSpec) -> Array:
-    """An array as ONNX Runtime wants it: native byte order, row-major, text as str.
+    """Return an array as ONNX Runtime wants it: native byte order, row-major, text as str.
 
     Raises:
         ValueError: a text is not UTF-8, or a scalar is no scalar (which ONNX Runtime does not check).
     """
     if spec.shape == () and array.shape != ():
         raise ValueError(f"input {spec.name!r} has shape {list(array.shape)}, expected []")
-    if spec.datatype == "BYTES" and array.dtype.kind in "OSU":
-        return _with_text(array, spec.name)
-    # ``ascontiguousarray`` would make shape () to shape (1,).
-    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
-
-
-def _with_text(array: Array, name: str) -> Array:
+    if spec.datatype != "BYTES" or array.dtype.kind not in "OSU":
+        # ``ascontiguousarray`` would make shape () to shape (1,).
+        return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     try:
         items = [item.decode() if isinstance(item, bytes) else str(item) for item in array.reshape(-1).tolist()]
     except UnicodeDecodeError as error:
-        raise ValueError(f"input {name!r} has a string that is not UTF-8, as ONNX demands ({error})") from None
+        raise ValueError(f"input {spec.name!r} has a string that is not UTF-8, as ONNX demands ({error})") from None
     return object_array(items).reshape(array.shape)
 
 
 def _bits(value: Any) -> Array:
-    """A copy of a bfloat16 OrtValue's elements as uint16."""
+    """Return a copy of a bfloat16 OrtValue's elements as uint16."""
     shape = tuple(value.shape())
     size = math.prod(shape) * 2
     raw = ctypes.string_at(value.data_ptr(), size) if size else b""
@@ -268,7 +246,7 @@ def _bits(value: Any) -> Array:
 def _properties(native: Any) -> dict[str, str]:
     """Return what the file's author wrote into it; nothing where that is no UTF-8 or too long to be a description."""
     try:
-        found = {str(name): str(text) for name, text in native.get_modelmeta().custom_metadata_map.items()}
+        texts = {str(name): str(text) for name, text in native.get_modelmeta().custom_metadata_map.items()}
     except Exception:  # a description is never worth refusing a model for
         return {}
-    return found if sum(map(len, found.values())) <= MAX_PROPERTY_CHARS else {}
+    return texts if sum(map(len, texts.values())) <= MAX_PROPERTY_CHARS else {}
