@@ -12,6 +12,7 @@ from framed import TIMEOUT_S, Framed
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.queue import ModelQueue
+from queue_entries import run
 
 Until = Callable[[Callable[[], bool]], None]
 
@@ -21,11 +22,11 @@ class HeldModel:
 
     Attributes:
         peer: a connection to its server.
-        running, lane: the version whose session is held, and where its requests wait.
+        handle, queue: the version whose session is held, and where its requests wait.
     """
 
-    running: ModelHandle
-    lane: ModelQueue
+    handle: ModelHandle
+    queue: ModelQueue
     _held: Future[Any]
 
     def __init__(self, started: Any, until: Until) -> None:
@@ -35,15 +36,15 @@ class HeldModel:
 
     def hold(self, pool: ThreadPoolExecutor) -> None:
         """Take the session. The model is loaded."""
-        running: ModelHandle = self.service.engine.running("petals", "tflite")
-        self.running, self.lane = running, running.lane
+        handle: ModelHandle = self.service.engine.running("petals", "tflite")
+        self.handle, self.queue = handle, handle.queue
         held = threading.Event()
 
         def take(session: object) -> None:
             held.set()
             assert self._go.wait(TIMEOUT_S)
 
-        self._held = pool.submit(self.lane.run, take, RequestOptions(monotonic() + TIMEOUT_S))
+        self._held = pool.submit(run, self.queue, take, RequestOptions(monotonic() + TIMEOUT_S))
         assert held.wait(TIMEOUT_S)
 
     def ended(self, how: str) -> int:

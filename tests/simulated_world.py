@@ -1,4 +1,4 @@
-"""Simulated time for the policy's tests: lanes, slots, and a clock that jumps from event to event."""
+"""Simulated time for the policy's tests: queues, slots, and a clock that jumps from event to event."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Fate:
     """How one request ended: ``code`` None is an answer."""
 
     entry: Entry
-    line: EntryQueue
+    queue: EntryQueue
     arrived: float
     ended: float
     started: float | None = None
@@ -36,7 +36,7 @@ class World:
     """Lanes, slots and a clock that jumps from event to event.
 
     Attributes:
-        cost: seconds of a run, by line and rows.
+        cost: seconds of a run, by queue and rows.
     """
 
     slots: int
@@ -53,28 +53,28 @@ class World:
         self._arrivals: dict[Entry, float] = {}
         self._running: set[int] = set()
 
-    def lane(
+    def queue(
         self, seconds: float | Callable[[int], float], limit: int = 64, sessions: int = 1, **more: Any
     ) -> EntryQueue:
-        line = EntryQueue([object() for _ in range(sessions)], limit, **more)
-        self.cost[line] = seconds if callable(seconds) else lambda rows: seconds * rows
-        return line
+        queue = EntryQueue([object() for _ in range(sessions)], limit, **more)
+        self.cost[queue] = seconds if callable(seconds) else lambda rows: seconds * rows
+        return queue
 
     def at(self, time: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), event))
 
-    def send(self, line: EntryQueue, time: float, timeout: float = FOREVER, **terms: Any) -> Entry:
+    def send(self, queue: EntryQueue, time: float, timeout: float = FOREVER, **terms: Any) -> Entry:
         """A request that comes at this time and can be started for so long."""
         entry = Entry(time + timeout, arrived=time, **terms)
-        self.at(time, lambda: self._arrive(line, entry))
+        self.at(time, lambda: self._arrive(queue, entry))
         return entry
 
-    def vanish(self, line: EntryQueue, entry: Entry, time: float) -> None:
+    def vanish(self, queue: EntryQueue, entry: Entry, time: float) -> None:
         """The request's client gives up."""
 
         def leave() -> None:
-            if self.sharing.leave(line, entry):
-                self._end(entry, line, ErrorCode.CANCELLED)
+            if self.sharing.remove(queue, entry):
+                self._end(entry, queue, ErrorCode.CANCELLED)
 
         self.at(time, leave)
 
@@ -86,49 +86,49 @@ class World:
 
     def _check(self) -> None:
         assert 0 <= self.sharing.busy <= max(self.slots, 1)
-        for line in self.cost:
-            assert len(line.waiting) <= line.limit
-            assert line.waiting == sorted(line.waiting, key=lambda entry: (entry.rank, entry.place))
+        for queue in self.cost:
+            assert len(queue.waiting) <= queue.limit
+            assert queue.waiting == sorted(queue.waiting, key=lambda entry: (entry.rank, entry.number))
 
-    def _arrive(self, line: EntryQueue, entry: Entry) -> None:
+    def _arrive(self, queue: EntryQueue, entry: Entry) -> None:
         self._arrivals[entry] = self.now
-        session = self.sharing.start(line)
+        session = self.sharing.start(queue)
         if session is not None:
-            self._start(line, session, [entry])
+            self._start(queue, session, [entry])
             return
-        evicted = self.sharing.join(line, entry, self.now)
+        evicted = self.sharing.enqueue(queue, entry, self.now)
         if evicted is not None:
-            self._end(evicted[0], line, evicted[1])
+            self._end(evicted[0], queue, evicted[1])
         if entry.deadline < FOREVER:
-            self.at(entry.deadline, lambda: self._expire(line, entry))
+            self.at(entry.deadline, lambda: self._expire(queue, entry))
 
-    def _expire(self, line: EntryQueue, entry: Entry) -> None:
-        if self.sharing.leave(line, entry):
-            self._end(entry, line, ErrorCode.DEADLINE_EXCEEDED)
+    def _expire(self, queue: EntryQueue, entry: Entry) -> None:
+        if self.sharing.remove(queue, entry):
+            self._end(entry, queue, ErrorCode.DEADLINE_EXCEEDED)
 
-    def _start(self, line: EntryQueue, session: object, entries: list[Entry]) -> None:
+    def _start(self, queue: EntryQueue, session: object, entries: list[Entry]) -> None:
         assert id(session) not in self._running
         assert all(entry.deadline > self.now for entry in entries)
         self._running.add(id(session))
-        seconds = self.cost[line](sum(entry.rows for entry in entries))
+        seconds = self.cost[queue](sum(entry.rows for entry in entries))
         self.runs[len(entries)] += 1
         begun = self.now
-        self.at(self.now + seconds, lambda: self._finish(line, session, entries, begun, seconds))
+        self.at(self.now + seconds, lambda: self._finish(queue, session, entries, begun, seconds))
 
-    def _finish(self, line: EntryQueue, session: object, entries: list[Entry], begun: float, seconds: float) -> None:
+    def _finish(self, queue: EntryQueue, session: object, entries: list[Entry], begun: float, seconds: float) -> None:
         self._running.remove(id(session))
-        self.service[line] += seconds
+        self.service[queue] += seconds
         for entry in entries:
-            self._end(entry, line, None, begun)
-        self.sharing.finish(line, session, seconds, entries)
+            self._end(entry, queue, None, begun)
+        self.sharing.finish(queue, session, seconds, entries)
         while (found := self.sharing.next(self.now)) is not None:
             self._start(*found)
 
-    def _end(self, entry: Entry, line: EntryQueue, code: ErrorCode | None, started: float | None = None) -> None:
-        self.fates.append(Fate(entry, line, self._arrivals.pop(entry), self.now, started, code))
+    def _end(self, entry: Entry, queue: EntryQueue, code: ErrorCode | None, started: float | None = None) -> None:
+        self.fates.append(Fate(entry, queue, self._arrivals.pop(entry), self.now, started, code))
 
-    def answers(self, line: EntryQueue | None = None) -> list[Fate]:
-        return [fate for fate in self.fates if fate.code is None and line in (None, fate.line)]
+    def answers(self, queue: EntryQueue | None = None) -> list[Fate]:
+        return [fate for fate in self.fates if fate.code is None and queue in (None, fate.queue)]
 
     def codes(self) -> Counter[ErrorCode | None]:
         return Counter(fate.code for fate in self.fates)

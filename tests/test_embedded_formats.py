@@ -29,6 +29,7 @@ from pocketserve.service import Service
 from pocketserve.tensors import Array, to_array, to_tensor
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import InferRequest
+from queue_entries import infer
 
 pytestmark = [
     # Frameworks announce the end of what is served here.
@@ -109,7 +110,7 @@ def rows_of(name: str) -> Array:
 def ask(service: Service, name: str, version: str, values: Array) -> Array:
     """One request, in the manifest's own names."""
     (takes,), (gives,) = MANIFESTS[name]["inputs"], MANIFESTS[name]["outputs"]
-    response = service.infer(name, version, InferRequest(inputs=[to_tensor(takes["name"], values)]))
+    response = infer(service, name, version, InferRequest(inputs=[to_tensor(takes["name"], values)]))
     (output,) = response.outputs
     assert (response.model_version, output.name, output.datatype) == (version, gives["name"], "FP32")
     return to_array(output)

@@ -23,6 +23,7 @@ from pocketserve.runtimes.registry import missing_framework
 from pocketserve.service import Service
 from pocketserve.tensors import to_array, to_tensor
 from pocketserve_wire.oip import InferRequest
+from queue_entries import infer
 
 pytestmark = [
     # Frameworks announce the end of what is tested here.
@@ -90,7 +91,7 @@ def held_out() -> dict[str, tuple[Array, Array]]:
 def ask(service: Service, name: str, version: str, values: Array) -> Array:
     (declared,) = MANIFESTS[name]["inputs"]
     request = InferRequest(inputs=[to_tensor(declared["name"], values)])
-    (output,) = service.infer(name, version, request, row_by_row=True).outputs
+    (output,) = infer(service, name, version, request, row_by_row=True).outputs
     assert (output.name, output.datatype) == (MANIFESTS[name]["outputs"][0]["name"], "FP32")
     return to_array(output)
 

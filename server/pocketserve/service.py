@@ -1,19 +1,14 @@
-"""What transports may call. Nothing here knows of HTTP or sockets.
-
-A request goes straight through: resolve the model, check the tensors, wait for a turn, run, translate back.
-
-One class, since transports are to know one thing: what each part of it does is elsewhere, and what is here says in
-which order, and under which count.
-"""
+"""What transports may call. Nothing here knows of HTTP or sockets."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pocketserve import __version__
 from pocketserve.auth.pairing import PairingDesk
@@ -23,18 +18,12 @@ from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.lifecycle.byte_budget import ByteBudget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.options import (
-    DEFAULT_PRIORITY,
-    RequestOptions,
-    asks_for_a_place,
-    read_options,
-    stream_of,
-)
-from pocketserve.engine.scheduling.queue import ModelQueue
+from pocketserve.engine.scheduling.entries import Job
+from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, RequestOptions, read_options
 from pocketserve.engine.scheduling.semaphore import Semaphore
-from pocketserve.engine.statistics import Timing, Traffic, VersionStatistics
-from pocketserve.inference.queued import QueuedRequest, Sender
-from pocketserve.inference.run import Prediction, run_compiled, run_raw_input, run_tensors
+from pocketserve.engine.statistics import Traffic, VersionStatistics
+from pocketserve.inference.call import Call, Done, RawPayload
+from pocketserve.inference.request import InferenceRequest
 from pocketserve.messages import plural
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.file_faults import file_fault
@@ -44,13 +33,8 @@ from pocketserve.repository.snapshots import SnapshotStore
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.state.unloaded import UnloadedModels
-from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Hints
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.oip import EncodedBody, InferRequest, InferResponse, RequestTemplate
-
-A = TypeVar("A")
-T = TypeVar("T")
 
 _Known = tuple[ModelEntry, VersionEntry, VersionStatistics]
 
@@ -65,11 +49,6 @@ EXTENSIONS = (
     "statistics",
 )
 FREE_THREADS = 4
-LONG_LINE = 8
-"""Requests that wait in one line with a thread each; those behind them wait without, where they can. A few threads cost
-little, and a request of theirs less than one that is put down and taken up again."""
-
-EARLY_HEAD_BYTES = 4096
 
 
 class ModelStatus(NamedTuple):
@@ -215,7 +194,7 @@ class Service:
 
     @contextmanager
     def running(
-        self, name: str, version: str | None, terms: RequestOptions | None = None
+        self, name: str, version: str | None, options: RequestOptions | None = None
     ) -> Iterator[tuple[ModelEntry, ModelHandle]]:
         """Hold a version for describing it; loads it where needed.
 
@@ -223,9 +202,9 @@ class Service:
             ApiError: why it cannot be loaded.
         """
         entry, found = self._resolve(name, version)
-        terms = terms or self.terms({})
-        with self.in_flight(), self.engine.use(entry, found, terms.deadline, terms.cancellation) as running:
-            yield entry, running
+        options = options or self.request_options({})
+        with self.in_flight(), self.engine.use(entry, found, options.deadline, options.cancellation) as handle:
+            yield entry, handle
 
     def require(self, name: str, version: str | None) -> None:
         """Refuse a request for an unknown model before its body is looked at.
@@ -330,181 +309,66 @@ class Service:
 
     # Inference
 
-    def infer(
-        self,
-        name: str,
-        version: str | None,
-        request: InferRequest,
-        terms: RequestOptions | None = None,
-        *,
-        row_by_row: bool = False,
-    ) -> InferResponse:
-        """Run a model on tensors.
+    def submit(self, call: Call, done: Done) -> Job | None:
+        """Answer one request to a model. Every request of every protocol goes through here, and is counted once.
+
+        A thread that has nothing else to do runs what this returns; the model is run by it. It waits for no queue: a
+        request that finds the model busy is an entry in the model's queue, which has its run made by another thread of
+        the same transport, see ``call.execute``.
 
         Args:
-            terms: how long it may wait, and more; None reads them from the request's own parameters.
-            row_by_row: let a model that is fixed to one row answer several.
-
-        Raises:
-            ApiError: for every fault of the request, the model or the server.
-        """
-        terms = terms or self.terms(request.parameters)
-
-        def run(running: ModelHandle, asked: InferRequest, terms: RequestOptions) -> tuple[InferResponse, Timing]:
-            return run_tensors(running, asked, terms, row_by_row)
-
-        return self._count(name, version, terms, run, request)
-
-    def refusal(
-        self, name: str, version: str | None, head: memoryview, follower: memoryview | None = None
-    ) -> ApiError | None:
-        """Return why a tensor request would not be answered, as far as that shows before it is read; None to go on.
-
-        Under overload nearly all requests end so, and what each of them costs is taken from those that are answered.
-        Told are those that find their model's line full, and those of a stream that would be replaced at once.
-
-        Args:
-            head: the body's JSON part; nothing is told of a long one, which may hold all of the tensors.
-            follower: the JSON part of the request for the same model that came next on the same way, if it is there.
+            done: takes the result, or the exception in its place, perhaps before this returns.
 
         Returns:
-            QUEUE_FULL or SUPERSEDED, counted as if the lane had said it. An unknown model is not told of here.
-        """
-        if self._draining or not self.engine.crowded or len(head) > EARLY_HEAD_BYTES:
-            return None
-        try:
-            entry, found, statistics = self._find(name, version)
-        except ApiError:
-            return None
-        running = self.engine.running(entry.name, found.name)
-        if running is None or not running.lane.may_refuse:
-            return None
-        text, stream = bytes(head), ""
-        if asks_for_a_place(text):
-            # One that says anything else may be refused for it, and would take nobody's place.
-            if follower is None or follower != text:
-                return None
-            stream = stream_of(text)
-            if not stream:
-                return None
-        error = running.lane.refusal(stream)
-        if error is not None:
-            statistics.record_failure(0, error.code)
-        return error
-
-    def lane(self, name: str, version: str | None) -> ModelQueue | None:
-        """Return where requests for a version wait, if it is loaded."""
-        try:
-            entry, found, _ = self._find(name, version)
-        except ApiError:
-            return None
-        running = self.engine.running(entry.name, found.name)
-        return running.lane if running is not None else None
-
-    def reject(self, name: str, version: str | None, reason: ApiError) -> ApiError:
-        """Count a request that is not run and that its model never heard of; returns what it is answered.
-
-        Args:
-            reason: such as SUPERSEDED, when a newer one of its stream took its place.
+            What the calling thread is to run next; None when the request waits or has ended.
         """
         try:
-            entry, found = self._resolve(name, version)
+            entry, version, statistics = self._find(call.model, call.version)
         except ApiError as error:
-            return error
-        self.engine.statistics(entry.name, found.name).record_failure(0, reason.code)
-        return reason
-
-    def infer_from_template(
-        self, name: str, version: str | None, plan: RequestTemplate, body: memoryview, terms: RequestOptions
-    ) -> EncodedBody:
-        """As :meth:`infer`, from body to body, for a request whose JSON part is known: only the tensors are looked at.
-
-        Args:
-            plan: of this body; it asks for raw tensors only.
-
-        Raises:
-            ApiError: for every fault of the request, the model or the server.
-        """
-        return self._count(name, version, terms, run_compiled, (plan, body))
-
-    def enqueue_compiled(
-        self,
-        name: str,
-        version: str | None,
-        plan: RequestTemplate,
-        body: memoryview,
-        terms: Callable[[], RequestOptions],
-        sender: Sender,
-    ) -> QueuedRequest | None:
-        """As :meth:`infer_from_template` for a request that has to wait in a long line: it does so without a thread.
-
-        Args:
-            terms: makes its terms, once they are needed.
-
-        Returns:
-            What waits: its sender may have been told to begin it before this returns. None where nothing was done: the
-            line is short, or the request is not of a kind that can wait so. One of a stream is replaced in other ways,
-            one in the background may be refused for the battery.
-
-        Raises:
-            ApiError: for every fault of the request, the model or the server; it is counted.
-        """
-        entry, found, statistics = self._find(name, version)
-        running = self.engine.running(entry.name, found.name)
-        if running is None or running.lane.waiting < LONG_LINE:
+            done(error)
             return None
-        prepared, its = running.prepared.get(plan), terms()
-        if prepared is None or its.stream or its.rank > DEFAULT_PRIORITY:
-            return None
-        queued = QueuedRequest(self.engine, running, statistics, self._end, prepared, body, its, sender)
+        request = InferenceRequest(call, done, statistics)
         try:
+            if call.options.rank > DEFAULT_PRIORITY and self.power.low:
+                self.engine.notice()
+                self.power.refuse_background()
             self._begin()
         except ApiError as error:
-            queued.count_failure(error)
-            raise
-        if not self.engine.hold(running):
-            self._end()
+            request.fail(error)
             return None
+        request.release = self._release
+        handle = self.engine.acquire_loaded(entry, version)
+        if handle is None:
+            return functools.partial(self._load_and_start, request, call, entry, version)
+        if isinstance(call.payload, RawPayload):
+            return functools.partial(request.start, handle, self.decode_budget)
+        return request.start(handle, self.decode_budget)
+
+    def _load_and_start(
+        self, request: InferenceRequest, call: Call, entry: ModelEntry, version: VersionEntry
+    ) -> Job | None:
         try:
-            running.lane.enter(queued, its)
+            handle = self.engine.acquire(entry, version, call.options.deadline, call.options.cancellation)
         except BaseException as error:
-            queued.fail(error)
-            raise
-        return queued
+            request.fail(error)
+            return None
+        return request.start(handle, self.decode_budget)
 
-    def predict(
-        self,
-        name: str,
-        version: str | None,
-        body: memoryview,
-        options: AnswerOptions,
-        terms: RequestOptions | None = None,
-        hints: Hints = NO_HINTS,
-    ) -> Prediction:
-        """Run a model on raw input and label its answer.
+    def _release(self, request: InferenceRequest) -> None:
+        try:
+            if request.handle is not None:
+                self.engine.release(request.handle)
+        finally:
+            self._end()
 
-        Args:
-            terms: how long it may wait, and more; None is the longest wait that the settings allow.
-
-        Raises:
-            ApiError: for every fault of the request, the model or the server.
-        """
-        terms = terms or self.terms({})
-
-        def run(running: ModelHandle, asked: memoryview, terms: RequestOptions) -> tuple[Prediction, Timing]:
-            prediction = run_raw_input(running, asked, options, terms, hints, self.decode_budget)
-            return prediction, prediction.timing
-
-        return self._count(name, version, terms, run, body)
-
-    def terms(
+    def request_options(
         self,
         parameters: Mapping[str, Any],
         deadline: float | None = None,
         cancellation: Cancellation | None = None,
         received: float | None = None,
     ) -> RequestOptions:
-        """A request's terms: the earliest of its own limits and the settings', its priority and stream.
+        """Return how a request may wait: the earliest of its own limits and the settings', its priority and stream.
 
         Args:
             parameters: the protocol's ``timeout`` (microseconds), ``priority`` and ``stream``.
@@ -515,41 +379,6 @@ class Service:
             ApiError: INVALID_PARAMETER.
         """
         return read_options(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation, received)
-
-    def _count(
-        self,
-        name: str,
-        version: str | None,
-        terms: RequestOptions,
-        run: Callable[[ModelHandle, A, RequestOptions], tuple[T, Timing]],
-        asked: A,
-    ) -> T:
-        """Run one request on a version that is held meanwhile, and count how it ended.
-
-        Every request goes through here: nested context managers would cost it more than all that they do, and so
-        would a closure, for which ``asked`` is handed through.
-        """
-        entry, found, statistics = self._find(name, version)
-        engine = self.engine
-        try:
-            if terms.rank > DEFAULT_PRIORITY and self.power.low:
-                self.engine.notice()
-                self.power.refuse_background()
-            self._begin()
-            try:
-                running = engine.acquire(entry, found, terms.deadline, terms.cancellation)
-                try:
-                    result, timing = run(running, asked, terms)
-                finally:
-                    engine.release(running)
-            finally:
-                self._end()
-        except BaseException as error:
-            code = error.code if isinstance(error, ApiError) else None
-            statistics.record_failure(int(1e9 * (time.monotonic() - terms.arrived)), code)
-            raise
-        statistics.record_success(timing)
-        return result
 
     def _find(self, name: str, version: str | None) -> _Known:
         """A version with its counters; see :meth:`_resolve`."""

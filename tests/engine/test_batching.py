@@ -19,11 +19,12 @@ from pocketserve.engine.device.cores import Threads
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel, load_model
 from pocketserve.engine.scheduling.batching import TRIALS, RowBatcher, agrees, free_rows
 from pocketserve.engine.scheduling.options import RequestOptions
-from pocketserve.engine.scheduling.queue import ModelQueue, RunResult
+from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
 from pocketserve.trust.store import TrustStore
+from queue_entries import FunctionEntry, run
 
 TIMEOUT_S = 30.0
 Function = Callable[[Array], Array]
@@ -42,15 +43,17 @@ class Computed:
 
 
 class Work:
-    """One request."""
+    """One request, for a batcher by itself and as a function for a queue."""
 
     def __init__(self, arrays: Mapping[str, Array] | None, signature: str | None = None) -> None:
         self.arrays = arrays
         self.signature = signature
 
-    def __call__(self, session: Session) -> dict[str, Array]:
+    def run(self, session: Session) -> dict[str, Array]:
         assert self.arrays is not None
         return session.run(self.arrays, self.signature)
+
+    __call__ = run
 
 
 def batcher(max_rows: int = 8) -> RowBatcher:
@@ -213,7 +216,7 @@ def test_integers_agree_exactly_and_floats_nearly():
     assert not agrees({"y": np.float32([np.nan, 1])}, {"y": np.float32([1, 1])})
 
 
-# --- In a lane
+# --- In a queue
 
 
 class Gate:
@@ -242,7 +245,7 @@ def crowd(pool: ThreadPoolExecutor, function: Function, values: list[float]) -> 
     """The fates of requests that all wait for one session whose model is trusted."""
     inner, session = trusted(function)
     gate, entered, proceed = Gate(inner), threading.Event(), threading.Event()
-    lane = ModelQueue([session], 64, batcher=gate)  # type: ignore[list-item]
+    queue = ModelQueue([session], 64, batcher=gate)  # type: ignore[list-item]
 
     def hold(given: object) -> None:
         entered.set()
@@ -251,12 +254,12 @@ def crowd(pool: ThreadPoolExecutor, function: Function, values: list[float]) -> 
     def later() -> RequestOptions:
         return RequestOptions(monotonic() + TIMEOUT_S)
 
-    futures = [pool.submit(lane.run, hold, later())]  # type: ignore[arg-type]
+    futures = [pool.submit(run, queue, hold, later())]  # type: ignore[arg-type]
     assert entered.wait(TIMEOUT_S)
     for count, work in enumerate(works(*values)):
-        futures.append(pool.submit(lane.run, work, later()))
+        futures.append(pool.submit(run, queue, work, later()))
         ends, pause = monotonic() + TIMEOUT_S, threading.Event()
-        while lane.waiting != count + 1:
+        while queue.waiting != count + 1:
             assert monotonic() < ends
             pause.wait(0.001)
     proceed.set()
@@ -264,7 +267,7 @@ def crowd(pool: ThreadPoolExecutor, function: Function, values: list[float]) -> 
     for future in futures[1:]:
         error = future.exception(TIMEOUT_S)
         fates.append(error if error is not None else future.result())
-    assert lane.waiting == 0
+    assert queue.waiting == 0
     return fates, gate, session
 
 
@@ -280,7 +283,7 @@ def test_those_who_wait_are_answered_by_as_few_runs_as_possible(pool):
 def test_a_bad_input_in_a_crowd(pool):
     fates, _, session = crowd(pool, fussy, [1.0, -1.0, 3.0])
     assert isinstance(fates[1], ValueError)
-    turns: list[RunResult[Any]] = [fates[0], fates[2]]
+    turns: list[FunctionEntry] = [fates[0], fates[2]]
     assert [turn.result["y"].tolist() for turn in turns] == [[[2.0]], [[4.0]]]
     assert [turn.batch_rows for turn in turns] == [None, None]
     assert sum(turn.executions for turn in turns) == 3  # the batch and their own; the third failed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,9 @@ import pytest
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
-from pocketserve.inference.run import run_raw_input, run_tensors
+from pocketserve.engine.scheduling.queue import ModelQueue
+from pocketserve.inference.call import Payload, RawPayload, TensorPayload
+from pocketserve.inference.operations import Operation, prepare
 from pocketserve.tasks.base import AnswerOptions, Arrays, Prepared
 from pocketserve.tasks.cancellation import CHECK_INTERVAL, cancellable, checkpoint, enumerate_cancellable
 from pocketserve.tensors import Array, TensorSpec
@@ -48,40 +50,27 @@ class Windows:
         return []
 
 
-class ModelQueue:
-    """Gives the only session to whoever asks."""
-
-    def __init__(self, session: GivenUp) -> None:
-        self._session = session
-
-    def refuse_if_full(self, terms: RequestOptions) -> None:
-        pass
-
-    def run(self, work: Callable[[GivenUp], Any], _terms: RequestOptions) -> Any:
-        return work(self._session)
+def operation(model: SimpleNamespace, payload: Payload, options: RequestOptions) -> Operation:
+    """What a request to this model runs."""
+    handle: Any = SimpleNamespace(model=model, queue=ModelQueue([object()], 1), sequences=None)  # type: ignore[list-item]
+    return prepare(handle, payload, options, None)
 
 
-def rows(running: Any, terms: RequestOptions) -> object:
-    data = memoryview(bytes(80))
-    return run_tensors(running, oip.InferRequest([Tensor("x", "FP32", (10, 2), data)]), terms, row_by_row=True)
+ROWS = TensorPayload(oip.InferRequest([Tensor("x", "FP32", (10, 2), memoryview(bytes(80)))]), row_by_row=True)
+WINDOWS = RawPayload(memoryview(b""), AnswerOptions())
 
 
-def windows(running: Any, terms: RequestOptions) -> object:
-    return run_raw_input(running, memoryview(b""), AnswerOptions(), terms)
-
-
-@pytest.mark.parametrize("call", [rows, windows])
-def test_a_request_that_is_given_up_between_its_runs(call: Callable[[Any, RequestOptions], object]) -> None:
+@pytest.mark.parametrize("payload", [ROWS, WINDOWS], ids=["rows", "windows"])
+def test_a_request_that_is_given_up_between_its_runs(payload: Payload) -> None:
     """The third of ten runs is the last."""
     switch = Cancellation()
-    session = GivenUp(switch)
+    session: Any = GivenUp(switch)
     bound = Bindings((SPEC,), {"x": (SPEC, "x")})
     model = SimpleNamespace(
         task=Windows(), inputs=bound, outputs=bound, feedback={}, first_state={}, entry_points={None: (bound,) * 2}
     )
-    running = SimpleNamespace(model=model, lane=ModelQueue(session), sequences=None)
     with pytest.raises(ApiError, match="between two runs") as caught:
-        call(running, RequestOptions(time.monotonic() + 60, cancellation=switch))
+        operation(model, payload, RequestOptions(time.monotonic() + 60, cancellation=switch)).run(session)
     assert caught.value.code is ErrorCode.CANCELLED
     assert session.runs == 3
 
@@ -89,9 +78,9 @@ def test_a_request_that_is_given_up_between_its_runs(call: Callable[[Any, Reques
 class Preparing(Windows):
     """A task that prepares ten windows, and finds itself without a caller after three."""
 
-    def __init__(self, terms: RequestOptions, switch: Cancellation | None) -> None:
+    def __init__(self, options: RequestOptions, switch: Cancellation | None) -> None:
         self.prepared = 0
-        self._terms = terms
+        self._options = options
         self._switch = switch
 
     def prepare(self, body: memoryview, hints: Any) -> Prepared:
@@ -100,7 +89,7 @@ class Preparing(Windows):
             if self.prepared == 3 and self._switch is not None:
                 self._switch.cancel()
             elif self.prepared == 3:
-                self._terms.deadline = time.monotonic() - 1
+                self._options.deadline = time.monotonic() - 1
         return super().prepare(body, hints)
 
 
@@ -108,14 +97,12 @@ class Preparing(Windows):
 def test_a_request_that_is_given_up_while_it_is_prepared(code: ErrorCode) -> None:
     """Nothing more is prepared, nothing runs, and the thread's next work is asked nothing."""
     switch = Cancellation()
-    terms = RequestOptions(time.monotonic() + 60, cancellation=switch)
-    task = Preparing(terms, switch if code is ErrorCode.CANCELLED else None)
-    session = GivenUp(switch)
-    running = SimpleNamespace(model=SimpleNamespace(task=task), lane=ModelQueue(session))
+    options = RequestOptions(time.monotonic() + 60, cancellation=switch)
+    task = Preparing(options, switch if code is ErrorCode.CANCELLED else None)
     with pytest.raises(ApiError) as caught:
-        windows(running, terms)
+        operation(SimpleNamespace(task=task), WINDOWS, options)
     assert caught.value.code is code
-    assert (task.prepared, session.runs) == (3, 0)
+    assert task.prepared == 3
     checkpoint()
 
 

@@ -33,6 +33,7 @@ from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve_wire import ApiError, ErrorCode
+from queue_entries import FunctionEntry, run
 
 TIMEOUT_S = 20.0
 DATA = ROOT / "tests" / "runtimes" / "data"
@@ -98,7 +99,7 @@ def run_on_zeros(running: ModelHandle) -> float:
         (output,) = session.run({spec.name: zeros}).values()
         return float(output.reshape(-1)[0])
 
-    return running.lane.run(work, RequestOptions(FOREVER)).result
+    return run(running.queue, work, RequestOptions(FOREVER)).result
 
 
 def is_closed(running: ModelHandle) -> bool:
@@ -288,7 +289,7 @@ def test_others_are_answered_while_one_request_has_a_changed_model_loaded_anew(b
     assert one.ask("petals") == answer and one.running("petals") is before  # nothing has changed
     replace(models_copy / "petals" / "petals.tflite", (models_copy / "petals" / "petals.tflite").read_bytes())
     one.engine.note_changes(scan(models_copy))
-    assert not one.engine.hold(before)
+    assert one.engine.acquire_loaded(*one.named("petals")) is None
     meanwhile: list[float] = []
     while_loading(one, "petals", lambda: meanwhile.append(one.ask("petals")))
     assert one.ask("petals") == answer and meanwhile == [answer]
@@ -787,17 +788,21 @@ def adding(models_copy) -> Path:
     return models_copy
 
 
+def sequence_entry() -> FunctionEntry:
+    """A request for a sequence."""
+    return FunctionEntry(lambda session: None, RequestOptions(FOREVER), lambda job: None)
+
+
 def test_idle_sequences_are_swept(bench, adding):
     one = bench()
     version = next(iter(scan(adding)["adding"].versions))
     with one.engine.use(*one.named("adding", version), FOREVER) as running:
         table = running.sequences
         step = SequenceStep("a", start=True, end=False)
-        sequence, ticket = table.enter(step)
+        entry = sequence_entry()
+        sequence = table.enter(step, entry)
         assert one.engine.sweep() == one.clock.now + 60
-        with sequence.hold(ticket, RequestOptions(FOREVER)):
-            pass
-        table.leave(step, sequence, failed=False)
+        table.leave(step, sequence, entry, failed=False)
         assert running.open_sequences == 1
         one.clock.now += 60
         one.engine.sweep()
@@ -810,11 +815,12 @@ def test_a_model_with_open_sequences_is_not_opened_again(bench, adding):
     version = next(iter(scan(adding)["adding"].versions))
     with one.engine.use(*one.named("adding", version), FOREVER) as running:
         step = SequenceStep("a", start=True, end=False)
-        sequence, _ = running.sequences.enter(step)
+        entry = sequence_entry()
+        sequence = running.sequences.enter(step, entry)
         del cores[1:]
         one.engine.sweep()
         assert one.engine.running("adding", version) is running
-        running.sequences.leave(step, sequence, failed=True)
+        running.sequences.leave(step, sequence, entry, failed=True)
         one.engine.sweep()
         until(lambda: one.engine.running("adding", version) is not running)
 
@@ -824,12 +830,13 @@ def test_a_changed_model_with_open_sequences_is_loaded_anew_once_they_are_closed
     version = next(iter(scan(adding)["adding"].versions))
     with one.engine.use(*one.named("adding", version), FOREVER) as running:
         step = SequenceStep("a", start=True, end=False)
-        sequence, _ = running.sequences.enter(step)
+        entry = sequence_entry()
+        sequence = running.sequences.enter(step, entry)
         (adding / "adding" / "model.toml").write_text(STATEFUL.replace("max_idle = 60", "max_idle = 61"))
         one.engine.note_changes(scan(adding))
         with one.engine.use(*one.named("adding", version), FOREVER) as still:
             assert still is running
-        running.sequences.leave(step, sequence, failed=True)
+        running.sequences.leave(step, sequence, entry, failed=True)
         with one.engine.use(*one.named("adding", version), FOREVER) as fresh:
             assert fresh is not running and fresh.model.entry.manifest.state.max_idle == 61
 
@@ -839,13 +846,13 @@ def test_a_sequence_that_begins_while_its_model_is_opened_again_goes_on(bench, a
     one = bench(cores=lambda: list(cores), threads=0)
     version = next(iter(scan(adding)["adding"].versions))
     with one.engine.use(*one.named("adding", version), FOREVER) as running:
-        step, begun = SequenceStep("a", start=True, end=False), []
+        step, entry, begun = SequenceStep("a", start=True, end=False), sequence_entry(), []
         del cores[1:]
-        while_loading(one, "adding", lambda: begun.append(running.sequences.enter(step)), version)
+        while_loading(one, "adding", lambda: begun.append(running.sequences.enter(step, entry)), version)
         one.engine.sweep()
         until(lambda: bool(begun) and one.engine.state("adding", version) is State.READY)
         assert one.engine.running("adding", version) is running and not is_closed(running)
-        running.sequences.leave(step, begun[0][0], failed=True)
+        running.sequences.leave(step, begun[0], entry, failed=True)
         one.engine.sweep()
         until(lambda: one.engine.running("adding", version) is not running)
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from conftest import STATE
-from pocketserve.api import oip
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import Config
 from pocketserve.inference.validate import collect
 from pocketserve.service import Service
 from pocketserve_client.arrays import as_tensor
 from pocketserve_wire import ApiError, ErrorCode
+from queue_entries import respond
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime", reason="onnx")
@@ -61,7 +61,7 @@ def step(service: Service, value: float, **parameters: Any) -> list[float]:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1, 2], "data": [value, value]}
     document = {"inputs": [tensor], "parameters": parameters}
     request = ApiRequest(path={"model": "cache"}, body=memoryview(json.dumps(document).encode()))
-    answer = json.loads(b"".join(oip.infer(service, request).chunks))
+    answer = json.loads(b"".join(respond(service, request).chunks))
     found: list[float] = answer["outputs"][0]["data"]
     return found
 

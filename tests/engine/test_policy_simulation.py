@@ -43,9 +43,9 @@ ARRIVALS = {"poisson": lambda: poisson(40, 100, 1), "bursts": lambda: bursts(40,
 def test_four_times_the_load_is_served_as_fast_as_the_model_can(arrivals, timeouts):
     """Goodput: answers that were there while their callers still waited; the model makes ten a second."""
     world = World(slots=2)
-    line = world.lane(0.1)
+    queue = world.queue(0.1)
     for time in ARRIVALS[arrivals]():
-        world.send(line, time, timeouts)
+        world.send(queue, time, timeouts)
     world.run()
     good = [fate for fate in world.answers() if fate.ended <= fate.entry.deadline + 1e-9]
     # Between bursts that are further apart than anybody waits there is nothing to do.
@@ -56,9 +56,9 @@ def test_four_times_the_load_is_served_as_fast_as_the_model_can(arrivals, timeou
 
 def test_a_refusal_is_immediate():
     world = World(slots=2)
-    line = world.lane(0.1, limit=8)
+    queue = world.queue(0.1, limit=8)
     for time in poisson(40, 50, 2):
-        world.send(line, time)
+        world.send(queue, time)
     world.run()
     refused = [fate for fate in world.fates if fate.code is ErrorCode.QUEUE_FULL]
     assert len(refused) > 1000 and all(fate.age == 0 for fate in refused)
@@ -68,10 +68,10 @@ def test_a_refusal_is_immediate():
 def test_answers_of_a_stream_are_fresh(cameras):
     """Frames come at four times the model's speed: each camera's answers are as new as its share allows."""
     world = World(slots=2)
-    line = world.lane(0.1)
+    queue = world.queue(0.1)
     for camera in range(cameras):
         for number in range(2000):
-            world.send(line, number / 40 + camera / 1000, stream=f"camera {camera}")
+            world.send(queue, number / 40 + camera / 1000, stream=f"camera {camera}")
     world.run()
     answers = world.answers()
     assert max(fate.age for fate in answers) <= 0.1 * (cameras + 1) + 1e-9
@@ -85,10 +85,10 @@ def test_answers_of_a_stream_are_fresh(cameras):
 def test_many_streams_together_at_four_times_the_load(cameras):
     """Frames come irregularly, at four times what the model can do in all: nobody is refused, none is left behind."""
     world = World(slots=2)
-    line = world.lane(0.1)
+    queue = world.queue(0.1)
     for camera in range(cameras):
         for time in poisson(40 / cameras, 100, 100 + camera):
-            world.send(line, time, stream=f"camera {camera}")
+            world.send(queue, time, stream=f"camera {camera}")
     world.run()
     answers = world.answers()
     assert set(world.codes()) == {None, ErrorCode.SUPERSEDED}
@@ -105,19 +105,19 @@ def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_n
 
     def play(holding: bool) -> list[Fate]:
         world = World(slots=2)
-        line = world.lane(0.1)
+        queue = world.queue(0.1)
         held: list[tuple[float, Entry]] = []
 
         def bring() -> None:
             if held:
-                world._arrive(line, held.pop()[1])
+                world._arrive(queue, held.pop()[1])
 
         def arrive(time: float) -> None:
             entry = Entry(FOREVER, arrived=time, stream="camera")
-            if holding and not line.idle:
+            if holding and not queue.idle:
                 held[:] = [(time, entry)]
             else:
-                world._arrive(line, entry)
+                world._arrive(queue, entry)
 
         finish = world._finish
 
@@ -142,17 +142,17 @@ def test_passing_over_what_would_be_replaced_at_once_changes_no_answer(seed):
 
     def play(passing_over: bool) -> list[tuple[float, float]]:
         draw, world, time = random.Random(seed), World(slots=2), 0.0
-        line = world.lane(0.1, limit=3)
+        queue = world.queue(0.1, limit=3)
         for _ in range(300):
             time += draw.expovariate(8.0)
             if draw.random() < 0.3:
-                world.send(line, time)
+                world.send(queue, time)
             burst = draw.randrange(1, 9)
 
             def arrive(time: float = time, burst: int = burst) -> None:
                 for left in reversed(range(burst)):
-                    if not (passing_over and left and "camera" in line.streams):
-                        world._arrive(line, Entry(FOREVER, arrived=time, stream="camera"))
+                    if not (passing_over and left and "camera" in queue.streams):
+                        world._arrive(queue, Entry(FOREVER, arrived=time, stream="camera"))
 
             world.at(time, arrive)
         world.run()
@@ -164,25 +164,25 @@ def test_passing_over_what_would_be_replaced_at_once_changes_no_answer(seed):
 def test_a_stream_gets_on_beside_a_full_queue():
     """A newer frame keeps the older one's place, or a busy model would never see one."""
     world = World(slots=2)
-    line = world.lane(0.1, limit=32)
+    queue = world.queue(0.1, limit=32)
     for time in poisson(40, 60, 3):
-        world.send(line, time, 5.0)
+        world.send(queue, time, 5.0)
     for number in range(1800):
-        world.send(line, number / 30, 5.0, stream="camera")
+        world.send(queue, number / 30, 5.0, stream="camera")
     world.run()
     frames = [fate for fate in world.answers() if fate.entry.stream]
     assert len(frames) >= 60 / (33 * 0.1) - 3
-    # The frame is never older than from one frame to the next, however long its place has been in line.
+    # The frame is never older than from one frame to the next, however long its place has been in queue.
     assert all(fate.started - fate.arrived <= 1 / 30 + 1e-9 for fate in frames if fate.arrived < 59.9)
 
 
 def test_a_storm_of_deadlines():
     """Everybody's time is over at the same moment; nobody is started after it, and the next caller is served."""
     world = World(slots=2)
-    line = world.lane(0.1, limit=1024)
+    queue = world.queue(0.1, limit=1024)
     for number in range(500):
-        world.send(line, number / 1000, 1.0 - number / 1000)
-    late = world.send(line, 1.0, 1.0)
+        world.send(queue, number / 1000, 1.0 - number / 1000)
+    late = world.send(queue, 1.0, 1.0)
     world.run()
     assert world.codes()[None] in (11, 12)  # of ten runs in that second it may be the eleventh by a rounding error
     assert world.codes()[ErrorCode.DEADLINE_EXCEEDED] == 501 - world.codes()[None]
@@ -193,39 +193,39 @@ def test_a_wrong_guess_of_the_run_time_starves_nobody():
     """The first run took very long; requests with less patience than that are served all the same."""
     seconds = iter([100.0])
     world = World(slots=2)
-    line = world.lane(lambda rows: next(seconds, 0.1))
-    world.send(line, 0.0)
+    queue = world.queue(lambda rows: next(seconds, 0.1))
+    world.send(queue, 0.0)
     for number in range(200):
-        world.send(line, 100 + number / 20, 0.5)
+        world.send(queue, 100 + number / 20, 0.5)
     world.run()
     assert world.codes()[None] >= 0.9 * 10 * 10
 
 
 def test_clients_that_vanish_cost_nothing():
     draw, world = random.Random(4), World(slots=2)
-    line = world.lane(0.1)
+    queue = world.queue(0.1)
     for time in poisson(40, 60, 5):
-        entry = world.send(line, time, 10.0)
+        entry = world.send(queue, time, 10.0)
         if draw.random() < 0.7:
-            world.vanish(line, entry, time + draw.random() * 2)
+            world.vanish(queue, entry, time + draw.random() * 2)
     world.run()
     assert world.codes()[ErrorCode.CANCELLED] > 500
-    assert world.service[line] >= 0.95 * 60
+    assert world.service[queue] >= 0.95 * 60
     assert world.unanswered == 0
 
 
 def test_priorities_hold_under_overload():
     world = World(slots=2)
-    line = world.lane(0.1, limit=16)
+    queue = world.queue(0.1, limit=16)
     draw = random.Random(6)
     for time in poisson(40, 60, 7):
-        world.send(line, time, 5.0, rank=1 if draw.random() < 0.1 else 5)
+        world.send(queue, time, 5.0, rank=1 if draw.random() < 0.1 else 5)
     world.run()
     urgent = [fate for fate in world.fates if fate.entry.rank == 1]
-    # 4 a second of 10 possible ones: hardly ever more than a few in line.
+    # 4 a second of 10 possible ones: hardly ever more than a few in queue.
     assert all(fate.code is None for fate in urgent)
     assert sorted(fate.age for fate in urgent)[int(0.95 * len(urgent))] <= 0.5
-    assert world.service[line] >= 0.95 * 60
+    assert world.service[queue] >= 0.95 * 60
 
 
 # --- Sharing
@@ -236,14 +236,14 @@ def test_priorities_hold_under_overload():
 def test_a_slow_model_does_not_hold_up_a_fast_one(cores, instances):
     """A model of a second a run, four times overloaded, beside one of ten milliseconds that is asked now and then."""
     world = World(slots=cores + 1)
-    slow, fast = world.lane(1.0, sessions=instances), world.lane(0.01)
+    slow, fast = world.queue(1.0, sessions=instances), world.queue(0.01)
     for time in poisson(4 * instances, 100, 8):
         world.send(slow, time)
     for time in poisson(20, 100, 9):
         world.send(fast, time, 5.0)
     world.run(until=100)
     answers = world.answers(fast)
-    assert len(answers) >= 0.99 * sum(fate.line is fast for fate in world.fates)
+    assert len(answers) >= 0.99 * sum(fate.queue is fast for fate in world.fates)
     assert max(fate.age for fate in answers) <= 0.1
     assert world.service[slow] >= 0.95 * 100 * min(cores, instances) - 1
 
@@ -252,62 +252,62 @@ def test_a_slow_model_does_not_hold_up_a_fast_one(cores, instances):
 def test_two_busy_models_get_the_same_time(seconds):
     """One slot for both, as when something else takes the cores."""
     world = World(slots=1)
-    lanes = [world.lane(one) for one in seconds]
-    for line, one in zip(lanes, seconds, strict=True):
+    queues = [world.queue(one) for one in seconds]
+    for queue, one in zip(queues, seconds, strict=True):
         for time in poisson(4 / one, 100, 10):
-            world.send(line, time, 20.0)
+            world.send(queue, time, 20.0)
     world.run(until=100)
-    first, second = (world.service[line] for line in lanes)
+    first, second = (world.service[queue] for queue in queues)
     assert abs(first - second) <= 2 * max(seconds) + 0.05 * 100
     assert first + second >= 0.97 * 100
 
 
 def test_who_was_away_does_not_save_up():
     world = World(slots=1)
-    busy, back = world.lane(0.1), world.lane(0.1)
+    busy, back = world.queue(0.1), world.queue(0.1)
     for number in range(4000):
         world.send(busy, number / 40, 10.0)
     for number in range(400):
         world.send(back, 50 + number / 40, 10.0)
     world.run(until=60)
     served = [fate for fate in world.answers() if fate.ended > 50]
-    share = Counter(fate.line is back for fate in served)
+    share = Counter(fate.queue is back for fate in served)
     assert abs(share[True] - share[False]) <= 4
 
 
 def test_lanes_of_one_account_count_as_one():
     """Sequences with sessions of their own do not multiply their model's share."""
-    world, account = World(slots=1), Flow()
-    many = [world.lane(0.1, account=account) for _ in range(4)]
-    other = world.lane(0.1)
-    for line in (*many, other):
+    world, flow = World(slots=1), Flow()
+    many = [world.queue(0.1, flow=flow) for _ in range(4)]
+    other = world.queue(0.1)
+    for queue in (*many, other):
         for number in range(2000):
-            world.send(line, number / 40, 20.0)
+            world.send(queue, number / 40, 20.0)
     world.run(until=50)
-    assert abs(sum(world.service[line] for line in many) - world.service[other]) <= 2
+    assert abs(sum(world.service[queue] for queue in many) - world.service[other]) <= 2
 
 
 def test_more_slots_take_effect_at_once():
     world = World(slots=1)
-    lanes = [world.lane(1.0) for _ in range(3)]
-    for line in lanes:
-        world.send(line, 0.0)
+    queues = [world.queue(1.0) for _ in range(3)]
+    for queue in queues:
+        world.send(queue, 0.0)
     world.run(until=0.5)
     world.slots = world.sharing.slots = 4
     started = []
     while (found := world.sharing.next(0.5)) is not None:
         started.append(found[0])
-    assert started == lanes[1:]
+    assert started == queues[1:]
 
 
 # --- Batching
 
 
-def crowd(cost: Callable[[int], float], gain: BatchingAdvisor | None, seconds: float = 200.0) -> World:
+def crowd(cost: Callable[[int], float], advisor: BatchingAdvisor | None, seconds: float = 200.0) -> World:
     world = World(slots=2)
-    line = world.lane(cost, max_rows=8, gain=gain)
+    queue = world.queue(cost, max_rows=8, advisor=advisor)
     for time in poisson(40, seconds, 11):
-        world.send(line, time, 5.0, key="same")
+        world.send(queue, time, 5.0, key="same")
     world.run(until=seconds)
     return world
 
@@ -326,28 +326,28 @@ def test_batches_that_do_not_pay_are_left():
 
 
 def test_a_model_that_changes_its_mind_is_noticed():
-    gain = BatchingAdvisor()
+    advisor = BatchingAdvisor()
     for together in (True, False) * 2:
         for _ in range(BatchingAdvisor.WINDOW + 1):
-            gain.note(8 if gain.together else 1, 0.8 if gain.together else 0.2, gain.together)
+            advisor.note(8 if advisor.together else 1, 0.8 if advisor.together else 0.2, advisor.together)
         assert together in (True, False)
-        if gain.together and not gain._samples and gain._left:
+        if advisor.together and not advisor._samples and advisor._left:
             break
-    assert gain.together  # 0.1 s a row together, 0.2 s alone
+    assert advisor.together  # 0.1 s a row together, 0.2 s alone
     for _ in range(BatchingAdvisor.KEPT):
-        gain.note(8, 8.0, True)
+        advisor.note(8, 8.0, True)
     for _ in range(2 * (BatchingAdvisor.WINDOW + 1)):
-        gain.note(8 if gain.together else 1, 8.0 if gain.together else 0.2, gain.together)
-    assert not gain.together
+        advisor.note(8 if advisor.together else 1, 8.0 if advisor.together else 0.2, advisor.together)
+    assert not advisor.together
 
 
 def test_only_what_fits_goes_together():
     world = World(slots=2)
-    line = world.lane(0.1, max_rows=8, max_bytes=100)
-    world.send(line, 0.0)
+    queue = world.queue(0.1, max_rows=8, max_bytes=100)
+    world.send(queue, 0.0)
     keys = ["a", "b", "a", None, "a", "a"]
-    entries = [world.send(line, 0.01, key=key, rows=3, size=10) for key in keys]
-    heavy = [world.send(line, 0.02, key="c", size=60) for _ in range(2)]
+    entries = [world.send(queue, 0.01, key=key, rows=3, size=10) for key in keys]
+    heavy = [world.send(queue, 0.02, key="c", size=60) for _ in range(2)]
     world.run()
     order = [(fate.entry, fate.started) for fate in world.answers()][1:]
     groups = [[t for t, _ in group] for _, group in itertools.groupby(order, key=lambda pair: pair[1])]
@@ -372,14 +372,14 @@ EVENTS = st.tuples(
 @given(st.integers(1, 4), st.lists(EVENTS, max_size=60))
 def test_every_request_ends_exactly_once_and_nothing_idles(slots, events):
     world = World(slots=slots)
-    lanes = [world.lane(0.3, limit=3, sessions=2), world.lane(0.05, limit=5, max_rows=4), world.lane(0.2, limit=1)]
+    queues = [world.queue(0.3, limit=3, sessions=2), world.queue(0.05, limit=5, max_rows=4), world.queue(0.2, limit=1)]
     for which, time, timeouts, rank, stream, key, gone in events:
-        entry = world.send(lanes[which], time, timeouts, rank=rank, stream=stream, key=key)
+        entry = world.send(queues[which], time, timeouts, rank=rank, stream=stream, key=key)
         if gone is not None:
-            world.vanish(lanes[which], entry, time + gone)
+            world.vanish(queues[which], entry, time + gone)
     world.run()
     assert len(world.fates) == len(events) == len({id(fate.entry) for fate in world.fates})
     assert world.unanswered == world.sharing.busy == 0
     assert not world.sharing.contenders
-    assert [len(line.idle) for line in lanes] == [2, 1, 1]
+    assert [len(queue.idle) for queue in queues] == [2, 1, 1]
     assert all(fate.started is None or fate.started < fate.entry.deadline for fate in world.fates)

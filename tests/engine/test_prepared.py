@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from conftest import MODELS
-from pocketserve.api import oip as api
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import load_config
 from pocketserve.inference import compile as prepared
@@ -23,6 +22,7 @@ from pocketserve.tensors import to_tensor
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode
 from pocketserve_wire.oip import InferResponse, encode_infer_response
 from pocketserve_wire.tensor import to_raw
+from queue_entries import respond
 
 Array = npt.NDArray[Any]
 SHAPE = (3, 8, 8, 1)
@@ -54,14 +54,14 @@ def body_of(values: Array, shape: Sequence[int] = SHAPE, **more: Any) -> tuple[b
 
 def ask(service: Service, body: bytes, json_length: int, version: str = "tflite") -> bytes:
     path = {"model": "digits", "version": version}
-    answer = api.infer(service, ApiRequest(path=path, body=memoryview(body), json_length=json_length))
+    answer = respond(service, ApiRequest(path=path, body=memoryview(body), json_length=json_length))
     return b"".join(answer.chunks)
 
 
 def kept(service: Service, version: str = "tflite") -> dict[object, Any]:
     running = service.engine.running("digits", version)
     assert running is not None
-    return running.prepared
+    return running.compiled
 
 
 @pytest.mark.parametrize("version", ["tflite", "tflite-int8", pytest.param("onnx", marks=pytest.mark.onnx)])
@@ -132,10 +132,10 @@ def test_outputs_that_were_asked_for(service):
 
 
 def test_their_number_is_bounded(service):
-    for number in range(prepared.MAX + 9):
+    for number in range(prepared.MAX_COMPILED + 9):
         for _ in range(2):  # what is asked once is not kept
             ask(service, *body_of(picture(4), id=f"kind {number}"))
-        assert 0 < len(kept(service)) <= prepared.MAX
+        assert 0 < len(kept(service)) <= prepared.MAX_COMPILED
 
 
 def test_it_goes_with_the_model(service):

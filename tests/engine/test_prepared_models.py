@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from places import ROOT
-from pocketserve.api import oip as api
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import load_config
 from pocketserve.inference.compile import CompiledRequest
@@ -25,6 +24,7 @@ from pocketserve.service import Service
 from pocketserve.tensors import to_tensor
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode
 from pocketserve_wire.oip import InferResponse, decode_infer_response, encode_infer_response
+from queue_entries import respond
 
 DATA = ROOT / "tests" / "runtimes" / "data"
 OLD, NEW = [3.5, 0.75], [4.5, 0.75]
@@ -78,7 +78,7 @@ def body_of(values: Any, name: str = "x") -> tuple[memoryview, int]:
 
 def ask(service: Service, values: Any = ((1, 2, 3),), name: str = "x", model: str = "m") -> InferResponse:
     body, length = body_of(values, name)
-    answer = api.infer(service, ApiRequest(path={"model": model}, body=body, json_length=length))
+    answer = respond(service, ApiRequest(path={"model": model}, body=body, json_length=length))
     return decode_infer_response(b"".join(answer.chunks), answer.json_length)
 
 

@@ -28,13 +28,13 @@ PATIENCE_S = 2.0
 def play(speed: float, slots: int) -> tuple[World, dict[str, EntryQueue]]:
     """The recording, so many times faster."""
     world = World(slots=slots)
-    lines = {model: world.lane(seconds) for model, seconds in RUN_S.items()}
+    queues = {model: world.queue(seconds) for model, seconds in RUN_S.items()}
     for app, times in RECORDED.items():
         for time in times:
             stream = {"stream": app} if app == "camera" else {}
-            world.send(lines[MODELS[app]], time / 1e3 / speed, PATIENCE_S, **stream)
+            world.send(queues[MODELS[app]], time / 1e3 / speed, PATIENCE_S, **stream)
     world.run()
-    return world, lines
+    return world, queues
 
 
 def work(speed: float) -> float:
@@ -53,32 +53,32 @@ def test_every_recorded_request_ends_once(speed: float, slots: int) -> None:
 
 
 def test_as_it_was_recorded_nobody_is_refused() -> None:
-    world, lines = play(1.0, 2)
+    world, queues = play(1.0, 2)
     assert set(world.codes()) <= {None, ErrorCode.SUPERSEDED}
-    for model, line in lines.items():
-        ages = [fate.age for fate in world.answers(line)]
+    for model, queue in queues.items():
+        ages = [fate.age for fate in world.answers(queue)]
         assert statistics.median(ages) <= 2 * RUN_S[model]
 
 
 @pytest.mark.parametrize("speed", [7.0, 8.0, 16.0])
 def test_many_times_faster_no_time_is_lost_and_every_model_gets_its_share(speed: float) -> None:
     """Goodput and fairness at a multiple of what one slot can do."""
-    world, lines = play(speed, 1)
+    world, queues = play(speed, 1)
     assert work(speed) > 4
     last = max(map(max, RECORDED.values())) / 1e3 / speed
     served = sum(world.service.values())
-    good = sum(RUN_S[model] for model, line in lines.items() for _ in world.answers(line))
+    good = sum(RUN_S[model] for model, queue in queues.items() for _ in world.answers(queue))
     assert served >= 0.95 * last and good == pytest.approx(served)  # the slot is busy, with what somebody waits for
-    for model, line in lines.items():
+    for model, queue in queues.items():
         asked = sum(len(RECORDED[app]) for app, served_by in MODELS.items() if served_by == model)
-        assert world.service[line] >= min(0.95 * asked * RUN_S[model], 0.9 * last / len(lines))
+        assert world.service[queue] >= min(0.95 * asked * RUN_S[model], 0.9 * last / len(queues))
 
 
 @pytest.mark.parametrize("speed", [6.0, 8.0])
 def test_the_fast_model_waits_for_no_queue_of_the_others(speed: float) -> None:
     """It asks for less than its share, so it waits for a run of each other, which nothing interrupts, and its burst."""
-    world, lines = play(speed, 1)
-    keyboard = [fate for fate in world.fates if fate.line is lines["petals"]]
+    world, queues = play(speed, 1)
+    keyboard = [fate for fate in world.fates if fate.queue is queues["petals"]]
     assert {fate.code for fate in keyboard} == {None}
     ages = [fate.age for fate in keyboard]
     assert statistics.median(ages) <= RUN_S["digits"] + RUN_S["diabetes"] + 10 * RUN_S["petals"]

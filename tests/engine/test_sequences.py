@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from pocketserve.engine.lifecycle.sequences import SequenceStep, SequenceTable, 
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve_wire import ApiError, ErrorCode
+from queue_entries import FunctionEntry
 
 WAIT_S = 10.0
 
@@ -57,13 +59,44 @@ def go_on(name: str, *, end: bool = False) -> SequenceStep:
     return SequenceStep(name, start=False, end=end)
 
 
+class Step(FunctionEntry):
+    """One step of a sequence, in a table."""
+
+    def __init__(self, sequences: SequenceTable, step: SequenceStep, options: RequestOptions | None = None) -> None:
+        super().__init__(self._of_session, options or later(), lambda job: job() and None)
+        self.sequences, self.step, self.failed = sequences, step, False
+        self.session: object = None
+        self.sequence = sequences.enter(step, self)
+
+    def _of_session(self, session: object) -> object:
+        if self.failed:
+            raise ValueError
+        return session
+
+    def submit(self) -> object:
+        """Submit it to the sequence's queue; return the job of a session that is free."""
+        assert self.sequence.queue is not None
+        return self.sequence.queue.submit(self)
+
+    def end(self, result: object) -> None:
+        """Leave the sequence."""
+        super().end(result)
+        self.sequences.leave(self.step, self.sequence, self, failed=self.failed)
+
+    fail = end
+
+
+def later() -> RequestOptions:
+    return RequestOptions(time.monotonic() + WAIT_S)
+
+
 def take(sequences: SequenceTable, step: SequenceStep) -> object:
     """One whole step; returns the session that it ran on."""
-    sequence, ticket = sequences.enter(step)
-    with sequence.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
-        sequences.prepare(sequence)
-        session = sequence.session
-    sequences.leave(step, sequence, failed=False)
+    entry = Step(sequences, step)
+    session = entry.sequence.session
+    job: Any = entry.submit()
+    job()
+    assert entry.result is session
     return session
 
 
@@ -79,7 +112,7 @@ def test_steps_share_a_session_and_the_end_closes_it() -> None:
     assert take(sequences, go_on("a")) is first
     assert take(sequences, go_on("a", end=True)) is first
     assert not first.is_open and len(sequences) == 0  # type: ignore[attr-defined]
-    assert refusal(lambda: sequences.enter(go_on("a"))) is ErrorCode.INVALID_REQUEST
+    assert refusal(lambda: Step(sequences, go_on("a"))) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_new_start_is_a_fresh_session() -> None:
@@ -91,79 +124,69 @@ def test_a_new_start_is_a_fresh_session() -> None:
 
 def test_a_busy_sequence_cannot_be_started_anew() -> None:
     sequences = table()
-    sequence, _ = sequences.enter(start("a"))
-    assert refusal(lambda: sequences.enter(start("a"))) is ErrorCode.QUEUE_FULL
-    assert sequences.enter(go_on("a"))[0] is sequence
+    first = Step(sequences, start("a"))
+    assert refusal(lambda: Step(sequences, start("a"))) is ErrorCode.QUEUE_FULL
+    assert Step(sequences, go_on("a")).sequence is first.sequence
 
 
 def test_steps_run_in_the_order_in_which_they_came() -> None:
-    sequences = table(queue_limit=20)
-    first, ticket = sequences.enter(start("a"))
-    order: list[int] = []
-    entered = [sequences.enter(go_on("a")) for _ in range(8)]
-
-    def run(number: int) -> None:
-        sequence, mine = entered[number]
-        with sequence.hold(mine, RequestOptions(time.monotonic() + WAIT_S)):
-            order.append(number)
-        sequences.leave(go_on("a"), sequence, failed=False)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in reversed(range(8))]
-    with first.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
-        for thread in threads:
-            thread.start()
-        assert order == []
-    for thread in threads:
-        thread.join(WAIT_S)
+    """Whatever the order in which their threads submit them, and whatever their priority."""
+    sequences, order = table(queue_limit=20), []
+    first = Step(sequences, start("a"))
+    steps = [
+        Step(sequences, go_on("a"), RequestOptions(later().deadline, rank=rank)) for rank in (5, 9, 1, 5, 2, 8, 7, 1)
+    ]
+    for number, entry in enumerate(steps):
+        entry.function = lambda session, number=number: order.append(number)
+    for entry in reversed(steps):
+        assert entry.submit() is None
+    assert order == []
+    job: Any = first.submit()
+    job()
     assert order == list(range(8))
 
 
 def test_a_step_that_came_too_late_leaves_the_sequence_alone() -> None:
     sequences = table()
-    sequence, ticket = sequences.enter(start("a"))
-    late, its_ticket = sequences.enter(go_on("a"))
-    with sequence.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
-        sequences.prepare(sequence)
-        hold = late.hold(its_ticket, RequestOptions(time.monotonic()))
-        assert refusal(hold.__enter__) is ErrorCode.DEADLINE_EXCEEDED
-        sequences.leave(go_on("a"), late, failed=False)
-    sequences.leave(start("a"), sequence, failed=False)
-    assert take(sequences, go_on("a")) is sequence.session
+    first = Step(sequences, start("a"))
+    late = Step(sequences, go_on("a"), RequestOptions(0.0))
+    clocked: Any = first.sequence.queue
+    clocked._clock = lambda: 1.0
+    assert late.submit() is None
+    assert refusal(lambda: late.result) is ErrorCode.DEADLINE_EXCEEDED
+    job: Any = first.submit()
+    job()
+    assert take(sequences, go_on("a")) is first.sequence.session
 
 
 def test_a_step_that_waits_may_be_cancelled() -> None:
     sequences, switch = table(), Cancellation()
-    sequence, ticket = sequences.enter(start("a"))
-    waiting, its_ticket = sequences.enter(go_on("a"))
-    entered = threading.Event()
-    codes: list[ErrorCode] = []
+    first = Step(sequences, start("a"))
+    waiting = Step(sequences, go_on("a"), RequestOptions(later().deadline, cancellation=switch))
+    assert waiting.submit() is None
+    switch.cancel()
+    assert refusal(lambda: waiting.result) is ErrorCode.CANCELLED
+    job: Any = first.submit()
+    job()
+    assert take(sequences, go_on("a")) is first.sequence.session
 
-    def wait() -> None:
-        entered.set()
-        terms = RequestOptions(time.monotonic() + WAIT_S, cancellation=switch)
-        codes.append(refusal(waiting.hold(its_ticket, terms).__enter__))
 
-    with sequence.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
-        thread = threading.Thread(target=wait)
-        thread.start()
-        assert entered.wait(WAIT_S)
-        switch.cancel()
-        thread.join(WAIT_S)
-    assert codes == [ErrorCode.CANCELLED]
-    sequences.leave(go_on("a"), waiting, failed=False)
-    sequences.leave(start("a"), sequence, failed=False)
-    assert take(sequences, go_on("a")) is sequence.session
+def test_a_step_that_ends_before_it_waits_lets_the_next_one_run() -> None:
+    sequences = table()
+    first, second = Step(sequences, start("a")), Step(sequences, go_on("a"))
+    assert second.submit() is None
+    first.fail(ApiError(ErrorCode.CANCELLED, "its caller is gone"))
+    assert second.result is second.sequence.session
 
 
 def test_a_failed_step_closes_its_sequence() -> None:
     sequences = table()
-    sequence, ticket = sequences.enter(start("a"))
-    with sequence.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
-        sequences.prepare(sequence)
-    session = sequence.session
-    sequences.leave(start("a"), sequence, failed=True)
+    failing = Step(sequences, start("a"))
+    session, failing.failed = failing.sequence.session, True
+    job: Any = failing.submit()
+    job()
     assert session is not None and not session.is_open  # type: ignore[attr-defined]
-    assert refusal(lambda: sequences.enter(go_on("a"))) is ErrorCode.INVALID_REQUEST
+    assert refusal(lambda: Step(sequences, go_on("a"))) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_session_that_cannot_be_opened_blocks_nobody() -> None:
@@ -172,17 +195,7 @@ def test_a_session_that_cannot_be_opened_blocks_nobody() -> None:
 
     sequences = table(maximum=1, opener=fail)
     for _ in range(3):
-        assert refusal(lambda: take_failing(sequences)) is ErrorCode.MODEL_FAILED
-
-
-def take_failing(sequences: SequenceTable) -> None:
-    step = start("a", end=True)
-    sequence, ticket = sequences.enter(step)
-    try:
-        with sequence.hold(ticket, RequestOptions(time.monotonic() + WAIT_S)):
-            sequences.prepare(sequence)
-    finally:
-        sequences.leave(step, sequence, failed=False)
+        assert refusal(lambda: Step(sequences, start("a", end=True))) is ErrorCode.MODEL_FAILED
 
 
 def test_bounds() -> None:
@@ -193,14 +206,14 @@ def test_bounds() -> None:
     take(sequences, start("b"))
     take(sequences, start("c"))
     assert not first.is_open and len(sequences) == 2  # type: ignore[attr-defined]
-    held = [sequences.enter(go_on("b")) for _ in range(3)]
-    assert refusal(lambda: sequences.enter(go_on("b"))) is ErrorCode.QUEUE_FULL
-    sequences.enter(go_on("c"))
-    assert refusal(lambda: sequences.enter(start("d"))) is ErrorCode.QUEUE_FULL
-    for sequence, _ in held:
-        sequences.leave(go_on("b"), sequence, failed=False)
+    held = [Step(sequences, go_on("b")) for _ in range(3)]
+    assert refusal(lambda: Step(sequences, go_on("b"))) is ErrorCode.QUEUE_FULL
+    Step(sequences, go_on("c"))
+    assert refusal(lambda: Step(sequences, start("d"))) is ErrorCode.QUEUE_FULL
+    for entry in held:
+        entry.end(None)
     clock.now = 61.0
-    assert refusal(lambda: sequences.enter(go_on("b"))) is ErrorCode.INVALID_REQUEST
+    assert refusal(lambda: Step(sequences, go_on("b"))) is ErrorCode.INVALID_REQUEST
 
 
 BAD: list[dict[str, object]] = [
@@ -223,8 +236,7 @@ def test_what_sequences_hold_is_counted() -> None:
     take(sequences, go_on("b", end=True))
     assert sequences.memory_bytes == 1000
     feeding = table(opener=None)
-    sequence, _ = feeding.enter(start("a"))
-    sequence.state = {"state": np.zeros(5, np.float32)}
+    Step(feeding, start("a")).sequence.state = {"state": np.zeros(5, np.float32)}
     assert feeding.memory_bytes == 20
 
 

@@ -18,6 +18,7 @@ from pocketserve.service import Service
 from pocketserve.tensors import Array, to_array, to_tensor
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import InferRequest
+from queue_entries import infer
 from soaking import note, rounds
 
 REQUESTS = int(os.environ.get("POCKETSERVE_SOAK_REQUESTS", rounds(100_000, 200_000)))
@@ -31,7 +32,7 @@ Case = tuple[str, str, Array, Array]
 def ask(service: Service, name: str, version: str, rows: Array, parameters: dict[str, object] | None = None) -> Array:
     """One tensor request."""
     tensor = to_tensor("image" if name == "digits" else "features", rows)
-    response = service.infer(name, version, InferRequest(inputs=[tensor], parameters=parameters or {}))
+    response = infer(service, name, version, InferRequest(inputs=[tensor], parameters=parameters or {}))
     return to_array(response.outputs[0])
 
 

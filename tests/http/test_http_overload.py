@@ -19,6 +19,7 @@ from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.service import FREE_THREADS, Service
 from pocketserve.transports.http.front import create_server_app
 from pocketserve.transports.http.server import HttpServer
+from queue_entries import run
 
 TIMEOUT_S = 30.0
 QUEUE, THREADS = 4, 12
@@ -33,14 +34,14 @@ class Flooded:
         self._pool, self.service, self.url = pool, service, f"http://127.0.0.1:{port}"
         self._go = threading.Event()
         assert self.ask() == 200
-        self.lane: ModelQueue = service.engine.running("petals", "tflite").lane
+        self.queue: ModelQueue = service.engine.running("petals", "tflite").queue
         held = threading.Event()
 
         def hold(session: object) -> None:
             held.set()
             assert self._go.wait(TIMEOUT_S)
 
-        self._held = pool.submit(self.lane.run, hold, RequestOptions(monotonic() + TIMEOUT_S))
+        self._held = pool.submit(run, self.queue, hold, RequestOptions(monotonic() + TIMEOUT_S))
         assert held.wait(TIMEOUT_S)
         self._refused = threading.Semaphore(0)
         self._asked = [pool.submit(self._ask_and_count) for _ in range(CALLERS)]
@@ -90,7 +91,7 @@ def flooded() -> Iterator[Flooded]:
 
 
 def test_health_and_metrics_answer_while_all_that_may_wait_waits(flooded):
-    assert flooded.lane.waiting == QUEUE
+    assert flooded.queue.waiting == QUEUE
     for _ in range(3):
         assert flooded.get("/v2/health/live").json() == {"live": True}
         assert flooded.get("/v2/health/ready").status_code == 200

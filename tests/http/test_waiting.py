@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from conftest import MODELS, ROOT, STATE
-from pocketserve.api import oip, predictions, tfserving
-from pocketserve.api.messages import ApiRequest, ApiResponse
+from pocketserve.api import predictions, tfserving
+from pocketserve.api.messages import ApiRequest, ApiResponse, Handler
 from pocketserve.config import Config
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode
+from queue_entries import respond
 
 ROW = [5.8, 3.0, 4.3]
 TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": ROW}
@@ -31,20 +32,19 @@ def service() -> Iterator[Service]:
 
 def infer(service: Service, parameters: dict[str, object] | None = None, **more: object) -> ApiResponse:
     body = json.dumps({"inputs": [TENSOR], "parameters": parameters or {}}).encode()
-    return oip.infer(service, ApiRequest(path={"model": "petals"}, body=memoryview(body), **more))
+    return respond(service, ApiRequest(path={"model": "petals"}, body=memoryview(body), **more))
 
 
 def predict(service: Service, parameters: dict[str, object] | None = None, **more: object) -> ApiResponse:
     request = ApiRequest(path={"model": "petals"}, body=memoryview(json.dumps(ROW).encode()), **more)
     request.query = in_query(parameters)
-    return predictions.predict(service, request)
+    return respond(service, request, predictions.predict)
 
 
 def predict_v1(service: Service, parameters: dict[str, object] | None = None, **more: object) -> ApiResponse:
     body = memoryview(json.dumps({"instances": [ROW]}).encode())
-    return tfserving.predict(
-        service, ApiRequest(path={"model": "petals"}, body=body, query=in_query(parameters), **more)
-    )
+    request = ApiRequest(path={"model": "petals"}, body=body, query=in_query(parameters), **more)
+    return respond(service, request, tfserving.predict)
 
 
 def in_query(parameters: dict[str, object] | None) -> dict[str, str]:
@@ -101,9 +101,9 @@ def test_a_raw_body_takes_its_terms_from_the_query(service):
     request = ApiRequest(
         path={"model": "petals"}, body=body, json_length=0, query={"stream": "camera", "priority": "1"}
     )
-    assert oip.infer(service, request).status == 200
+    assert respond(service, request).status == 200
     request.query = {"priority": "first"}
-    assert code_of(lambda: oip.infer(service, request)) is ErrorCode.INVALID_PARAMETER
+    assert code_of(lambda: respond(service, request)) is ErrorCode.INVALID_PARAMETER
 
 
 # --- State that the server fills in
@@ -134,9 +134,9 @@ def adding(tmp_path) -> Iterator[Service]:
     one.close()
 
 
-def ask(call: Callable[[Service, ApiRequest], ApiResponse], service: Service, document: object) -> object:
+def ask(handler: Handler, service: Service, document: object) -> object:
     request = ApiRequest(path={"model": "adding"}, body=memoryview(json.dumps(document).encode()))
-    return json.loads(b"".join(call(service, request).chunks))
+    return json.loads(b"".join(respond(service, request, handler).chunks))
 
 
 def test_state_may_be_left_out_everywhere(adding):

@@ -52,7 +52,7 @@ def test_a_lost_connection_leaves_nothing(local, until, end, body):
     with server.connect() as peer:
         until(lambda: server.server.connections == 1)
         connection = weakref.ref(*server.server._connections)
-        decoder = weakref.ref(connection()._decoder)
+        decoder = weakref.ref(connection()._reader._decoder)
         with contextlib.suppress(ConnectionError):  # the time for the body is short for the one that stays
             peer.send(HEAD + body)
         end(peer)
@@ -95,7 +95,7 @@ def test_answers_that_wait_are_not_written_over_by_what_comes(local):
     started = local(queue_limit=64, batching=False)
     with started.connect(receive_buffer=4096) as peer:
         assert peer.call("POST /predictions/digits", f"[{','.join(['0'] * 64)}]".encode()).status == 200
-        idle = started.service.lane("digits", None)._line.idle
+        idle = started.service.engine.running("digits", "tflite").queue._entries.idle
         idle[0] = Echo(idle[0])
         size, rows = 64 * 4, 2000
         tensor = {"name": "image", "datatype": "FP32", "shape": [rows, 8, 8, 1]}

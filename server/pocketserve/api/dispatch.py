@@ -6,16 +6,21 @@ Flask registers the same table and routes by itself; ``tests/transports`` holds 
 from __future__ import annotations
 
 import codecs
+import functools
 import logging
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_response
 from pocketserve.api.routes import ROUTES
 from pocketserve.engine.scheduling.cancellation import cancelled
+from pocketserve.engine.scheduling.entries import Job
+from pocketserve.inference.call import Call
+from pocketserve.inference.waiter import Waiter
 from pocketserve.service import Service
 from pocketserve.tasks.cancellation import byte_reservation
 from pocketserve_wire import ApiError, ErrorCode, strict_json
@@ -203,18 +208,53 @@ def check_owner(route: Route | None, app: str | None) -> None:
         raise ApiError(ErrorCode.UNAUTHORIZED, "this takes the installation's own token, and none of a single app")
 
 
-def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
-    """Run a route's handler; every fault becomes an answer, nothing is raised."""
+def submit(service: Service, route: Route, request: ApiRequest, done: Callable[[ApiResponse], None]) -> Job | None:
+    """Answer a request; every fault becomes an answer, nothing is raised.
+
+    Args:
+        done: takes the answer, once, perhaps before this returns, on any thread.
+
+    Returns:
+        What the calling thread is to run next, as :meth:`Service.submit`.
+    """
     try:
-        if request.cancellation is not None and request.cancellation.cancelled:
-            raise cancelled()
-        text_size = len(request.body) if request.json_length is None else request.json_length
-        if text_size <= SMALL_DOCUMENT:
-            return route.handler(service, request)
-        with _room_to_parse(service, request):
-            return route.handler(service, request)
+        response = _handle(service, route, request)
     except Exception as error:
-        return failure(error, f"{route.method} {route.pattern}")
+        response = failure(error, f"{route.method} {route.pattern}")
+    if isinstance(response, ApiResponse):
+        done(response)
+        return None
+    return service.submit(response, functools.partial(_respond, response, route, done))
+
+
+def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
+    """Answer a request on the calling thread; as :func:`submit`."""
+    waiter = Waiter()
+    request.execute = waiter.execute
+    response: ApiResponse = waiter.wait(submit(service, route, request, waiter.done))
+    return response
+
+
+def _handle(service: Service, route: Route, request: ApiRequest) -> ApiResponse | Call:
+    if request.cancellation is not None and request.cancellation.cancelled:
+        raise cancelled()
+    text_size = len(request.body) if request.json_length is None else request.json_length
+    if text_size <= SMALL_DOCUMENT:
+        return route.handler(service, request)
+    with _room_to_parse(service, request):
+        return route.handler(service, request)
+
+
+def _respond(call: Call, route: Route, done: Callable[[ApiResponse], None], outcome: Any) -> None:
+    where = f"{route.method} {route.pattern}"
+    if isinstance(outcome, BaseException):
+        return done(failure(outcome, where))
+    try:
+        assert call.respond is not None
+        response = call.respond(outcome)
+    except Exception as error:
+        response = failure(error, where)
+    return done(response)
 
 
 def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextManager[None]:
@@ -226,8 +266,8 @@ def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextMana
     text = bytes(request.body[: request.json_length])
     if not _is_text(text[:SNIFFED]):
         return nullcontext()
-    terms = service.terms({}, request.deadline, request.cancellation, request.received)
-    return byte_reservation(service.decode_budget, strict_json.parsed_bytes(text), terms.check)
+    options = service.request_options({}, request.deadline, request.cancellation, request.received)
+    return byte_reservation(service.decode_budget, strict_json.parsed_bytes(text), options.check)
 
 
 def _is_text(start: bytes) -> bool:
@@ -239,7 +279,7 @@ def _is_text(start: bytes) -> bool:
     return b"\0" not in start
 
 
-def failure(error: Exception, where: str) -> ApiResponse:
+def failure(error: BaseException, where: str) -> ApiResponse:
     """The answer to a request that failed; what nobody foresaw is logged and is INTERNAL.
 
     Args:

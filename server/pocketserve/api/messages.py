@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.entries import Execute
+from pocketserve.inference.call import Call, Payload
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ class ApiRequest:
         cancellation: thrown when the caller gives the request up; None where the transport cannot tell.
         received: when it came, by the monotonic clock, where the transport can tell: threads overtake each other, and
             of two requests of a stream the later is the newer.
-        asked: the transport has asked :meth:`Service.refusal` already, if anybody waits.
+        execute: has a thread of the transport run a job for this request; set before it is dispatched.
+        keeps_thread: that thread may run the next request's model after this one's.
     """
 
     path: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +46,8 @@ class ApiRequest:
     deadline: float | None = None
     cancellation: Cancellation | None = None
     received: float | None = None
-    asked: bool = False
+    execute: Execute | None = None
+    keeps_thread: bool = False
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -66,7 +70,8 @@ class ApiResponse:
     retry_after_s: float | None = None
 
 
-Handler = Callable[["Service", ApiRequest], ApiResponse]
+Handler = Callable[["Service", ApiRequest], ApiResponse | Call]
+"""Answer a request, or name the inference that answers it."""
 
 
 class Route(NamedTuple):
@@ -142,6 +147,32 @@ def query_number(request: ApiRequest, name: str, low: float, high: float, defaul
     if not low <= value <= high:
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"query parameter {name} must be a number from {low:g} to {high:g}")
     return value
+
+
+def inference_call(
+    service: Service,
+    request: ApiRequest,
+    payload: Payload,
+    parameters: Mapping[str, Any],
+    respond: Callable[[Any], ApiResponse] | None,
+    *,
+    version: str | None = None,
+    explain: Callable[[ApiError], ApiError] | None = None,
+) -> Call:
+    """Return the inference that a request asks for.
+
+    Args:
+        parameters: the protocol's, which say how it waits.
+        version: by default the path's.
+        respond, explain: see :class:`~pocketserve.inference.call.Call`.
+
+    Raises:
+        ApiError: INVALID_PARAMETER.
+    """
+    path = request.path
+    options = service.request_options(parameters, request.deadline, request.cancellation, request.received)
+    named = path.get("version") if version is None else version
+    return Call(path["model"], named, payload, options, request.execute, respond, explain, request.keeps_thread)
 
 
 WAITING_QUERY = ("timeout_ms", "priority", "stream")

@@ -68,7 +68,7 @@ class _Collector:
         for name, version, _ in used:
             running = engine.running(name, version)
             loaded.add_metric([name, version], float(running is not None))
-            waiting.add_metric([name, version], float(running.lane.waiting if running is not None else 0))
+            waiting.add_metric([name, version], float(running.queue.waiting if running is not None else 0))
             # A model that is closed at this moment has none.
             sessions = running.model.sessions if running is not None else ()
             if running is not None and sessions:

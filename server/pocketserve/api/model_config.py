@@ -40,7 +40,7 @@ def model_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
         "default_model_filename": model.version.path.name,
         "parameters": {"runtime": {"string_value": model.runtime}},
     }
-    if running.lane.batches:
+    if running.queue.batches:
         config["dynamic_batching"] = {}
     if running.sequences is not None:
         idle = int(entry.manifest.state.max_idle * 1e6)

@@ -5,9 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, json_response, waiting_parameters
+from pocketserve.api.messages import (
+    JSON,
+    OCTETS,
+    ApiRequest,
+    ApiResponse,
+    inference_call,
+    json_response,
+    waiting_parameters,
+)
 from pocketserve.engine.engine import State
-from pocketserve.inference.queued import QueuedRequest, Sender
+from pocketserve.inference.call import Call, EncodedPayload, TensorPayload
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError, ErrorCode, oip, strict_json
@@ -67,70 +75,33 @@ def model_config(service: Service, request: ApiRequest) -> ApiResponse:
         return json_response(configuration.model_config(entry, running))
 
 
-def infer(service: Service, request: ApiRequest) -> ApiResponse:
+def infer(service: Service, request: ApiRequest) -> Call:
     """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out.
 
     Raises:
-        ApiError: for every fault of the request, the model or the server.
+        ApiError: for every fault of the request.
     """
-    model, version = request.path["model"], request.path.get("version")
-    # Beside a query string, the header does not tell how the request waits.
-    if not request.asked and service.engine.crowded and not request.query:
-        refusal = service.refusal(model, version, request.body[: request.json_length])
-        if refusal is not None:
-            raise refusal
-    plan = _template_of(request)
-    if plan is not None:
-        terms = service.terms(plan.parameters, request.deadline, request.cancellation, request.received)
-        return _answer(service.infer_from_template(model, version, plan, request.body, terms))
-    service.require(model, version)
+    template = oip.find_template(request.body, request.json_length)
+    if template is not None and template.all_raw and not request.query and "task" not in template.parameters:
+        return inference_call(service, request, EncodedPayload(template, request.body), template.parameters, _answer)
+    service.require(request.path["model"], request.path.get("version"))
     decoded = oip.decode_infer_request(request.body, request.json_length)
     # A raw body has no parameters of its own, so the query string may hold them.
     parameters = decoded.parameters | waiting_parameters(request) if request.query else decoded.parameters
-    terms = service.terms(parameters, request.deadline, request.cancellation, request.received)
+    respond = partial(_encode, decoded)
     if decoded.parameters.get("task") is True:  # any other value is some other server's parameter of this name
         from pocketserve.api import tasks  # late: few ask for a task so
 
-        response = tasks.infer(service, model, version, decoded, terms)
-    else:
-        response = service.infer(model, version, decoded, terms)
-    binary: dict[str, bool] | bool = decoded.binary_output
-    if decoded.outputs:
-        binary = {output.name: output.binary for output in decoded.outputs}
+        payload, respond_to_task = tasks.payload_of(decoded)
+        return inference_call(service, request, payload, parameters, lambda result: respond(respond_to_task(result)))
+    return inference_call(service, request, TensorPayload(decoded), parameters, respond)
+
+
+def _encode(request: oip.InferRequest, response: oip.InferResponse) -> ApiResponse:
+    binary: dict[str, bool] | bool = request.binary_output
+    if request.outputs:
+        binary = {output.name: output.binary for output in request.outputs}
     return _answer(oip.encode_infer_response(response, binary))
-
-
-def infer_later(service: Service, request: ApiRequest, sender: Sender) -> QueuedRequest | None:
-    """Let an inference request wait for its model without a thread; see :meth:`Service.enqueue_compiled`.
-
-    Returns:
-        What :func:`finish` answers, once it was begun; None where :func:`infer` is to be called.
-
-    Raises:
-        ApiError: for every fault of the request, the model or the server.
-    """
-    plan = _template_of(request)
-    if plan is None:
-        return None
-    model, version = request.path["model"], request.path.get("version")
-    terms = partial(service.terms, plan.parameters, request.deadline, request.cancellation, request.received)
-    return service.enqueue_compiled(model, version, plan, request.body, terms, sender)
-
-
-def finish(queued: QueuedRequest) -> ApiResponse:
-    """Carry out what has waited, and answer it.
-
-    Raises:
-        ApiError: for every fault of the request, the model or the server.
-    """
-    return _answer(queued.finish())
-
-
-def _template_of(request: ApiRequest) -> oip.RequestTemplate | None:
-    """Return what is known of a request with raw tensors only, if its kind came before."""
-    plan = oip.find_template(request.body, request.json_length)
-    known = plan is not None and plan.all_raw and not request.query and "task" not in plan.parameters
-    return plan if known else None
 
 
 def _answer(body: oip.EncodedBody) -> ApiResponse:

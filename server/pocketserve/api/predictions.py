@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pocketserve.api.messages import (
     WAITING_QUERY,
     ApiRequest,
     ApiResponse,
+    inference_call,
     json_response,
     refuse_unknown_query,
     waiting_parameters,
 )
 from pocketserve.engine.statistics import Timing
-from pocketserve.inference.run import Prediction
+from pocketserve.inference.call import Call, Prediction, RawPayload
+from pocketserve.inference.waiter import answer
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode
@@ -22,19 +26,26 @@ PNG = "image/png"
 FORM = "multipart/form-data"
 
 
-def predict(service: Service, request: ApiRequest) -> ApiResponse:
+def predict(service: Service, request: ApiRequest) -> Call:
     """Answer raw input: a picture, a JSON document, a ``.npy`` file, or what else the model's task takes."""
-    prediction = ask(service, request)
-    if prediction.picture is not None:
-        return ApiResponse(content_type=PNG, chunks=[prediction.picture])
-    return json_response(document(prediction))
+    return call_of(service, request, _respond)
 
 
 def ask(service: Service, request: ApiRequest) -> Prediction:
-    """Put a request of this interface to the model's task.
+    """Answer raw input on this thread, as :func:`predict`, for commands and tests.
 
     Raises:
         ApiError: for every fault of the request, the model or the server.
+    """
+    prediction: Prediction = answer(service.submit, call_of(service, request))
+    return prediction
+
+
+def call_of(service: Service, request: ApiRequest, respond: Callable[[Prediction], ApiResponse] | None = None) -> Call:
+    """Return the inference that a request of this interface asks for.
+
+    Raises:
+        ApiError: for every fault of the request's form.
     """
     refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY)
     body, content_type = request.body, request.content_type
@@ -43,14 +54,24 @@ def ask(service: Service, request: ApiRequest) -> Prediction:
 
         body, content_type = only_part(body, content_type)
     hints, options = parameters.hints_and_options(request.query, content_type)
-    terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation, request.received)
-    version = _version(request)
-    try:
-        return service.predict(request.path["model"], version, body, options, terms, hints)
-    except ApiError as error:
-        if error.code in (ErrorCode.INVALID_INPUT, ErrorCode.MALFORMED_JSON):
-            raise ApiError(error.code, error.message + _hint(request, error.message)) from None
-        raise
+    payload, version = RawPayload(body, options, hints), _version(request)
+    explain = partial(_explain, request)
+    return inference_call(
+        service, request, payload, waiting_parameters(request), respond, version=version, explain=explain
+    )
+
+
+def _respond(prediction: Prediction) -> ApiResponse:
+    if prediction.picture is not None:
+        return ApiResponse(content_type=PNG, chunks=[prediction.picture])
+    return json_response(document(prediction))
+
+
+def _explain(request: ApiRequest, error: ApiError) -> ApiError:
+    """Add what to do instead of sending nothing, or what curl -d makes of a file."""
+    if error.code not in (ErrorCode.INVALID_INPUT, ErrorCode.MALFORMED_JSON):
+        return error
+    return ApiError(error.code, error.message + _hint(request, error.message))
 
 
 def _version(request: ApiRequest) -> str | None:
@@ -66,10 +87,9 @@ def ping(service: Service, request: ApiRequest) -> ApiResponse:
     return json_response({"status": "Healthy"})
 
 
-def _hint(request: ApiRequest, said: str) -> str:
-    """Return what to do instead of sending nothing, or what curl -d makes of a file."""
+def _hint(request: ApiRequest, message: str) -> str:
     if not len(request.body):
-        return "" if "body is empty" in said else "; the body is empty"
+        return "" if "body is empty" in message else "; the body is empty"
     kind = request.content_type.partition(";")[0].strip().lower()
     if kind == "application/x-www-form-urlencoded" and bytes(request.body[:1]) not in (b"[", b"{"):
         return "; if it was curl -d @FILE, that leaves out line ends: send the file with curl -T FILE"

@@ -6,11 +6,12 @@ the PNG file where ``annotate`` asks for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pocketserve.api.predictions import document
-from pocketserve.engine.scheduling.options import RequestOptions
-from pocketserve.service import Service
+from pocketserve.inference.call import Prediction, RawPayload
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode, Tensor, strict_json
 from pocketserve_wire.oip import InferRequest, InferResponse
@@ -19,27 +20,29 @@ OUTPUT = "answer"
 OWN = ("task", "content_type", "timeout", "priority", "stream")
 
 
-def infer(
-    service: Service, model: str, version: str | None, request: InferRequest, terms: RequestOptions
-) -> InferResponse:
-    """Answer one raw input.
+def payload_of(request: InferRequest) -> tuple[RawPayload, Callable[[Prediction], InferResponse]]:
+    """Return the raw input that a request holds, and what makes the protocol's answer of the task's.
 
     Raises:
-        ApiError: for every fault of the request, the model or the server.
+        ApiError: for every fault of the request.
     """
-    given = dict(request.parameters)
+    values = dict(request.parameters)
     names = (*OWN, *parameters.NAMES)
-    unknown = [name for name in given if name not in names]
+    unknown = [name for name in values if name not in names]
     if unknown:
         raise ApiError(
             ErrorCode.INVALID_PARAMETER, f"unknown parameter {unknown[0]!r:.64}; known are {', '.join(names)}"
         )
-    hints, options = parameters.hints_and_options(given, _text(given, "content_type"))
+    hints, options = parameters.hints_and_options(values, _text(values, "content_type"))
     _check_outputs(request)
-    prediction = service.predict(model, version, _body(request), options, terms, hints)
+    return RawPayload(_body(request), options, hints), partial(_respond, request.id)
+
+
+def _respond(request_id: str, prediction: Prediction) -> InferResponse:
     content = prediction.picture or strict_json.dumps(document(prediction))
-    answer = Tensor(OUTPUT, "BYTES", (1,), [content])
-    return InferResponse(prediction.model, prediction.version, [answer], id=request.id)
+    return InferResponse(
+        prediction.model, prediction.version, [Tensor(OUTPUT, "BYTES", (1,), [content])], id=request_id
+    )
 
 
 def _body(request: InferRequest) -> memoryview:

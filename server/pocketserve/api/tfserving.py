@@ -10,12 +10,14 @@ import base64
 import binascii
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, waiting_parameters
+from pocketserve.api.messages import ApiRequest, ApiResponse, inference_call, json_response, waiting_parameters
 from pocketserve.engine.bindings import Bindings
+from pocketserve.inference.call import Call, TensorPayload
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks.arrays import nested
 from pocketserve.tensors import Array, TensorSpec, to_array
@@ -95,7 +97,7 @@ def explain(service: Service, request: ApiRequest) -> ApiResponse:
     raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"models are not explained here, {INSTEAD}")
 
 
-def predict(service: Service, request: ApiRequest) -> ApiResponse:
+def predict(service: Service, request: ApiRequest) -> Call:
     """Row format (``instances``) or columnar format (``inputs``).
 
     Raises:
@@ -106,8 +108,9 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, "CloudEvents are not read here; send their data as plain JSON")
     document = strict_json.loads_object(request.body)
     signature = _signature_name(document)
-    terms = service.terms(waiting_parameters(request), request.deadline, request.cancellation, request.received)
-    with service.running(request.path["model"], request.path.get("version"), terms) as (_, running):
+    waiting = waiting_parameters(request)
+    options = service.request_options(waiting, request.deadline, request.cancellation, request.received)
+    with service.running(request.path["model"], request.path.get("version"), options) as (_, running):
         points, optional = running.model.entry_points, running.model.optional_inputs
     key = None if signature == DEFAULT_SIGNATURE else signature
     if key not in points:
@@ -124,7 +127,11 @@ def predict(service: Service, request: ApiRequest) -> ApiResponse:
         tensors = _from_inputs(document["inputs"], bound, needed)
     tensors, narrowed = _as_columns(tensors, bound)
     decoded = oip.InferRequest(inputs=tensors, parameters={"signature_name": key} if key else {})
-    response = service.infer(request.path["model"], request.path.get("version"), decoded, terms, row_by_row=rows)
+    respond = partial(_respond, rows, narrowed)
+    return inference_call(service, request, TensorPayload(decoded, row_by_row=rows), waiting, respond)
+
+
+def _respond(rows: bool, narrowed: bool, response: oip.InferResponse) -> ApiResponse:
     if narrowed:
         tensors = [_without_column(tensor) for tensor in response.outputs]
         response = response._replace(outputs=tensors)

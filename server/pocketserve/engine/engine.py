@@ -7,7 +7,7 @@ who must go for it in `budget.py`, and what happens while nobody asks in `lifecy
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -59,9 +59,6 @@ class Engine:
             name none.
         snapshots: makes the private copies that are opened; None has them among the system's temporary files.
         trust: which code may run; None trusts none.
-
-    Attributes:
-        crowded: true as long as a request waits for any model; asked without a lock, once for each request.
     """
 
     def __init__(
@@ -78,7 +75,6 @@ class Engine:
         self._power = power or PowerWatch()
         self._watch = cores.CoreWatch(usable_cores, self._power)
         self._scheduler = Scheduler(self._watch.runs_at_a_time, clock)
-        self.crowded: Collection[object] = self._scheduler.sharing.contenders
         self._clock = clock
         self._slots = VersionTable(clock)
         self._by_key, self._lock = self._slots.by_key, self._slots.lock  # at hand for every request
@@ -183,11 +179,6 @@ class Engine:
         """Bytes that all loaded versions may hold."""
         return self._budget.size
 
-    @property
-    def longest_line(self) -> int:
-        """Return how many requests wait where most do; asked without a lock, where :attr:`crowded`."""
-        return max([len(line.waiting) for line in list(self._scheduler.sharing.contenders)], default=0)
-
     def memory_held(self) -> int:
         """Bytes that all loaded versions are thought to hold."""
         return self._budget.held()
@@ -274,13 +265,15 @@ class Engine:
                 with self._lock:
                     slot.error = None if slot.running is running else slot.error  # the change was taken back
 
-    def hold(self, running: ModelHandle) -> bool:
-        """Hold a version as :meth:`acquire` does, without waiting; whether it is still the one that is served."""
+    def acquire_loaded(self, entry: ModelEntry, version: VersionEntry) -> ModelHandle | None:
+        """Hold a version as :meth:`acquire` does, without waiting; None where that has to load it first."""
         with self._lock:
-            if self._slots.closed or running.retired or running.outdated:
-                return False
-            running.users += 1
-            return True
+            slot = self._by_key.get((entry.name, version.name))
+            handle = slot.running if slot is not None else None
+            if handle is None or handle.outdated or self._slots.closed:
+                return None
+            handle.users += 1
+            return handle
 
     def _refuse_unusable(self, slot: VersionState, version: VersionEntry, entry: ModelEntry) -> None:
         if slot.state is State.STOPPED:

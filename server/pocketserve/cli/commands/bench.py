@@ -72,6 +72,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
     from pocketserve.cli.random_inputs import random_inputs
+    from pocketserve.inference.call import Call, TensorPayload
+    from pocketserve.inference.waiter import answer
     from pocketserve_client import Client
     from pocketserve_client.arrays import as_tensor
     from pocketserve_wire.oip import InferRequest
@@ -92,7 +94,9 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
             Client(server.http, token_file=server.token_file) as http,
         ):
             ways: dict[str, Callable[[], object]] = {
-                "in_process": partial(service.infer, name, version, request),
+                "in_process": lambda: answer(
+                    service.submit, Call(name, version, TensorPayload(request), service.request_options({}))
+                ),
                 "socket": partial(framed.infer, name, inputs, version=version),
                 "http": partial(http.infer, name, inputs, version=version),
             }

@@ -1,4 +1,4 @@
-"""A loaded version as requests hold it: the model, the lane in front of it, and its sequences."""
+"""A loaded version as requests hold it: the model, the queue in front of it, and its sequences."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ class EngineOptions(NamedTuple):
 
 
 class ModelHandle:
-    """A loaded version with its lane, as requests hold it.
+    """A loaded version with its queue, as requests hold it.
 
     Attributes:
-        prepared: what :mod:`pocketserve.inference.compile` keeps of requests that come again and again; it goes with
+        compiled: what :mod:`pocketserve.inference.compile` keeps of requests that come again and again; it goes with
             the model.
         made_from: see :func:`pocketserve.repository.files.made_from`.
         outdated: whether a rescan found that changed, so that the next request has it loaded anew.
     """
 
     __slots__ = (
+        "compiled",
         "keep_alive",
-        "lane",
         "last_used",
         "made_from",
         "model",
         "outdated",
-        "prepared",
+        "queue",
         "retired",
         "sequences",
         "users",
     )
 
     def __init__(
-        self, model: LoadedModel, lane: ModelQueue, sequences: SequenceTable | None, keep_alive: float, now: float
+        self, model: LoadedModel, queue: ModelQueue, sequences: SequenceTable | None, keep_alive: float, now: float
     ) -> None:
         self.model = model
-        self.lane = lane
+        self.queue = queue
         self.sequences = sequences
         self.keep_alive = keep_alive
         self.last_used = now
         self.users = 0
-        self.prepared: dict[object, Any] = {}
+        self.compiled: dict[object, Any] = {}
         self.retired = False
         self.made_from: object = None
         self.outdated = False
@@ -87,14 +87,14 @@ class ModelHandle:
 def open_handle(
     model: LoadedModel, options: EngineOptions, scheduler: Scheduler, clock: Callable[[], float]
 ) -> ModelHandle:
-    """Put a lane in front of a model that was just loaded."""
+    """Put a queue in front of a model that was just loaded."""
     manifest = model.entry.manifest
     queue_limit = manifest.queue_limit or options.queue_limit
     # A manifest that demands batching need not be shown that it pays.
-    gain = BatchingAdvisor() if manifest.batching is None else None
-    lane = ModelQueue(model.sessions, queue_limit, clock, scheduler, batcher=_batcher(model, options), gain=gain)
+    advisor = BatchingAdvisor() if manifest.batching is None else None
+    queue = ModelQueue(model.sessions, queue_limit, clock, scheduler, batcher=_batcher(model, options), advisor=advisor)
     keep_alive = options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
-    return ModelHandle(model, lane, _sequences(model, queue_limit, lane, clock), keep_alive, clock())
+    return ModelHandle(model, queue, _sequences(model, queue_limit, queue, clock), keep_alive, clock())
 
 
 def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
@@ -109,7 +109,7 @@ def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
 
 
 def _sequences(
-    model: LoadedModel, queue_limit: int, lane: ModelQueue, clock: Callable[[], float]
+    model: LoadedModel, queue_limit: int, queue: ModelQueue, clock: Callable[[], float]
 ) -> SequenceTable | None:
     """The table of a model that keeps state; None for the others."""
     if not model.feedback and not model.resettable:
@@ -119,4 +119,4 @@ def _sequences(
     state = model.entry.manifest.state
     maximum = state.max_sequences or (DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS)
     loader = None if model.feedback else model.open_session
-    return SequenceTable(maximum, state.max_idle, loader, queue_limit, clock, lane)
+    return SequenceTable(maximum, state.max_idle, loader, queue_limit, clock, queue)

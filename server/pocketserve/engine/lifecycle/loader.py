@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from pocketserve.engine.lifecycle import memory
 from pocketserve.engine.lifecycle.budget import Budget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, open_handle
 from pocketserve.engine.lifecycle.state import Event, Key, State, VersionState, VersionTable, close_all, detach
-from pocketserve.engine.scheduling.entries import QueueEntry
 from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.repository.files import file_bytes, made_from
 from pocketserve.repository.scan import ModelEntry, VersionEntry
@@ -140,12 +139,12 @@ class ModelLoader:
     def rescan(self) -> None:
         """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
         self._watch.power.look()
-        leaders: Sequence[QueueEntry] = ()
         with self._slots.lock:  # asked under the lock, or a thread that was held up would bring an old answer back
-            if self._watch.follow():
-                leaders = self._scheduler.resize(self._watch.runs_at_a_time)
-        for leader in leaders:
-            leader.call()
+            changed = self._watch.follow()
+            if changed:
+                self._scheduler.resize(self._watch.runs_at_a_time)
+        if changed:
+            self._scheduler.start_waiting()
 
     def fit_threads(self) -> None:
         """Open loaded models again whose sessions were made for another number of cores. The old ones serve on.

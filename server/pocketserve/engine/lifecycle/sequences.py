@@ -4,22 +4,19 @@ A sequence is a series of requests with one ``sequence_id``, opened by ``sequenc
 ``sequence_end``. Two kinds of model keep state. Some take it as inputs and give it back as outputs: then the arrays are
 kept here between requests. Others keep it inside: then each sequence has a session of its own.
 
-Sequences are bounded in number and in idle time; the one that rested longest makes room. Source: Triton's sequence
+Sequences are bounded in number and in idle time; the one that was idle longest makes room. Source: Triton's sequence
 extension of the Open Inference Protocol.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pocketserve.engine.scheduling.cancellation import waking
-from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.entries import QueueEntry
 from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
@@ -44,16 +41,16 @@ class Sequence:
     Attributes:
         state: the arrays to feed back, by input name.
         session: a session of its own, for models that keep state inside; None for the others.
-        lane: the line in front of that session.
-        line: tickets of the steps that wait or run, in the order in which they came: they run one after the other.
+        queue: the queue in front of that session.
+        steps: those that wait or run, in the order in which they came: they run one after the other.
     """
 
     last_used: float
     state: dict[str, Array] = field(default_factory=dict)
     session: Session | None = None
-    lane: ModelQueue | None = None
-    line: deque[object] = field(default_factory=deque)
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    queue: ModelQueue | None = None
+    steps: deque[QueueEntry] = field(default_factory=deque)
+    opening: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
 
     @property
@@ -61,35 +58,6 @@ class Sequence:
         """Return what it holds beside the model. Looked at while its steps may run, so each is read once."""
         session, state = self.session, self.state
         return (session.memory_bytes if session is not None else 0) + sum(array.nbytes for array in state.values())
-
-    @contextmanager
-    def hold(self, ticket: object, terms: RequestOptions) -> Iterator[None]:
-        """Wait until it is this step's turn.
-
-        Args:
-            ticket: what :meth:`SequenceTable.enter` put into the line.
-
-        Raises:
-            ApiError: DEADLINE_EXCEEDED or CANCELLED.
-        """
-        try:
-            if self.line[0] is not ticket:
-                self._await_turn(ticket, terms)
-            yield
-        finally:
-            with self.changed:
-                self.line.remove(ticket)
-                self.changed.notify_all()
-
-    def _await_turn(self, ticket: object, terms: RequestOptions) -> None:
-        with waking(terms.cancellation, self.changed), self.changed:
-            while self.line[0] is not ticket:
-                if terms.cancellation is not None:
-                    terms.cancellation.check()
-                if not self.changed.wait(max(0.0, terms.deadline - time.monotonic())):
-                    raise ApiError(
-                        ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while its sequence was busy"
-                    )
 
 
 def read_step(parameters: Mapping[str, Any]) -> SequenceStep | None:
@@ -114,12 +82,12 @@ class SequenceTable:
     """The open sequences of one loaded version.
 
     Args:
-        maximum: sequences that may be open; the one that rested longest is given up for a new one.
+        maximum: sequences that may be open; the one that was idle longest is given up for a new one.
         max_idle: seconds without a request after which a sequence is given up.
         open_session: makes a session for models that keep state inside; None for the others.
         queue_limit: requests of one such sequence that may wait.
         clock: seconds, monotonic.
-        beside: the version's own lane, which sequences with sessions of their own share its turns with.
+        queue: the version's own; a sequence with a session of its own shares its scheduler and flow.
     """
 
     def __init__(
@@ -129,10 +97,10 @@ class SequenceTable:
         open_session: Callable[[], Session] | None,
         queue_limit: int,
         clock: Callable[[], float],
-        beside: ModelQueue | None = None,
+        queue: ModelQueue | None = None,
     ) -> None:
-        self._beside = beside
-        self._most = maximum
+        self._queue = queue
+        self._maximum = maximum
         self._max_idle = max_idle
         self._open_session = open_session
         self._queue_limit = queue_limit
@@ -151,40 +119,44 @@ class SequenceTable:
         """
         return sum(sequence.memory_bytes for sequence in tuple(self._sequences.values()))
 
-    def enter(self, step: SequenceStep) -> tuple[Sequence, object]:
-        """The sequence of a request, fresh if it starts one, and the request's ticket for its line.
+    def enter(self, step: SequenceStep, entry: QueueEntry) -> Sequence:
+        """Add a request to its sequence, a fresh one if it starts one; :meth:`leave` ends that.
+
+        Opens a session for a sequence that needs one of its own.
 
         Raises:
             ApiError: INVALID_REQUEST when it continues a sequence that is not open (any more); QUEUE_FULL when it
-                starts one anew that is still busy, or too many wait.
+                starts one anew that is still busy, or too many wait; MODEL_FAILED when no session can be opened.
         """
         with self._lock:
             dropped = self._drop_idle()
             try:
                 sequence = self._find(step, dropped)
-                ticket = object()
-                sequence.line.append(ticket)
-                sequence.users += 1
                 sequence.last_used = self._clock()
             finally:
                 self._close_all(dropped)
-        return sequence, ticket
+            entry.steps = sequence.steps
+            sequence.steps.append(entry)
+            sequence.users += 1
+        try:
+            with sequence.opening:
+                self._prepare(sequence)
+        except BaseException:
+            self.leave(step, sequence, entry, failed=False)
+            raise
+        return sequence
 
-    def prepare(self, sequence: Sequence) -> None:
-        """Give a sequence its session, where it needs one of its own. Called by the step whose turn it is.
-
-        Raises:
-            ApiError: the model cannot be opened once more.
-        """
+    def _prepare(self, sequence: Sequence) -> None:
+        """Give a sequence its session, where it needs one of its own."""
         if self._open_session is not None and sequence.session is None:
             sequence.session = self._open_session()
-            beside = self._beside
-            sequence.lane = ModelQueue(
+            shared = self._queue
+            sequence.queue = ModelQueue(
                 [sequence.session],
                 self._queue_limit,
                 self._clock,
-                beside.scheduler if beside is not None else None,
-                beside.account if beside is not None else None,
+                shared.scheduler if shared is not None else None,
+                shared.flow if shared is not None else None,
             )
 
     def _find(self, step: SequenceStep, dropped: list[Sequence]) -> Sequence:
@@ -200,7 +172,7 @@ class SequenceTable:
                 )
             dropped += self._make_room()
             known = Sequence(self._clock())
-        elif step.start or len(known.line) > self._queue_limit:
+        elif step.start or len(known.steps) > self._queue_limit:
             self._sequences[step.id] = known
             raise ApiError(
                 ErrorCode.QUEUE_FULL, f"sequence {str(step.id)[:64]!r} is busy; try again", retry_after_s=0.1
@@ -208,19 +180,25 @@ class SequenceTable:
         self._sequences[step.id] = known
         return known
 
-    def leave(self, step: SequenceStep, sequence: Sequence, *, failed: bool) -> None:
+    def leave(self, step: SequenceStep, sequence: Sequence, entry: QueueEntry, *, failed: bool) -> None:
         """Note that a request has ended; the last one of a sequence closes it.
 
         Args:
             failed: the model had begun on it and failed: nobody knows the state that is left, so that is closed too.
         """
         with self._lock:
+            was_run = entry not in sequence.steps
+            if not was_run:
+                sequence.steps.remove(entry)
             sequence.users -= 1
             sequence.last_used = self._clock()
             if (step.end or failed) and self._sequences.get(step.id) is sequence:
                 del self._sequences[step.id]
             if not sequence.users and self._sequences.get(step.id) is not sequence:
                 self._close_all([sequence])
+        queue = sequence.queue or self._queue
+        if not was_run and sequence.steps and queue is not None:
+            queue.scheduler.start_waiting()  # the next step may have waited for this one only
 
     def sweep(self) -> None:
         """Give up what nobody used for too long."""
@@ -250,15 +228,17 @@ class SequenceTable:
         return [self._sequences.pop(key) for key in expired]
 
     def _make_room(self) -> list[Sequence]:
-        """The sequence that rested longest goes; those with a request under way stay."""
-        if len(self._sequences) < self._most:
+        """Drop the sequence that was idle longest; those with a request under way stay."""
+        if len(self._sequences) < self._maximum:
             return []
-        resting = [key for key, item in self._sequences.items() if not item.users]
-        if not resting:
+        idle = [key for key, item in self._sequences.items() if not item.users]
+        if not idle:
             raise ApiError(
-                ErrorCode.QUEUE_FULL, f"all {self._most} sequences of this model are busy; try again", retry_after_s=1
+                ErrorCode.QUEUE_FULL,
+                f"all {self._maximum} sequences of this model are busy; try again",
+                retry_after_s=1,
             )
-        return [self._sequences.pop(resting[0])]
+        return [self._sequences.pop(idle[0])]
 
     @staticmethod
     def _close_all(sequences: list[Sequence]) -> None:

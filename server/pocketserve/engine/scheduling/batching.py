@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,26 +18,13 @@ from pocketserve.engine.bindings import Bindings
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
 
+if TYPE_CHECKING:
+    from pocketserve.engine.scheduling.entries import QueueEntry
+
 log = logging.getLogger(__name__)
 
 TRIALS = (2, 4, 8)
 """Requests that are compared, batch by batch, before a version is trusted."""
-
-
-class BatchWork(Protocol):
-    """One request's run.
-
-    Attributes:
-        arrays: inputs by the session's names; None for a request that must run alone.
-        signature: the entry point.
-    """
-
-    arrays: Mapping[str, Array] | None
-    signature: str | None
-
-    def __call__(self, session: Session) -> dict[str, Array]:
-        """Run it alone."""
-        ...
 
 
 class RowBatcher:
@@ -56,38 +43,38 @@ class RowBatcher:
         self._trials: dict[str | None, int] = {}
         self._given_up = False
 
-    def describe(self, work: BatchWork) -> tuple[Hashable | None, int, int]:
+    def describe(self, entry: QueueEntry) -> tuple[Hashable | None, int, int]:
         """Key, rows and bytes of a request; requests with the same key fit together, and None fits with nobody."""
-        arrays = getattr(work, "arrays", None)  # a plain function, such as a warm-up, runs alone
-        if self._given_up or not arrays or work.signature not in self._signatures:
+        arrays = entry.arrays
+        if self._given_up or not arrays or entry.signature not in self._signatures:
             return None, 1, 0
         counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
         rows = counts.pop()
         if counts or not rows:
             return None, 1, 0
         parts = tuple((name, array.dtype.str, array.shape[1:]) for name, array in sorted(arrays.items()))
-        return (work.signature, parts), rows, sum(array.nbytes for array in arrays.values())
+        return (entry.signature, parts), rows, sum(array.nbytes for array in arrays.values())
 
-    def run(self, session: Session, works: Sequence[BatchWork]) -> tuple[list[Any], int]:
+    def run(self, session: Session, entries: Sequence[QueueEntry]) -> tuple[list[Any], int]:
         """Each request's outputs, or the exception that it ends with, and how often the model was run."""
-        signature = works[0].signature
+        signature = entries[0].signature
         trial = self._trials.get(signature, 0)
         if self._given_up or trial < len(TRIALS):
-            outcomes = _one_by_one(session, works)
-            tried = not self._given_up and self._try(session, works[: TRIALS[trial]], outcomes)
-            return outcomes, len(works) + tried
+            outcomes = _one_by_one(session, entries)
+            tried = not self._given_up and self._try(session, entries[: TRIALS[trial]], outcomes)
+            return outcomes, len(entries) + tried
         try:
-            return _together(session, [work.arrays or {} for work in works], signature), 1
+            return _together(session, [entry.arrays or {} for entry in entries], signature), 1
         except Exception as error:
-            outcomes = _one_by_one(session, works)
+            outcomes = _one_by_one(session, entries)
             if not any(isinstance(outcome, Exception) for outcome in outcomes):
                 self._give_up(f"it failed on several rows at a time ({_brief(error)})")
-            return outcomes, len(works) + 1
+            return outcomes, len(entries) + 1
 
-    def _try(self, session: Session, works: Sequence[BatchWork], outcomes: Sequence[Any]) -> bool:
+    def _try(self, session: Session, entries: Sequence[QueueEntry], outcomes: Sequence[Any]) -> bool:
         """Compare a batch with what its requests got alone; whether the comparison was made."""
-        signature = works[0].signature
-        inputs, alone = [dict(work.arrays or {}) for work in works], list(outcomes[: len(works)])
+        signature = entries[0].signature
+        inputs, alone = [dict(entry.arrays or {}) for entry in entries], list(outcomes[: len(entries)])
         if any(isinstance(outcome, Exception) for outcome in alone):
             return False
         try:
@@ -101,7 +88,7 @@ class RowBatcher:
         except Exception as error:
             self._give_up(f"it failed on several rows at a time ({_brief(error)})")
             return True
-        if all(agrees(mine, other) for mine, other in zip(together, alone, strict=True)):
+        if all(agrees(batched, single) for batched, single in zip(together, alone, strict=True)):
             self._trials[signature] = self._trials.get(signature, 0) + 1
         else:
             self._give_up("rows answer differently in company")
@@ -139,11 +126,11 @@ def _close(batched: Array, alone: Array) -> bool:
     return bool(np.allclose(batched, alone, rtol=relative, atol=absolute, equal_nan=True))
 
 
-def _one_by_one(session: Session, works: Sequence[BatchWork]) -> list[Any]:
+def _one_by_one(session: Session, entries: Sequence[QueueEntry]) -> list[Any]:
     outcomes: list[Any] = []
-    for work in works:
+    for entry in entries:
         try:
-            outcomes.append(work(session))
+            outcomes.append(entry.run(session))
         except Exception as error:
             outcomes.append(error)
     return outcomes

@@ -1,120 +1,78 @@
-"""Those who wait in a line: requests whose thread waits with them, and queued requests, which wait without one."""
+"""A request in a model's queue: what it runs, and how it ends."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.policy import Entry
 from pocketserve.runtimes.base import Session
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-Described = tuple[Any, int, int]
-"""What of a request matters to a batch: key (None: it runs alone), rows and bytes."""
+    from pocketserve.engine.scheduling.queue import ModelQueue
 
-ALONE: Described = (None, 1, 0)
+Job = Callable[[], Any]
+"""Work for a thread. It returns the job that the same thread is to run next, or None."""
 
+Execute = Callable[[Job], None]
+"""Have another thread run a job soon, and all jobs that it returns, without waiting.
 
-class RunResult(Generic[T]):
-    """What a request got from its lane.
-
-    Attributes:
-        result: what its work returned.
-        queue_ns, run_ns: how long it waited, and how long the run took that it was part of.
-        executions: runs of the model on its account; those of a batch count for the request that led it.
-        batch_rows: rows of the batch that it led; 0 for one that was led; None for one that ran alone.
-    """
-
-    __slots__ = ("batch_rows", "executions", "queue_ns", "result", "run_ns")
-
-    def __init__(
-        self, result: T, queue_ns: int, run_ns: int, executions: int = 1, batch_rows: int | None = None
-    ) -> None:
-        self.result = result
-        self.queue_ns = queue_ns
-        self.run_ns = run_ns
-        self.executions = executions
-        self.batch_rows = batch_rows
+Raises RuntimeError when the system has no thread."""
 
 
 class QueueEntry(Entry):
-    """A request in line, and what becomes of it: a session, another's turn, or an error.
-
-    Attributes:
-        session: it is to be run on this one, together with ``batch_members``.
-        turn: what the run gave it that another led.
-        error: why it was not run, or what the run of another raised for it.
-    """
-
-    __slots__ = ("batch_members", "error", "session", "turn", "work")
-
-    def __init__(self, work: Callable[[Session], Any], terms: RequestOptions, described: Described) -> None:
-        key, rows, size = described
-        super().__init__(
-            terms.deadline,
-            arrived=terms.arrived,
-            rank=terms.rank,
-            stream=terms.stream,
-            key=key,
-            rows=rows,
-            size=size,
-        )
-        self.work = work
-        self.session: Session | None = None
-        self.batch_members: list[QueueEntry] = []
-        self.turn: RunResult[Any] | None = None
-        self.error: BaseException | None = None
-
-    def call(self) -> None:
-        """What becomes of it is known. Called once, by whichever thread decided it, and never under a lock of ours."""
-        raise NotImplementedError
-
-
-class BlockingEntry(QueueEntry):
-    """A request whose thread waits for :attr:`given`."""
-
-    __slots__ = ("given",)
-
-    def __init__(self, work: Callable[[Session], Any], terms: RequestOptions, described: Described) -> None:
-        super().__init__(work, terms, described)
-        # A locked lock is the cheapest thing one thread can wait on and another release.
-        self.given = threading.Lock()
-        self.given.acquire()
-
-    def call(self) -> None:
-        """Wake its thread."""
-        self.given.release()
-
-
-class CallbackEntry(QueueEntry):
-    """A request that no thread waits with: the thread that has ended a run carries out the next one, too.
+    """One request, from its submission to a :class:`ModelQueue` to its end. It ends once: by ``end`` or by ``fail``.
 
     Args:
-        begin: has some thread carry it out, soon, see :meth:`ModelQueue.run_entry`; it must neither wait nor raise.
+        execute: called with :meth:`begin` when the request may run and no thread of its own submits it.
+        keeps_thread: the thread that ran it may run the next entry after it, of whichever request.
 
     Attributes:
-        followers: what the thread that carried this one out has to carry out behind it.
+        arrays: its inputs by the session's names; None for a request that must run alone.
+        signature: the entry point of these.
+        session: is set when it may run, together with ``batch_members``.
+        submitted_ns, queue_ns, run_ns: when it was submitted, how long it waited, and how long its run took.
+        executions: runs of the model on its account; those of a batch count for the request that leads it.
+        batch_rows: rows of the batch that it led; 0 for one that was led; None for one that ran alone.
     """
 
-    __slots__ = ("_begin", "arrived_ns", "cancellation", "followers")
+    __slots__ = (
+        "arrays", "batch_members", "batch_rows", "cancellation", "execute", "executions", "keeps_thread", "queue",
+        "queue_ns", "run_ns", "session", "signature", "submitted_ns",
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        work: Callable[[Session], Any],
-        terms: RequestOptions,
-        described: Described,
-        begin: Callable[[Any], None],
-    ) -> None:
-        super().__init__(work, terms, described)
-        self._begin = begin
-        self.arrived_ns = time.perf_counter_ns()
-        self.cancellation = terms.cancellation
-        self.followers: list[Any] = []
+    queue: ModelQueue
 
-    def call(self) -> None:
-        """Have it carried out."""
-        self._begin(self)
+    def __init__(self, options: RequestOptions, execute: Execute, *, keeps_thread: bool = False) -> None:
+        super().__init__(options.deadline, arrived=options.arrived, rank=options.rank, stream=options.stream)
+        self.cancellation = options.cancellation
+        self.execute = execute
+        self.keeps_thread = keeps_thread
+        self.arrays: Mapping[str, Any] | None = None
+        self.signature: str | None = None
+        self.session: Session | None = None
+        self.batch_members: list[QueueEntry] = []
+        self.submitted_ns = time.perf_counter_ns()
+        self.queue_ns = self.run_ns = 0
+        self.executions = 1
+        self.batch_rows: int | None = None
+
+    def begin(self) -> Job | None:
+        """Run it on its session; a :data:`Job`."""
+        return self.queue.run(self)
+
+    def run(self, session: Session) -> Any:
+        """Run the model alone; return the result."""
+        raise NotImplementedError
+
+    def end(self, result: Any) -> None:
+        """Take the result of the run. It must not raise."""
+        raise NotImplementedError
+
+    def fail(self, error: BaseException) -> None:
+        """Take why there is no result: an ApiError, or what the run raised. It must not raise."""
+        raise NotImplementedError

@@ -1,14 +1,13 @@
-"""What a request says of its own waiting: how long, how urgently, and whether a newer one may take its place."""
+"""How one request may wait: how long, how urgently, and whether a newer one replaces it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from pocketserve.engine.scheduling.cancellation import Cancellation, cancelled
-from pocketserve_wire import ApiError, ErrorCode, strict_json
+from pocketserve_wire import ApiError, ErrorCode
 
 MAX_TIMEOUT_US = 86_400_000_000
 MAX_STREAM_CHARS = 128
@@ -19,7 +18,7 @@ DEFAULT_PRIORITY = 5
 
 
 class RequestOptions:
-    """One request's terms. Plain slots: one is made for every request.
+    """How one request may wait. Plain slots: one is made for every request.
 
     Attributes:
         deadline: monotonic seconds after which the model is not started on it any more.
@@ -60,30 +59,6 @@ class RequestOptions:
             )
 
 
-def asks_for_a_place(head: bytes) -> bool:
-    """Return whether a request's JSON part may hold a priority, a stream or a sequence, told without reading it.
-
-    A backslash may spell any letter of a name. A step of a sequence may wait in a line of its own.
-    """
-    return b'"stream"' in head or b'"priority"' in head or b'"sequence_id"' in head or b"\\" in head
-
-
-@lru_cache(64)
-def stream_of(head: bytes) -> str:
-    """The stream that a request's JSON part names; "" for none, for a step of a sequence, and for one with faults.
-
-    A camera sends the same JSON with every picture.
-    """
-    try:
-        parameters = strict_json.loads(head)["parameters"]
-        if "sequence_id" in parameters:
-            return ""
-        found = parameters["stream"]
-    except (ApiError, KeyError, TypeError):
-        return ""
-    return found if isinstance(found, str) and len(found) <= MAX_STREAM_CHARS else ""
-
-
 def read_options(
     parameters: Mapping[str, Any],
     now: float,
@@ -92,7 +67,7 @@ def read_options(
     cancellation: Cancellation | None = None,
     received: float | None = None,
 ) -> RequestOptions:
-    """The terms of a request with these protocol parameters: ``timeout`` (microseconds), ``priority``, ``stream``.
+    """Return the options of a request with the parameters ``timeout`` (microseconds), ``priority`` and ``stream``.
 
     Args:
         now: monotonic seconds.

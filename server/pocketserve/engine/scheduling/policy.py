@@ -1,21 +1,19 @@
-"""Who runs next: the pure rules of waiting, batching and sharing. No threads, no locks, no clock of its own.
+"""The rules of waiting, batching and fair sharing: no threads, no locks, no clock of their own.
 
-Each lane has a :class:`EntryQueue`; all lanes of an engine meet in one :class:`FairScheduler`. Time is handed in, so
-that a simulation can drive the very code that the server runs (`tests/engine/test_policy_simulation.py`).
+Each :class:`EntryQueue` belongs to one set of sessions; all queues of an engine meet in one :class:`FairScheduler`.
+Time is an argument, so that a simulation drives the code of the server (`tests/engine/test_policy_simulation.py`).
 
-The rules:
-
-* In a line, lower ranks go first, then whoever came first. A request whose deadline has passed is never started. One
-  that would most likely end too late goes behind those that can still make it: under overload, serving strictly in
-  order would start every request just before its deadline and finish it just after.
-* A newer request of a stream takes the place of the older one that waits.
-* A full line refuses the newcomer, or the last of a lower rank in its stead.
-* Requests with the same batch key are taken together, up to the line's limits of rows and bytes, as long as that is
+* Lower ranks go first, then earlier arrivals. A request whose deadline has passed is never started. One that would most
+  likely end too late goes behind those that can still make it: under overload, strict order would start every request
+  just before its deadline and finish it just after.
+* A newer request of a stream replaces the older one that waits.
+* A full queue refuses the newcomer, or evicts the last entry of a lower rank.
+* Entries with the same batch key are taken together, up to the queue's limits of rows and bytes, as long as that is
   measured to take less time for each row than one by one.
-* Between lines, the account that has got the least service goes next (start-time fair queueing: an account that was
-  away is brought up to where the others are, so nobody saves up). Only so many runs at a time, and one slot is kept
-  from each account: whatever one model does, another finds room. Sources: Goyal, Vin, Cheng, "Start-time Fair
-  Queueing", 1996.
+* Steps of one sequence are started in their order, one at a time.
+* Between queues, the flow that has had the least service goes next, and a flow that was away is brought up to where the
+  others are. Only so many runs are under way at a time, and one slot is kept from each flow, so that one model cannot
+  shut out the others. Source: Goyal, Vin, Cheng, "Start-time Fair Queueing", 1996.
 """
 
 from __future__ import annotations
@@ -40,11 +38,14 @@ class Entry:
         stream: "" is none.
         key: requests with the same one may run as one batch; None always runs alone.
         rows, size: batch rows and bytes of its inputs.
-        choice: it was started when there was somebody whom it could run together with.
-        place: its number in the line; a newer request of a stream takes over the older one's.
+        steps: the unfinished steps of its sequence, this one among them; None for a request of no sequence.
+        had_alternative: another entry was there to be batched with when it was started.
+        number: its position; a newer request of a stream takes over the older one's.
     """
 
-    __slots__ = ("arrived", "choice", "deadline", "key", "place", "rank", "rows", "size", "stream")
+    __slots__ = (
+        "arrived", "deadline", "had_alternative", "key", "number", "rank", "rows", "size", "steps", "stream"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -64,14 +65,20 @@ class Entry:
         self.key = key
         self.rows = rows
         self.size = size
-        self.place = 0
-        self.choice = False
+        self.steps: deque[Any] | None = None
+        self.number = 0
+        self.had_alternative = False
+
+    @property
+    def blocked(self) -> bool:
+        """Return whether an earlier step of its sequence has not ended."""
+        return self.steps is not None and self.steps[0] is not self
 
 
 class BatchingAdvisor:
-    """Learns whether running together pays, by trying both: some models take several rows at once in no less time.
+    """Learn whether batching pays, by trying both: some models take several rows at once in no less time.
 
-    A window of runs together, one of runs alone, then the better way for a long while, and once more.
+    One window of batches, one of single runs, then the better way for a long while, and again.
     """
 
     __slots__ = ("_costs", "_left", "_samples", "together")
@@ -108,10 +115,10 @@ class BatchingAdvisor:
 
 
 class Flow:
-    """What one model version has got: the measure of fairness. Several lines may share one.
+    """The service that one model version has had; several queues may share one.
 
     Attributes:
-        service_time: seconds of service, brought up to date when it comes back after a rest.
+        service_time: seconds, brought up to date when it comes back after a rest.
         busy: runs under way.
     """
 
@@ -126,88 +133,84 @@ class EntryQueue:
     """The requests that wait for one set of sessions.
 
     Args:
-        sessions: opaque; those that are idle.
+        sessions: opaque; all idle.
         limit: requests that may wait.
-        account: who is charged for the runs.
+        flow: is charged for the runs.
         max_rows, max_bytes: limits of one batch; a request that is larger by itself runs alone.
-        gain: decides whether to batch at all; None always does.
+        advisor: decides whether to batch at all; None always does.
 
     Attributes:
-        waiting: tickets in the order in which they would be started.
+        waiting: entries in the order in which they would be started.
         recent_run_s: a moving mean of the runs' lengths.
         streams: by name, the one request of each stream that waits.
     """
 
     __slots__ = (
-        "_count", "account", "gain", "idle", "limit", "max_bytes", "max_rows", "recent_run_s", "streams", "waiting"
+        "_count", "advisor", "flow", "idle", "limit", "max_bytes", "max_rows", "recent_run_s", "streams", "waiting"
     )  # fmt: skip
 
     def __init__(
         self,
         sessions: Iterable[Any],
         limit: int,
-        account: Flow | None = None,
+        flow: Flow | None = None,
         max_rows: int = 1,
         max_bytes: int = 2**22,
-        gain: BatchingAdvisor | None = None,
+        advisor: BatchingAdvisor | None = None,
     ) -> None:
         self.idle: deque[Any] = deque(sessions)
         self.limit = limit
-        self.account = account or Flow()
+        self.flow = flow or Flow()
         self.max_rows = max_rows
         self.max_bytes = max_bytes
-        self.gain = gain
+        self.advisor = advisor
         self.waiting: list[Entry] = []
         self.recent_run_s = 0.0
         self.streams: dict[str, Entry] = {}
         self._count = 0
 
-    def join(self, entry: Entry, now: float) -> tuple[Entry, ErrorCode] | None:
-        """Let a request into the line.
+    def enqueue(self, entry: Entry, now: float) -> tuple[Entry, ErrorCode] | None:
+        """Add a request.
 
         Returns:
-            The one that has to go for it, and why: the newcomer itself, or one that waited; None when none has to.
+            The entry that has to go for it, and why: the newcomer itself, or one that waited; None when none has to.
         """
         older = self.streams.get(entry.stream) if entry.stream else None
         if older is not None:
             if entry.arrived < older.arrived:
                 return entry, ErrorCode.SUPERSEDED
-            self._replace(older, entry)
+            self.remove(older)
+            entry.number = older.number
+            self._insert(entry)
             return older, ErrorCode.SUPERSEDED
         evicted = None
         if len(self.waiting) >= self.limit:
-            evicted = self._give_way(entry, now)
+            evicted = self._evict_for(entry, now)
             if evicted[0] is entry:
                 return evicted
-            self.leave(evicted[0])
+            self.remove(evicted[0])
         self._count += 1
-        entry.place = self._count
+        entry.number = self._count
         self._insert(entry)
         return evicted
 
-    def _replace(self, older: Entry, newer: Entry) -> None:
-        self.leave(older)
-        newer.place = older.place
-        self._insert(newer)
-
     def _insert(self, entry: Entry) -> None:
-        # From the back: it is nearly always its place.
-        index = len(self.waiting)
+        index = len(self.waiting)  # from the back: nearly always the right end
         while index and _order(self.waiting[index - 1]) > _order(entry):
             index -= 1
         self.waiting.insert(index, entry)
         if entry.stream:
             self.streams[entry.stream] = entry
 
-    def _give_way(self, entry: Entry, now: float) -> tuple[Entry, ErrorCode]:
+    def _evict_for(self, entry: Entry, now: float) -> tuple[Entry, ErrorCode]:
         for known in self.waiting:
             if known.deadline <= now:
                 return known, ErrorCode.DEADLINE_EXCEEDED
         last = self.waiting[-1]
         return (last if entry.rank < last.rank else entry), ErrorCode.QUEUE_FULL
 
-    def leave(self, entry: Entry) -> bool:
-        """Take a request out of the line; whether it was still in it."""
+    def remove(self, entry: Entry) -> bool:
+        """Remove a request; return whether it was still waiting."""
         try:
             self.waiting.remove(entry)
         except ValueError:
@@ -217,129 +220,125 @@ class EntryQueue:
         return True
 
     def take(self, now: float) -> list[Entry]:
-        """The requests to run next, as one batch; empty when none can be started. They leave the line."""
+        """Remove and return the entries to run next, as one batch; empty when none can be started."""
         first = self._choose(now)
         if first is None:
             return []
         chosen = [first]
         if first.key is not None and self.max_rows > 1:
-            batch_members = self._mates(first, now)
-            first.choice = bool(batch_members)
-            if self.gain is None or self.gain.together:
-                chosen += batch_members
+            members = self._batch_members(first, now)
+            first.had_alternative = bool(members)
+            if self.advisor is None or self.advisor.together:
+                chosen += members
         for entry in chosen:
-            self.leave(entry)
+            self.remove(entry)
         return chosen
 
     def _choose(self, now: float) -> Entry | None:
-        hopeless = None
+        late = None
         for entry in self.waiting:
+            if entry.deadline <= now or entry.blocked:
+                continue
             if entry.deadline > now + self.recent_run_s:
                 return entry
-            if entry.deadline > now and hopeless is None:
-                hopeless = entry
+            late = late or entry
         # Rather one that may come too late than none: the mean may be wrong, and only a run can correct it.
-        return hopeless
+        return late
 
-    def _mates(self, first: Entry, now: float) -> list[Entry]:
-        rows, size, batch_members = first.rows, first.size, []
+    def _batch_members(self, first: Entry, now: float) -> list[Entry]:
+        rows, size, members = first.rows, first.size, []
         for entry in self.waiting:
             if entry is first or entry.key != first.key or entry.deadline <= now:
                 continue
             if rows + entry.rows <= self.max_rows and size + entry.size <= self.max_bytes:
                 rows, size = rows + entry.rows, size + entry.size
-                batch_members.append(entry)
-        return batch_members
+                members.append(entry)
+        return members
 
 
 class FairScheduler:
-    """All lines of an engine and the slots that they share.
+    """All queues of an engine and the slots that they share.
 
     Args:
-        slots: runs at a time, over all lines. An account gets one less, but at least one.
+        slots: runs at a time, over all queues. A flow gets one less, but at least one.
 
     Attributes:
         busy: runs under way.
-        contenders: lines where somebody waits; in order of coming, so that nothing is left to chance.
+        contenders: queues where somebody waits; in order of coming, so that nothing is left to chance.
     """
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.busy = 0
         self.contenders: dict[EntryQueue, None] = {}
-        self._virtual = 0.0  # the attained service of whoever was started last
+        self._virtual_time = 0.0  # the service time of the flow that was started last
 
-    def start(self, line: EntryQueue) -> Any | None:
-        """An idle session for a request that has just come; None when it has to join the line."""
-        account = line.account
-        if not line.idle or self.busy >= self.slots or (account.busy and account.busy >= self.slots - 1):
+    def start(self, queue: EntryQueue) -> Any | None:
+        """Return an idle session for a request that has just come; None when it has to wait."""
+        if self.busy >= self.slots or not self._has_slot(queue):
             return None
-        return self._begin(line)
+        return self._begin(queue)
 
-    def join(self, line: EntryQueue, entry: Entry, now: float) -> tuple[Entry, ErrorCode] | None:
-        """Let a request wait; see :meth:`EntryQueue.join`."""
-        evicted = line.join(entry, now)
-        self.contenders[line] = None
+    def enqueue(self, queue: EntryQueue, entry: Entry, now: float) -> tuple[Entry, ErrorCode] | None:
+        """Let a request wait; see :meth:`EntryQueue.enqueue`."""
+        evicted = queue.enqueue(entry, now)
+        self.contenders[queue] = None
         return evicted
 
-    def leave(self, line: EntryQueue, entry: Entry) -> bool:
-        """Take a request out of its line; whether it was still in it."""
-        found = line.leave(entry)
-        if not line.waiting:
-            self.contenders.pop(line, None)
-        return found
+    def remove(self, queue: EntryQueue, entry: Entry) -> bool:
+        """Remove a request from its queue; return whether it was still waiting."""
+        removed = queue.remove(entry)
+        if not queue.waiting:
+            self.contenders.pop(queue, None)
+        return removed
 
-    def finish(self, line: EntryQueue, session: Any, run_s: float, entries: Sequence[Entry] = ()) -> None:
-        """A run has ended. Whoever calls asks :meth:`next` then, until there is none.
+    def finish(self, queue: EntryQueue, session: Any, run_s: float, entries: Sequence[Entry] = ()) -> None:
+        """Note that a run has ended. The caller asks :meth:`next` then, until there is none.
 
         Args:
-            entries: those who had waited for it.
+            entries: those of the run that had waited for it.
         """
-        if entries and line.gain is not None and entries[0].choice:
-            line.gain.note(sum(entry.rows for entry in entries), run_s, len(entries) > 1)
-        line.recent_run_s += RECENT_SHARE * (run_s - line.recent_run_s)
-        account = line.account
-        account.service_time += run_s
-        account.busy -= 1
+        if entries and queue.advisor is not None and entries[0].had_alternative:
+            queue.advisor.note(sum(entry.rows for entry in entries), run_s, len(entries) > 1)
+        queue.recent_run_s += RECENT_SHARE * (run_s - queue.recent_run_s)
+        flow = queue.flow
+        flow.service_time += run_s
+        flow.busy -= 1
         self.busy -= 1
-        line.idle.append(session)
+        queue.idle.append(session)
 
     def next(self, now: float) -> tuple[EntryQueue, Any, list[Entry]] | None:
-        """The next run: its line, session and requests; None when no slot is free or nobody can be started."""
+        """Return the next run: queue, session and entries; None when no slot is free or nobody can be started."""
         passed_by: list[EntryQueue] = []
-        found = None
-        while found is None and (line := self._least_served(passed_by)) is not None:
-            entries = line.take(now)
-            if not line.waiting:
-                self.contenders.pop(line, None)
+        while (queue := self._least_served(passed_by)) is not None:
+            entries = queue.take(now)
+            if not queue.waiting:
+                self.contenders.pop(queue, None)
             if entries:
-                found = line, self._begin(line), entries
-            else:
-                passed_by.append(line)
-        return found
+                return queue, self._begin(queue), entries
+            passed_by.append(queue)
+        return None
 
     def _least_served(self, passed_by: list[EntryQueue]) -> EntryQueue | None:
-        if self.busy >= self.slots or not self.contenders:
+        if self.busy >= self.slots:
             return None
-        best = None
-        for line in self.contenders:
-            account = line.account
-            if not line.idle or (account.busy and account.busy >= self.slots - 1) or line in passed_by:
-                continue
-            if best is None or account.service_time < best.account.service_time:
-                best = line
-        return best
+        ready = [queue for queue in self.contenders if queue not in passed_by and self._has_slot(queue)]
+        return min(ready, key=lambda queue: queue.flow.service_time, default=None)
 
-    def _begin(self, line: EntryQueue) -> Any:
-        account = line.account
-        if account.service_time < self._virtual:
-            account.service_time = self._virtual
+    def _has_slot(self, queue: EntryQueue) -> bool:
+        busy = queue.flow.busy
+        return bool(queue.idle) and not (busy and busy >= self.slots - 1)
+
+    def _begin(self, queue: EntryQueue) -> Any:
+        flow = queue.flow
+        if flow.service_time < self._virtual_time:
+            flow.service_time = self._virtual_time
         else:
-            self._virtual = account.service_time
-        account.busy += 1
+            self._virtual_time = flow.service_time
+        flow.busy += 1
         self.busy += 1
-        return line.idle.popleft()
+        return queue.idle.popleft()
 
 
 def _order(entry: Entry) -> tuple[int, int]:
-    return entry.rank, entry.place
+    return entry.rank, entry.number

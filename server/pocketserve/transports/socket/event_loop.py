@@ -1,4 +1,4 @@
-"""One thread that waits for everything nobody else waits for: new connections, strangers, and those that are quiet.
+"""One thread that waits for new connections, for handshakes, and for bytes and times of quiet connections.
 
 It never blocks on a peer and runs no request. With nothing to do it sleeps without end.
 """
@@ -14,15 +14,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from pocketserve.transports.socket.poller import ONCE, READABLE, Poller, best_poller
 
 log = logging.getLogger(__name__)
-
-REST_S: Final = 0.002
-"""How long the event loop looks away after frames of a stream were superseded: whoever ends a short run finds the
-newest by himself, without having been disturbed."""
 
 
 class EventHandler(Protocol):
@@ -56,7 +52,7 @@ class EventLoop:
         self._lock = threading.Lock()
         self._calls: deque[Callable[[], None]] = deque()
         self._sleeps_until = 0.0
-        self._stopping = self._closed = self._rests = False
+        self._stopping = self._closed = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -101,10 +97,6 @@ class EventLoop:
         self._wake()
         return True
 
-    def pause(self) -> None:
-        """Look away for :data:`REST_S` before the next round."""
-        self._rests = True
-
     def stop(self) -> None:
         """Make :meth:`run` return soon."""
         self._stopping = True
@@ -119,9 +111,6 @@ class EventLoop:
             while self._calls:
                 self._run_call(self._calls.popleft())
             self._run_times()
-            if self._rests:
-                self._rests = False
-                time.sleep(REST_S)
         self._poller.close()
         os.close(self._wake_read)
         os.close(self._wake_write)

@@ -16,7 +16,6 @@ from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.service import Service
 from pocketserve.transports.listener import affordable, bind
 from pocketserve.transports.socket.event_loop import EventLoop
-from pocketserve.transports.socket.queued_requests import QueuedRequests
 from pocketserve.transports.socket.threads import FrameBudget, Workers
 from pocketserve.transports.socket.timeouts import Timeouts
 
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STRANGERS: Final = 8
-"""Connections in the handshake; the oldest gives way to one more."""
+MAX_HANDSHAKES: Final = 8
+"""Connections in the handshake; the oldest is evicted for one more."""
 
 ACCEPT_AGAIN_S: Final = 1.0
 """How long no connection is taken after the system had no descriptor left for one."""
@@ -60,7 +59,6 @@ class SocketServer:
         handshakes, lingering: connections before and after their time; the event loop's thread alone touches them.
         runners: places for requests that run or wait on all connections together.
         incoming: bytes for bodies that are on their way on all connections together.
-        queued_requests: those that wait for their model without a thread.
         stopped: nobody is waited for any more.
 
     Raises:
@@ -88,10 +86,9 @@ class SocketServer:
         self.incoming = FrameBudget(INCOMING * _bytes_inflight(config))
         # A thread reads a connection, writes to it or runs a request: nothing that must be read waits for a thread.
         self.workers = Workers(2 * config.socket_connections + config.worker_threads)
-        self.queued_requests = QueuedRequests(self.event_loop, self.workers)
         self.handshakes: dict[HandshakeConnection, None] = {}
         self.lingering: dict[LingeringClose, None] = {}
-        self._most = affordable(config.socket_connections, SHARE, "socket_connections")
+        self._maximum = affordable(config.socket_connections, SHARE, "socket_connections")
         self._connections: set[Connection] = set()
         service.traffic.connections["socket"] = lambda: len(self._connections) + len(self.handshakes)
         self._changed = threading.Condition()
@@ -112,7 +109,7 @@ class SocketServer:
     # What the event loop tells
 
     def on_ready(self, events: int) -> None:
-        """Somebody connects."""
+        """Accept a connection."""
         try:
             connection, _ = self._listener.accept()
         except BlockingIOError:
@@ -127,14 +124,14 @@ class SocketServer:
             return
         else:
             self._starved = False
-            self._meet(connection)
+            self._begin_handshake(connection)
         self.event_loop.arm(self._listener.fileno())
 
-    def _meet(self, connection: socket.socket) -> None:
+    def _begin_handshake(self, connection: socket.socket) -> None:
         # Late: what speaks the protocol is imported for the first peer, and does not keep HTTP waiting at start.
         from pocketserve.transports.socket.handshake import HandshakeConnection
 
-        if len(self.handshakes) >= STRANGERS:
+        if len(self.handshakes) >= MAX_HANDSHAKES:
             next(iter(self.handshakes)).evict()
         try:
             self.handshakes[HandshakeConnection(self, connection)] = None
@@ -146,7 +143,7 @@ class SocketServer:
         self.event_loop.arm(self._listener.fileno())
 
     def on_fault(self) -> None:
-        """The loop failed while accepting."""
+        """Try again later: the loop failed while accepting."""
         self.event_loop.set_timer(self, time.monotonic() + ACCEPT_AGAIN_S)
 
     # Connections
@@ -159,7 +156,7 @@ class SocketServer:
     @property
     def full(self) -> bool:
         """Return whether no further connection is taken."""
-        return len(self._connections) >= self._most
+        return len(self._connections) >= self._maximum
 
     def register(self, connection: Connection) -> None:
         """Begin to serve a connection whose peer knows the token."""
@@ -167,12 +164,12 @@ class SocketServer:
             self._connections.add(connection)
             draining = self._draining
         self.event_loop.add(connection.descriptor, connection)
-        self.workers.submit(connection.read)
+        self.workers.execute(connection.read)
         if draining:
             connection.go_away()
 
     def forget(self, connection: Connection) -> None:
-        """A connection is over."""
+        """Drop a connection that is over."""
         with self._changed:
             self._connections.discard(connection)
             self._changed.notify_all()
@@ -196,7 +193,7 @@ class SocketServer:
             handshake_connection.close()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until every connection has its answers; whether that was so in time."""
+        """Wait until every connection has its answers; return whether that was in time."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._connections, timeout)
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pocketserve.engine.scheduling.entries import Job
 
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 10.0
-"""How long a thread waits for more work before it ends and gives its memory back."""
-
-Job = Callable[[], None]
+"""Seconds that a thread waits for more work before it ends and gives its memory back."""
 
 
 class _Parked:
     __slots__ = ("job", "wake")
 
-    def __init__(self) -> None:
-        self.job: Job | None = None
+    def __init__(self, job: Job | None = None) -> None:
+        self.job = job
         # A locked lock is the cheapest thing one thread can wait on and another release.
         self.wake = threading.Lock()
         self.wake.acquire()
@@ -34,7 +34,7 @@ class Workers:
     """
 
     def __init__(self, maximum: int, idle_s: float = IDLE_S) -> None:
-        self._most = maximum
+        self._maximum = maximum
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._parked: list[_Parked] = []
@@ -52,70 +52,58 @@ class Workers:
         with self._lock:
             return self._count - len(self._parked)
 
-    def submit(self, job: Job, *, waits: bool = True) -> bool:
-        """Run ``job`` on some thread, soon. It must not raise.
-
-        Args:
-            waits: for a thread that is at work, where none is free and none can be started.
-
-        Returns:
-            Whether it is run; only what does not wait may not be.
-        """
+    def execute(self, job: Job) -> None:
+        """Have some thread run a job soon, and the jobs that it returns; one that raises is logged."""
         with self._lock:
-            if not self._parked:
-                if self._count >= self._most:
-                    if waits:
-                        self._queue.append(job)
-                    return waits
-                self._count += 1
-                parked = None
-            else:
+            if self._parked:
                 parked = self._parked.pop()  # the last to come is the warmest
                 parked.job = job
+            else:
+                parked = None
+                if self._count >= self._maximum:
+                    self._queue.append(job)
+                    return
+                self._count += 1
         if parked is not None:
             parked.wake.release()
-            return True
-        return self._start(job, waits)
+        else:
+            self._start(job)
 
-    def _start(self, job: Job, waits: bool) -> bool:
-        place = _Parked()
-        place.job = job
+    def _start(self, job: Job) -> None:
         try:
-            threading.Thread(target=self._work, args=(place,), name="pocketserve-socket", daemon=True).start()
+            threading.Thread(target=self._work, args=(_Parked(job),), name="pocketserve-socket", daemon=True).start()
         except RuntimeError:  # the system has no more threads; one of ours will find the job
             with self._lock:
                 self._count -= 1
-                if not waits:
-                    return False
                 if not self._count:
                     raise
                 self._queue.append(job)
-        return True
 
-    def _work(self, place: _Parked) -> None:
-        job, place.job = place.job, None  # not an argument: the thread would keep that until it ends
+    def _work(self, parked: _Parked) -> None:
+        job, parked.job = parked.job, None  # not an argument: the thread would keep that until it ends
         while job is not None:
             try:
-                job()
+                while job is not None:
+                    job = job()
             except Exception:
                 log.exception("unexpected error on a thread of the socket transport")
             job = None  # what it holds must not live as long as the wait
-            job = self._next(place)
+            job = self._next(parked)
 
-    def _next(self, place: _Parked) -> Job | None:
+    def _next(self, parked: _Parked) -> Job | None:
         with self._lock:
             if self._queue:
                 return self._queue.popleft()
-            place.job = None
-            self._parked.append(place)
-        if not place.wake.acquire(timeout=self._idle_s):
+            parked.job = None
+            self._parked.append(parked)
+        if not parked.wake.acquire(timeout=self._idle_s):
             with self._lock:
-                if place.job is None:
-                    self._parked.remove(place)
+                if parked.job is None:
+                    self._parked.remove(parked)
                     self._count -= 1
                     return None
-            place.wake.acquire()  # the job came while the wait was ending; so did, or will, its release
-        job, place.job = place.job, None
+            parked.wake.acquire()  # the job came while the wait was ending; so did, or will, its release
+        job, parked.job = parked.job, None
         return job
 
 
@@ -127,7 +115,7 @@ class FrameBudget:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> bool:
-        """Take so many, if they are free."""
+        """Take bytes; return whether so many are free."""
         with self._lock:
             if self._free < count:
                 return False
@@ -135,6 +123,6 @@ class FrameBudget:
         return True
 
     def give(self, count: int) -> None:
-        """Give them back."""
+        """Give bytes back."""
         with self._lock:
             self._free += count

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pocketserve.transports.socket.timeouts import Timeouts
+from pocketserve_wire.faults import ConnectionFault
+
+if TYPE_CHECKING:
+    from pocketserve.engine.scheduling.entries import Execute
+
+log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 1024
 """Frames that may wait behind the one being written: a peer that only asks and never reads."""
@@ -28,13 +35,13 @@ _DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 class FrameWriter:
     """Sends frames in order. The thread that finds nobody writing writes; others leave theirs to it.
 
-    No method but :meth:`flush` waits for the peer.
+    No method waits for the peer: where its buffer is full, another thread writes the rest.
 
     Args:
         max_bytes: bytes that may wait behind the frame being written.
-        too_slow: called once when the peer does not take what is sent to it.
+        execute: has another thread run a function.
         finished: called once when the last frame, see :meth:`finish`, has been handed to the system.
-        broken: called once when the connection cannot be written to.
+        broken: called once when the connection cannot be written to, or the peer takes too long.
     """
 
     def __init__(
@@ -42,14 +49,14 @@ class FrameWriter:
         connection: socket.socket,
         max_bytes: int,
         timeouts: Timeouts,
-        too_slow: Callable[[], None],
+        execute: Execute,
         finished: Callable[[], None],
         broken: Callable[[], None],
     ) -> None:
         self._socket = connection
         self._max_bytes = max_bytes
         self._timeouts = timeouts
-        self._too_slow = too_slow
+        self._execute = execute
         self._finished = finished
         self._broken = broken
         self._lock = threading.Lock()
@@ -60,58 +67,53 @@ class FrameWriter:
         self._rest = _NOTHING
         self._frames = 0  # begun so far
 
-    def post(self, chunks: list[Chunk], size: int, *, urgent: bool = False) -> bool:
+    def post(self, chunks: list[Chunk], size: int, *, urgent: bool = False) -> None:
         """Send one frame, or leave it to the thread that is writing.
 
         Args:
             size: bytes in all chunks together.
             urgent: goes before what waits.
-
-        Returns:
-            Whether the caller is done. Otherwise the peer's buffer is full, and the caller must see to it that some
-            thread calls :meth:`flush`.
         """
         with self._lock:
             if self._ending:
-                return True
+                return
             if not self._busy:
                 # Under the lock, which it does not hold for long: to give it back first would take it once more to
                 # say that all was sent. Whoever has a frame now would wait for the end of this one in any case.
                 rest = self._send(chunks, size)
                 if rest is _NOTHING:
-                    return True
+                    return
+                broken = rest is None
                 if rest is not None:
                     self._busy, self._rest = True, rest
-                    return False
-                tell = self._broken
             elif self._keep(chunks, size, urgent):
-                tell = self._too_slow
+                log.debug("closing a connection: %s", ConnectionFault.SLOW_READER.name)
+                broken = True
             else:
-                return True
-        self._end(tell)
-        return True
+                return
+        if broken:
+            self._end(self._broken)
+        else:
+            self._execute(self._flush)
 
-    def finish(self, frame: bytes = b"") -> bool:
-        """Send a last frame after the one being written; what waits is dropped when there is one.
-
-        Returns:
-            As :meth:`post`.
-        """
+    def finish(self, frame: bytes = b"") -> None:
+        """Send a last frame after the one being written; what waits is dropped when there is one."""
         with self._lock:
             if self._ending:
-                return True
+                return
             self._ending = True
             if frame:
                 self._waiting.clear()
                 self._urgent.clear()
                 self._waiting.append(([frame], len(frame)))
             if self._busy:
-                return True
+                return
             self._busy = True
-        return self._advance()
+        if not self._advance():
+            self._execute(self._flush)
 
-    def flush(self) -> None:
-        """Write everything, waiting for the peer within the limits; for the thread that got False."""
+    def _flush(self) -> None:
+        """Write everything, waiting for the peer within the limits."""
         poller = select.poll()
         try:
             poller.register(self._socket, select.POLLOUT)
@@ -121,25 +123,26 @@ class FrameWriter:
         while True:
             timeout = min(self._timeouts.stall, ends - time.monotonic())
             if timeout <= 0 or not poller.poll(1000 * timeout):
-                return self._end(self._too_slow)
+                log.debug("closing a connection: %s", ConnectionFault.SLOW_READER.name)
+                return self._end(self._broken)
             if self._advance():
                 return None
             if self._frames != frame:
                 frame, ends = self._frames, time.monotonic() + self._timeouts.frame
 
     def drop(self) -> None:
-        """The connection is gone: send nothing more, and know nobody. Calls nothing."""
+        """Send nothing more, and call nothing: the connection is gone."""
         self._end(_nothing)
 
     def _keep(self, chunks: list[Chunk], size: int, urgent: bool) -> bool:
-        """Queue a frame; whether that is too much."""
+        """Queue a frame; return whether that is too much."""
         self._waiting_bytes += size
         (self._urgent if urgent else self._waiting).append((chunks, size))
         frames = len(self._waiting) + len(self._urgent)
         return self._waiting_bytes > self._max_bytes or frames > MAX_WAITING
 
     def _advance(self) -> bool:
-        """Write without waiting, frame after frame; whether everything was written."""
+        """Write without waiting, frame after frame; return whether everything was written."""
         while True:
             if self._rest[1]:
                 rest = self._send(*self._rest)
@@ -153,7 +156,7 @@ class FrameWriter:
                 return True
 
     def _send(self, chunks: list[Chunk], size: int) -> Waiting | None:
-        """Hand to the system what it takes now; returns what is left, or None when the connection is broken."""
+        """Hand to the system what it takes now; return what is left, or None when the connection is broken."""
         try:
             sent = self._socket.sendmsg(chunks if len(chunks) <= MAX_CHUNKS else chunks[:MAX_CHUNKS], (), _DONT_WAIT)
         except BlockingIOError:
@@ -175,12 +178,12 @@ class FrameWriter:
             if not self._ending or self._ended:
                 return False
             self._ended = True
-            tell = self._finished
+            finished = self._finished
             self._forget()
-        tell()
+        finished()
         return False
 
-    def _end(self, tell: Callable[[], None]) -> None:
+    def _end(self, callback: Callable[[], None]) -> None:
         with self._lock:
             self._ending = True
             self._waiting.clear()
@@ -190,11 +193,11 @@ class FrameWriter:
                 return
             self._ended = True
             self._forget()
-        tell()
+        callback()
 
     def _forget(self) -> None:
-        """Whom we tell knows us: without this the two would keep each other."""
-        self._too_slow = self._finished = self._broken = _nothing
+        """Drop the callbacks: their owner has this writer, and the two would keep each other."""
+        self._finished = self._broken = _nothing
 
 
 def _nothing() -> None:

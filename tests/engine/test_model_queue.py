@@ -1,4 +1,4 @@
-"""The lane: one turn at a time per session, in order, bounded, never for two threads at once."""
+"""A model's queue: one run at a time per session, in order, bounded, never for two threads at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
-from pocketserve.engine.scheduling.queue import ModelQueue, RunResult
+from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve_wire import ApiError, ErrorCode
+from queue_entries import FunctionEntry, run
 
 TIMEOUT_S = 20.0
 
@@ -67,39 +68,39 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_an_idle_session_runs_on_the_callers_thread():
     session = object()
-    turn = ModelQueue([session], 1).run(lambda given: (given, threading.get_ident()), later())
-    assert turn.result == (session, threading.get_ident())
-    assert (turn.executions, turn.batch_rows) == (1, None)
-    assert turn.queue_ns >= 0 and turn.run_ns >= 0
+    entry = run(ModelQueue([session], 1), lambda given: (given, threading.get_ident()), later())
+    assert entry.result == (session, threading.get_ident())
+    assert (entry.executions, entry.batch_rows) == (1, None)
+    assert entry.queue_ns >= 0 and entry.run_ns >= 0
 
 
 def test_a_full_line_refuses_at_once(pool):
-    lane, holder = ModelQueue([object()], queue_limit=2), Holder()
-    futures = [pool.submit(lane.run, holder, later())]
+    queue, holder = ModelQueue([object()], queue_limit=2), Holder()
+    futures = [pool.submit(run, queue, holder, later())]
     assert holder.entered.wait(TIMEOUT_S)
-    futures += [pool.submit(lane.run, lambda session: "waited", later()) for _ in range(2)]
-    until(lambda: lane.waiting == 2)
+    futures += [pool.submit(run, queue, lambda session: "waited", later()) for _ in range(2)]
+    until(lambda: queue.waiting == 2)
 
     with pytest.raises(ApiError) as refusal:
-        lane.run(lambda session: "never", later())
+        run(queue, lambda session: "never", later())
     assert refusal.value.code is ErrorCode.QUEUE_FULL
     assert refusal.value.retry_after_s >= 0.1
-    assert lane.waiting == 2
+    assert queue.waiting == 2
 
     holder.proceed.set()
     assert [future.result(TIMEOUT_S).result for future in futures] == ["held", "waited", "waited"]
-    assert lane.run(lambda session: "free again", later()).result == "free again"
+    assert run(queue, lambda session: "free again", later()).result == "free again"
 
 
 def test_the_advice_when_to_retry_grows_with_the_length_of_the_runs(pool):
-    lane, holder = ModelQueue([object()], queue_limit=1), Holder()
-    lane._line.recent_run_s = 20.0
-    first = pool.submit(lane.run, holder, later())
+    queue, holder = ModelQueue([object()], queue_limit=1), Holder()
+    queue._entries.recent_run_s = 20.0
+    first = pool.submit(run, queue, holder, later())
     assert holder.entered.wait(TIMEOUT_S)
-    second = pool.submit(lane.run, lambda session: None, later())
-    until(lambda: lane.waiting == 1)
+    second = pool.submit(run, queue, lambda session: None, later())
+    until(lambda: queue.waiting == 1)
     with pytest.raises(ApiError) as refusal:
-        lane.run(lambda session: None, later())
+        run(queue, lambda session: None, later())
     assert refusal.value.retry_after_s == pytest.approx(40.0)  # the one that runs and the one that waits
     assert "(1 request waits)" in refusal.value.message
     holder.proceed.set()
@@ -107,12 +108,12 @@ def test_the_advice_when_to_retry_grows_with_the_length_of_the_runs(pool):
 
 
 def test_those_who_wait_are_served_in_order_of_arrival(pool):
-    lane, holder, order = ModelQueue([object()], queue_limit=10), Holder(), []
-    futures = [pool.submit(lane.run, holder, later())]
+    queue, holder, order = ModelQueue([object()], queue_limit=10), Holder(), []
+    futures = [pool.submit(run, queue, holder, later())]
     assert holder.entered.wait(TIMEOUT_S)
     for number in range(8):
-        futures.append(pool.submit(lane.run, lambda session, number=number: order.append(number), later()))
-        until(lambda number=number: lane.waiting == number + 1)
+        futures.append(pool.submit(run, queue, lambda session, number=number: order.append(number), later()))
+        until(lambda number=number: queue.waiting == number + 1)
     holder.proceed.set()
     for future in futures:
         future.result(TIMEOUT_S)
@@ -120,42 +121,58 @@ def test_those_who_wait_are_served_in_order_of_arrival(pool):
 
 
 def test_work_is_not_started_after_its_deadline():
-    lane, started = ModelQueue([object()], 1, clock=lambda: 100.0), []
+    queue, started = ModelQueue([object()], 1, clock=lambda: 100.0), []
     with pytest.raises(ApiError) as refusal:
-        lane.run(started.append, RequestOptions(100.0))
+        run(queue, started.append, RequestOptions(100.0))
     assert refusal.value.code is ErrorCode.DEADLINE_EXCEEDED
     assert not started
 
 
-def test_who_gives_up_waiting_leaves_the_line(pool):
-    lane, holder, started = ModelQueue([object()], queue_limit=1, clock=lambda: 100.0), Holder(), []
-    first = pool.submit(lane.run, holder, RequestOptions(200.0))
+def test_a_request_that_waits_is_failed_at_its_deadline(pool):
+    now = [100.0]
+    queue, holder, started = ModelQueue([object()], queue_limit=1, clock=lambda: now[0]), Holder(), []
+    first = pool.submit(run, queue, holder, RequestOptions(200.0))
     assert holder.entered.wait(TIMEOUT_S)
+    late = pool.submit(run, queue, started.append, RequestOptions(150.0))
+    until(lambda: queue.waiting == 1)
+    now[0] = 150.0
+    queue.scheduler.expire()
     with pytest.raises(ApiError) as refusal:
-        lane.run(started.append, RequestOptions(100.001))
+        late.result(TIMEOUT_S)
     assert refusal.value.code is ErrorCode.DEADLINE_EXCEEDED
-    assert lane.waiting == 0
+    assert queue.waiting == 0
 
-    # The place in the line is free again, and the turn goes to whoever came after.
-    second = pool.submit(lane.run, lambda session: "mine", RequestOptions(200.0))
-    until(lambda: lane.waiting == 1)
+    # There is room again, and the session goes to whoever came after.
+    second = pool.submit(run, queue, lambda session: "mine", RequestOptions(200.0))
+    until(lambda: queue.waiting == 1)
     holder.proceed.set()
     assert first.result(TIMEOUT_S).result == "held"
     assert second.result(TIMEOUT_S).result == "mine"
     assert not started
 
 
+def test_deadlines_are_watched_by_one_thread_that_ends(pool):
+    queue, holder = ModelQueue([object()], queue_limit=8), Holder()
+    first = pool.submit(run, queue, holder, later())
+    assert holder.entered.wait(TIMEOUT_S)
+    late = [pool.submit(run, queue, lambda session: None, RequestOptions(monotonic() + 0.01 * n)) for n in (9, 1, 5)]
+    assert {fate(future) for future in late} == {ErrorCode.DEADLINE_EXCEEDED}
+    holder.proceed.set()
+    assert first.result(TIMEOUT_S).result == "held"
+    until(lambda: queue.scheduler._thread is None)
+
+
 def test_a_freed_session_goes_to_exactly_one_waiter(pool):
     session, holders = object(), [Holder() for _ in range(4)]
-    lane = ModelQueue([session], queue_limit=10)
+    queue = ModelQueue([session], queue_limit=10)
     futures = []
     for count, holder in enumerate(holders):
-        futures.append(pool.submit(lane.run, holder, later()))
-        until(lambda count=count: holders[0].entered.is_set() and lane.waiting == count)
+        futures.append(pool.submit(run, queue, holder, later()))
+        until(lambda count=count: holders[0].entered.is_set() and queue.waiting == count)
     for index, holder in enumerate(holders):
         assert holder.entered.wait(TIMEOUT_S)
         assert [other.entered.is_set() for other in holders] == [other <= index for other in range(4)]
-        assert lane.waiting == 3 - index
+        assert queue.waiting == 3 - index
         holder.proceed.set()
         futures[index].result(TIMEOUT_S)
 
@@ -163,24 +180,24 @@ def test_a_freed_session_goes_to_exactly_one_waiter(pool):
 @pytest.mark.parametrize("sessions", [1, 3])
 def test_no_session_is_ever_used_by_two_threads(pool, sessions):
     used = [ExclusiveSession() for _ in range(sessions)]
-    lane = ModelQueue(used, queue_limit=1000)
+    queue = ModelQueue(used, queue_limit=1000)
     start = threading.Barrier(32)
 
     def hammer() -> None:
         start.wait(TIMEOUT_S)
         for _ in range(50):
-            lane.run(ExclusiveSession.use, later())
+            run(queue, ExclusiveSession.use, later())
 
     for future in [pool.submit(hammer) for _ in range(32)]:
         future.result(TIMEOUT_S)
     assert sum(session.overlaps for session in used) == 0
     assert sum(session.uses for session in used) == 32 * 50
-    assert lane.waiting == 0
+    assert queue.waiting == 0
 
 
 def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
     used = [ExclusiveSession(), ExclusiveSession()]
-    lane = ModelQueue(used, queue_limit=8)
+    queue = ModelQueue(used, queue_limit=8)
     start = threading.Barrier(24)
 
     def hammer(seed: int) -> list[str]:
@@ -188,7 +205,7 @@ def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
         ended = []
         for turn in range(60):
             try:
-                lane.run(ExclusiveSession.use, RequestOptions(monotonic() + (seed * 7 + turn) % 10 / 20_000))
+                run(queue, ExclusiveSession.use, RequestOptions(monotonic() + (seed * 7 + turn) % 10 / 20_000))
                 ended.append("done")
             except ApiError as error:
                 ended.append(error.code.name)
@@ -198,36 +215,36 @@ def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
     assert set(ended) <= {"done", "QUEUE_FULL", "DEADLINE_EXCEEDED"}
     assert sum(session.uses for session in used) == ended.count("done")
     assert sum(session.overlaps for session in used) == 0
-    assert lane.waiting == 0
+    assert queue.waiting == 0
     both = threading.Barrier(2)
-    meeting = [pool.submit(lane.run, lambda session: both.wait(TIMEOUT_S), later()) for _ in range(2)]
+    meeting = [pool.submit(run, queue, lambda session: both.wait(TIMEOUT_S), later()) for _ in range(2)]
     assert {future.result(TIMEOUT_S).result for future in meeting} == {0, 1}
 
 
 @pytest.mark.parametrize("error", [ValueError("bad input"), KeyboardInterrupt()])
 def test_work_that_raises_frees_its_session(error):
-    lane = ModelQueue([object()], 1)
+    queue = ModelQueue([object()], 1)
 
     def fail(session: object) -> None:
         raise error
 
     for _ in range(3):
         with pytest.raises(type(error)):
-            lane.run(fail, later())
-    assert lane.run(lambda session: "works", later()).result == "works"
+            run(queue, fail, later())
+    assert run(queue, lambda session: "works", later()).result == "works"
 
 
 def test_work_that_raises_hands_its_session_to_who_waits(pool):
-    lane, holder = ModelQueue([object()], 1), Holder()
+    queue, holder = ModelQueue([object()], 1), Holder()
 
     def fail(session: object) -> None:
         holder(session)
         raise RuntimeError("the model broke")
 
-    first = pool.submit(lane.run, fail, later())
+    first = pool.submit(run, queue, fail, later())
     assert holder.entered.wait(TIMEOUT_S)
-    second = pool.submit(lane.run, lambda session: "next", later())
-    until(lambda: lane.waiting == 1)
+    second = pool.submit(run, queue, lambda session: "next", later())
+    until(lambda: queue.waiting == 1)
     holder.proceed.set()
     with pytest.raises(RuntimeError, match="the model broke"):
         first.result(TIMEOUT_S)
@@ -236,13 +253,13 @@ def test_work_that_raises_hands_its_session_to_who_waits(pool):
 
 def test_several_sessions_run_at_the_same_time(pool):
     sessions = [object(), object(), object()]
-    lane, meeting = ModelQueue(sessions, 1), threading.Barrier(3)
+    queue, meeting = ModelQueue(sessions, 1), threading.Barrier(3)
 
     def meet(session: object) -> object:
         meeting.wait(TIMEOUT_S)
         return session
 
-    futures = [pool.submit(lane.run, meet, later()) for _ in range(3)]
+    futures = [pool.submit(run, queue, meet, later()) for _ in range(3)]
     assert {id(future.result(TIMEOUT_S).result) for future in futures} == {id(session) for session in sessions}
 
 
@@ -250,23 +267,23 @@ def test_several_sessions_run_at_the_same_time(pool):
 
 
 class Crowd:
-    """A lane whose one session is held, and requests that wait for it in a known order."""
+    """A queue whose one session is held, and requests that wait for it in a known order."""
 
     def __init__(self, pool: ThreadPoolExecutor, queue_limit: int = 10) -> None:
-        self.lane, self.holder = ModelQueue([object()], queue_limit), Holder()
+        self.queue, self.holder = ModelQueue([object()], queue_limit), Holder()
         self.order: list[str] = []
         self._pool = pool
-        self.first = pool.submit(self.lane.run, self.holder, later())
+        self.first = pool.submit(run, self.queue, self.holder, later())
         assert self.holder.entered.wait(TIMEOUT_S)
 
-    def enter(self, name: str, *, waits: bool = True, **terms: object) -> Future[RunResult[None]]:
-        before = self.lane.waiting
+    def enter(self, name: str, *, waits: bool = True, **terms: object) -> Future[FunctionEntry]:
+        before = self.queue.waiting
         work = lambda session: self.order.append(name)  # noqa: E731
-        future = self._pool.submit(self.lane.run, work, RequestOptions(monotonic() + TIMEOUT_S, **terms))
-        until(lambda: future.done() or self.lane.waiting == before + waits)
+        future = self._pool.submit(run, self.queue, work, RequestOptions(monotonic() + TIMEOUT_S, **terms))
+        until(lambda: future.done() or self.queue.waiting == before + waits)
         return future
 
-    def go(self, *futures: Future[RunResult[None]]) -> list[str]:
+    def go(self, *futures: Future[FunctionEntry]) -> list[str]:
         """Let all run; returns the order in which they did."""
         self.holder.proceed.set()
         for future in (self.first, *futures):
@@ -274,7 +291,7 @@ class Crowd:
         return self.order
 
 
-def fate(future: Future[RunResult[None]]) -> ErrorCode:
+def fate(future: Future[FunctionEntry]) -> ErrorCode:
     with pytest.raises(ApiError) as caught:
         future.result(TIMEOUT_S)
     return caught.value.code
@@ -286,7 +303,8 @@ def test_the_newest_request_of_a_stream_takes_the_place_of_the_one_that_waits(po
     other = crowd.enter("other", stream="microphone", arrived=2.0)
     plain = crowd.enter("plain")
     new = pool.submit(
-        crowd.lane.run,
+        run,
+        crowd.queue,
         lambda session: crowd.order.append("new"),
         RequestOptions(later().deadline, stream="camera", arrived=3.0),
     )
@@ -310,13 +328,13 @@ def test_a_stream_needs_one_place_only(pool):
 
 
 def test_a_running_request_of_a_stream_finishes(pool):
-    lane, holder = ModelQueue([object()], 1), Holder()
-    first = pool.submit(lane.run, holder, RequestOptions(later().deadline, stream="camera", arrived=1.0))
+    queue, holder = ModelQueue([object()], 1), Holder()
+    first = pool.submit(run, queue, holder, RequestOptions(later().deadline, stream="camera", arrived=1.0))
     assert holder.entered.wait(TIMEOUT_S)
     second = pool.submit(
-        lane.run, lambda session: "next", RequestOptions(later().deadline, stream="camera", arrived=2.0)
+        run, queue, lambda session: "next", RequestOptions(later().deadline, stream="camera", arrived=2.0)
     )
-    until(lambda: lane.waiting == 1)
+    until(lambda: queue.waiting == 1)
     holder.proceed.set()
     assert [first.result(TIMEOUT_S).result, second.result(TIMEOUT_S).result] == ["held", "next"]
 
@@ -342,15 +360,15 @@ def test_a_cancelled_request_ends_at_once(pool):
     stays = crowd.enter("stays")
     switch.cancel()
     assert fate(given_up) is ErrorCode.CANCELLED
-    assert crowd.lane.waiting == 1
+    assert crowd.queue.waiting == 1
     assert fate(crowd.enter("too late", cancellation=switch)) is ErrorCode.CANCELLED
     assert crowd.go(stays) == ["stays"]
     switch.cancel()  # after the end it does nothing
 
 
 def test_a_running_request_is_not_cancelled(pool):
-    lane, holder, switch = ModelQueue([object()], 1), Holder(), Cancellation()
-    running = pool.submit(lane.run, holder, RequestOptions(later().deadline, cancellation=switch))
+    queue, holder, switch = ModelQueue([object()], 1), Holder(), Cancellation()
+    running = pool.submit(run, queue, holder, RequestOptions(later().deadline, cancellation=switch))
     assert holder.entered.wait(TIMEOUT_S)
     switch.cancel()
     holder.proceed.set()
@@ -359,7 +377,7 @@ def test_a_running_request_is_not_cancelled(pool):
 
 def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
     used = [ExclusiveSession(), ExclusiveSession()]
-    lane, start = ModelQueue(used, queue_limit=64), threading.Barrier(20)
+    queue, start = ModelQueue(used, queue_limit=64), threading.Barrier(20)
 
     def hammer(seed: int) -> list[str]:
         start.wait(TIMEOUT_S)
@@ -372,7 +390,7 @@ def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
                 canceller.start()
             try:
                 terms = RequestOptions(later().deadline, cancellation=switch, stream=stream, arrived=monotonic())
-                lane.run(ExclusiveSession.use, terms)
+                run(queue, ExclusiveSession.use, terms)
                 ended.append("done")
             except ApiError as error:
                 ended.append(error.code.name)
@@ -384,32 +402,19 @@ def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
     assert set(ended) <= {"done", "CANCELLED", "SUPERSEDED"}
     assert sum(session.uses for session in used) == ended.count("done")
     assert sum(session.overlaps for session in used) == 0
-    assert lane.waiting == 0
+    assert queue.waiting == 0
     both = threading.Barrier(2)
-    meeting = [pool.submit(lane.run, lambda session: both.wait(TIMEOUT_S), later()) for _ in range(2)]
+    meeting = [pool.submit(run, queue, lambda session: both.wait(TIMEOUT_S), later()) for _ in range(2)]
     assert {future.result(TIMEOUT_S).result for future in meeting} == {0, 1}
 
 
 def test_a_full_line_can_be_seen_before_anything_is_done_for_a_request(pool):
     crowd = Crowd(pool, queue_limit=1)
-    crowd.lane.refuse_if_full(later())
+    crowd.queue.check_room(5, "")
     waits = crowd.enter("waits")
     with pytest.raises(ApiError) as refusal:
-        crowd.lane.refuse_if_full(later())
+        crowd.queue.check_room(5, "")
     assert refusal.value.code is ErrorCode.QUEUE_FULL
-    crowd.lane.refuse_if_full(RequestOptions(0.0, rank=1))
-    crowd.lane.refuse_if_full(RequestOptions(0.0, stream="camera"))
+    crowd.queue.check_room(1, "")
+    crowd.queue.check_room(5, "camera")
     assert crowd.go(waits) == ["waits"]
-
-
-def test_what_a_request_will_be_answered_shows_before_it_is_read(pool):
-    crowd = Crowd(pool, queue_limit=2)
-    assert crowd.lane.refusal() is None and crowd.lane.refusal("camera") is None
-    waits = [crowd.enter("frame", stream="camera")]
-    assert crowd.lane.refusal() is None and crowd.lane.refusal("microphone") is None
-    superseded = crowd.lane.refusal("camera")
-    assert superseded is not None and superseded.code is ErrorCode.SUPERSEDED
-    waits.append(crowd.enter("background", rank=9))
-    assert crowd.lane.refusal() is None  # it would take the place of the one of a lower rank
-    assert crowd.go(*waits) == ["frame", "background"]
-    assert crowd.lane.refusal() is None

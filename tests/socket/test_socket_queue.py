@@ -1,4 +1,4 @@
-"""Requests in a long line: they wait without a thread, and everything that may happen to one that waits still does."""
+"""Requests that wait for their model: they hold no thread, and everything that may happen to them still does."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 from framed import TIMEOUT_S, Answer, Framed
 from held_model import HeldModel, Until
 from pocketserve.engine.scheduling.entries import QueueEntry
-from pocketserve.service import LONG_LINE
 from pocketserve.tensors import to_array, to_tensor
-from pocketserve.transports.socket.connection import SMALL_BODY
+from pocketserve.transports.socket.inflight import SMALL_BODY
 from pocketserve_wire import oip
 from pocketserve_wire.faults import GoAwayReason
 from pocketserve_wire.frames import FrameType
 from pocketserve_wire.oip import InferRequest
 
+WAITERS = 8
 TARGET = "POST /v2/models/petals/infer"
 DIABETES = "POST /v2/models/diabetes/infer"
 
@@ -75,10 +75,10 @@ class Session:
 
 
 class Crowd(HeldModel):
-    """A model whose one session is held, with a line of requests before it that is long already.
+    """A model whose one session is held, and some requests that wait for it.
 
     Attributes:
-        waiters: ids of the requests that wait with a thread each.
+        waiters: ids of these.
     """
 
     def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Until) -> None:
@@ -87,31 +87,22 @@ class Crowd(HeldModel):
         for kind in ({}, {"priority": 1}, large) * 2:  # kinds of requests that are known from then on
             ask(self.peer, **kind)
             assert self.peer.answer().status == 200
-        idle = self.service.engine.running("petals", "tflite").lane._line.idle
+        idle = self.service.engine.running("petals", "tflite").queue._entries.idle
         self.session = idle[0] = Session(idle[0])
         self.hold(pool)
-        self.waiters = [self.join(self.peer) for _ in range(LONG_LINE)]
+        self.waiters = [self.join(self.peer) for _ in range(WAITERS)]
 
     def join(self, peer: Framed, number: int = 0, **options: Any) -> int:
-        """Send one request, and wait until it is in the line."""
-        before = self.lane.waiting
+        """Send one request, and wait until it is in the queue."""
+        before = self.queue.waiting
         sent = ask(peer, number, **options)
-        self.until(lambda: self.lane.waiting == before + 1)
+        self.until(lambda: self.queue.waiting == before + 1)
         return sent
-
-    def errands(self) -> int:
-        """How many wait without a thread."""
-        return len(self.server.queued_requests._waiting)
-
-    def stay_full(self) -> None:
-        """Have the line taken for full from now on, as if others came: one thread carries out all queued requests
-        then."""
-        self.lane._line.limit = 0
 
 
 @pytest.fixture
 def crowd(local: Any, pool: ThreadPoolExecutor, until: Any) -> Iterator[Crowd]:
-    """A busy model with a long line."""
+    """A busy model with requests that wait."""
     one = Crowd(local(queue_limit=24), pool, until)
     yield one
     one.go()
@@ -134,7 +125,6 @@ def test_those_who_wait_in_a_long_line_hold_no_thread_and_get_their_own_answers(
         threads = threading.active_count()
         mine = {first: 1} | {crowd.join(crowd.peer, number): number for number in range(2, 9)}
         theirs = {crowd.join(other, number): number for number in range(9, 17)}
-        assert crowd.errands() == 16
         assert threading.active_count() <= threads + 2  # one that reads each connection, and the other's
         crowd.go()
         answers = crowd.peer.answers(len(crowd.waiters) + len(mine))
@@ -147,14 +137,14 @@ def test_those_who_wait_in_a_long_line_hold_no_thread_and_get_their_own_answers(
     assert len({values.tobytes() for values in expected.values()}) == len(expected)
     for number, values in got.items():
         np.testing.assert_allclose(values, expected[number], rtol=1e-5)
-    assert crowd.errands() == 0 and crowd.running.users == 0
+    crowd.until(lambda: crowd.handle.users == 0)
 
 
-def test_a_large_one_keeps_its_thread(crowd):
+def test_a_large_one_holds_no_thread_either(crowd):
+    crowd.until(lambda: crowd.server.workers.busy == 1)  # which reads
     for _ in range(3):
-        sent = ask(crowd.peer, rows=SMALL_BODY // 12 + 1)
-        crowd.until(lambda: crowd.lane.waiting == LONG_LINE + 1)
-        assert crowd.errands() == 0
+        sent = crowd.join(crowd.peer, rows=SMALL_BODY // 12 + 1)
+        assert crowd.server.workers.busy == 1
         crowd.peer.cancel(sent)
         assert crowd.peer.answer().code == "CANCELLED"
 
@@ -164,8 +154,7 @@ def test_one_that_waits_can_be_cancelled(crowd):
     crowd.peer.cancel(sent)
     answer = crowd.peer.answer()
     assert (answer.request_id, answer.code) == (sent, "CANCELLED")
-    assert crowd.ended("cancelled") == 1 and crowd.lane.waiting == LONG_LINE
-    crowd.until(lambda: crowd.errands() == 0)
+    assert crowd.ended("cancelled") == 1 and crowd.queue.waiting == WAITERS
 
 
 def test_one_whose_time_is_over_is_told_while_the_model_is_busy(crowd):
@@ -174,13 +163,13 @@ def test_one_whose_time_is_over_is_told_while_the_model_is_busy(crowd):
     answers = crowd.peer.answers(3)
     assert list(answers) == [short[1], short[2], short[0]]
     assert {answer.code for answer in answers.values()} == {"DEADLINE_EXCEEDED"}
-    assert crowd.ended("expired") == 3 and crowd.lane.waiting == LONG_LINE + 1
+    assert crowd.ended("expired") == 3 and crowd.queue.waiting == WAITERS + 1
     crowd.go()
-    assert crowd.peer.answers(LONG_LINE + 1)[lasting].status == 200
+    assert crowd.peer.answers(WAITERS + 1)[lasting].status == 200
 
 
-def count_places() -> int:
-    """Those that exist. Objects are not asked what they are: some of PyTorch's warn of that."""
+def count_entries() -> int:
+    """Requests that exist. Objects are not asked what they are: some of PyTorch's warn of that."""
     return sum(issubclass(type(one), QueueEntry) for one in gc.get_objects())
 
 
@@ -189,27 +178,27 @@ def test_nothing_is_left_of_those_who_waited_in_vain(crowd):
     sent = [*crowd.waiters[:2], *(crowd.join(crowd.peer) for _ in range(4))]
     gc.collect()
     gc.disable()
-    before = count_places()
+    before = count_entries()
     try:
         for one in sent:
             crowd.peer.cancel(one)
             assert crowd.peer.answer().code == "CANCELLED"
-        crowd.until(lambda: crowd.running.users == LONG_LINE - 2)
-        crowd.until(lambda: count_places() == before - len(sent))
+        crowd.until(lambda: crowd.handle.users == WAITERS - 2)
+        crowd.until(lambda: count_entries() == before - len(sent))
     finally:
         gc.enable()
 
 
 def test_an_urgent_one_goes_first_and_takes_the_last_ones_place(crowd):
-    sent = [crowd.join(crowd.peer) for _ in range(crowd.lane._line.limit - LONG_LINE)]
+    sent = [crowd.join(crowd.peer) for _ in range(crowd.queue._entries.limit - WAITERS)]
     urgent = ask(crowd.peer, priority=1)
     evicted = crowd.peer.answer()
     assert (evicted.request_id, evicted.code) == (sent[-1], "QUEUE_FULL")
-    assert crowd.lane._line.waiting[0].rank == 1
+    assert crowd.queue._entries.waiting[0].rank == 1
     ask(crowd.peer)
     assert crowd.peer.answer().code == "QUEUE_FULL"
     crowd.go()
-    answers = crowd.peer.answers(LONG_LINE + len(sent))
+    answers = crowd.peer.answers(WAITERS + len(sent))
     assert {answer.status for answer in answers.values()} == {200} and urgent in answers
 
 
@@ -218,8 +207,8 @@ def test_who_leaves_gives_up_what_waits(crowd):
         for number in range(4):
             crowd.join(other, number)
         other.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    crowd.until(lambda: crowd.lane.waiting == LONG_LINE)
-    crowd.until(lambda: crowd.errands() == 0 and crowd.server.connections == 1)
+    crowd.until(lambda: crowd.queue.waiting == WAITERS)
+    crowd.until(lambda: crowd.server.connections == 1)
     crowd.until(lambda: crowd.ended("cancelled") == 4)
 
 
@@ -237,10 +226,10 @@ def test_who_has_sent_everything_still_gets_the_answers(crowd):
 def test_a_model_that_is_unloaded_answers_those_who_wait_for_it(crowd):
     sent = crowd.join(crowd.peer)
     crowd.service.unload("petals")
-    assert crowd.running.retired and crowd.running.users == LONG_LINE + 1
+    assert crowd.handle.retired and crowd.handle.users == WAITERS + 1
     crowd.go()
-    assert crowd.peer.answers(LONG_LINE + 1)[sent].status == 200
-    crowd.until(lambda: crowd.running.users == 0)
+    assert crowd.peer.answers(WAITERS + 1)[sent].status == 200
+    crowd.until(lambda: crowd.handle.users == 0)
     ask(crowd.peer)
     assert crowd.peer.answer().code == "MODEL_NOT_FOUND"
 
@@ -252,40 +241,34 @@ def test_a_server_that_shuts_down_answers_those_who_wait(crowd, pool):
     late = ask(crowd.peer)
     crowd.until(lambda: crowd.service.draining)
     crowd.go()
-    frames = [crowd.peer.next() for _ in range(LONG_LINE + len(sent) + 2)]
+    frames = [crowd.peer.next() for _ in range(WAITERS + len(sent) + 2)]
     status = {frame.request_id: frame.arg for frame in frames if frame.type == FrameType.RESPONSE}
     assert status.pop(late) == 503 and set(status.values()) == {200} and set(sent) <= set(status)
     assert drained.result(TIMEOUT_S) and crowd.server.wait(TIMEOUT_S)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # that is what SystemExit is for
 @pytest.mark.parametrize("fault", [RuntimeError, SystemExit])
-@pytest.mark.parametrize("full", [False, True])
-def test_a_run_that_fails_costs_nobody_else_their_turn(one_by_one, fault, full):
+def test_a_run_that_fails_costs_nobody_else_their_answer(one_by_one, fault):
     sent = [one_by_one.join(one_by_one.peer) for _ in range(9)]
-    if full:
-        one_by_one.stay_full()
-    one_by_one.session.faults = {LONG_LINE + 3: fault("no more"), LONG_LINE + 6: fault("again")}
+    one_by_one.session.faults = {WAITERS + 3: fault("no more"), WAITERS + 6: fault("again")}
     one_by_one.go()
-    one_by_one.until(lambda: one_by_one.running.users == 0)
-    assert one_by_one.session.runs == LONG_LINE + 9 and one_by_one.errands() == 0
-    if fault is RuntimeError:
-        answers = one_by_one.peer.answers(LONG_LINE + 9)
-        assert [answers[one].code for one in sent].count("INFERENCE_FAILED") == 2
-        assert one_by_one.peer.call("GET /v2/health/live").status == 200
+    one_by_one.until(lambda: one_by_one.handle.users == 0)
+    assert one_by_one.session.runs == WAITERS + 9
+    answers = one_by_one.peer.answers(WAITERS + 9)
+    code = "INFERENCE_FAILED" if fault is RuntimeError else "INTERNAL"
+    assert [answers[one].code for one in sent].count(code) == 2
+    assert one_by_one.peer.call("GET /v2/health/live").status == 200
 
 
-def test_one_thread_carries_out_all_while_the_line_is_full(one_by_one):
+def test_one_thread_runs_all_that_wait(one_by_one):
     sent = [one_by_one.join(one_by_one.peer) for _ in range(9)]
-    one_by_one.stay_full()
     one_by_one.go()
-    assert set(sent) <= set(one_by_one.peer.answers(LONG_LINE + 9))
+    assert set(sent) <= set(one_by_one.peer.answers(WAITERS + 9))
     assert len(set(one_by_one.session.threads[-9:])) == 1
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_errands_of_two_models_take_turns(one_by_one, full):
-    """What follows a queued request on its thread may be another model's."""
+def test_requests_of_two_models_alternate(one_by_one):
+    """What follows a run on its thread may be another model's."""
     crowd = one_by_one
     with crowd.connect() as other:
         for parameters in range(2):
@@ -293,26 +276,22 @@ def test_errands_of_two_models_take_turns(one_by_one, full):
             assert other.answer().status == 200
         mine = [crowd.join(crowd.peer, number) for number in range(6)]
         crowd.service.engine._scheduler.resize(1)  # one run at a time, whichever model's
-        lane = crowd.service.engine.running("diabetes", "tflite").lane
+        queue = crowd.service.engine.running("diabetes", "tflite").queue
         theirs = []
-        for number in range(LONG_LINE + 6):
+        for number in range(WAITERS + 6):
             theirs.append(ask(other, number, DIABETES, width=10))
-            crowd.until(lambda number=number: lane.waiting == number + 1)
-        assert crowd.errands() == 12
-        if full:
-            crowd.stay_full()
-            lane._line.limit = 0
+            crowd.until(lambda number=number: queue.waiting == number + 1)
         crowd.go()
         assert {answer.status for answer in other.answers(len(theirs)).values()} == {200}
-        assert {answer.status for answer in crowd.peer.answers(LONG_LINE + len(mine)).values()} == {200}
+        assert {answer.status for answer in crowd.peer.answers(WAITERS + len(mine)).values()} == {200}
 
 
 def test_a_connection_whose_last_answers_had_no_thread_is_closed_once_it_is_idle(local, pool, until):
     crowd = Crowd(local({"quiet": 0.1}, queue_limit=24, socket_idle=3), pool, until)
     with contextlib.closing(crowd.peer), crowd.connect() as other:
         sent = crowd.join(other)
-        [connection] = [one for one in crowd.server._connections if sent in one._unanswered and one._last_id == sent]
-        until(lambda: connection._watched)
+        [connection] = [one for one in crowd.server._connections if one._inflight.last_id == sent]
+        until(lambda: connection._released)
         crowd.go()
         assert other.answer().request_id == sent
         frame = other.next()
@@ -320,18 +299,14 @@ def test_a_connection_whose_last_answers_had_no_thread_is_closed_once_it_is_idle
         assert other.ends().frame is None
 
 
-@pytest.mark.parametrize("why", ["the pool is at its most", "the system gives none"])
-def test_errands_are_run_when_all_threads_wait_in_line_behind_them(local, pool, until, monkeypatch, why):
-    """A run's end begins the next queued request: it must not wait for a thread that waits for the very same
-    session."""
+@pytest.mark.parametrize("why", ["the pool is at its maximum", "the system gives none"])
+def test_runs_are_made_when_no_thread_can_be_had(local, pool, until, monkeypatch, why):
     started = local({"quiet": 0.1}, queue_limit=24, batching=False)
     workers = started.server.workers
     workers._idle_s = 0.01
     crowd = Crowd(started, pool, until)
-    large = {"rows": SMALL_BODY // 12 + 1}
-    sent = [crowd.join(crowd.peer, **kind) for kind in [{"priority": 1}, {}, large] * 3]
-    until(lambda: workers.count == LONG_LINE + 3)
-    assert crowd.errands() == 6
+    sent = [crowd.join(crowd.peer, **kind) for kind in [{"priority": 1}, {}, {"rows": SMALL_BODY // 12 + 1}] * 3]
+    until(lambda: workers.count == 0)
 
     def none_left(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -339,21 +314,21 @@ def test_errands_are_run_when_all_threads_wait_in_line_behind_them(local, pool, 
     if why == "the system gives none":
         monkeypatch.setattr(threading.Thread, "start", none_left)
     else:
-        workers._most = workers.count
+        workers._maximum = 1
     crowd.peer.socket.settimeout(5)
     with contextlib.closing(crowd.peer) as peer:
         crowd.go()
-        answers = peer.answers(LONG_LINE + len(sent))
+        answers = peer.answers(WAITERS + len(sent))
         assert {answer.status for answer in answers.values()} == {200} and set(sent) < set(answers)
-        until(lambda: crowd.running.users == 0)
+        until(lambda: crowd.handle.users == 0)
+        monkeypatch.undo()
 
 
-def test_many_errands_on_one_thread_are_no_tower_of_calls(local, pool, until, monkeypatch):
+def test_many_runs_on_one_thread_are_no_tower_of_calls(local, pool, until):
     crowd = Crowd(local(queue_limit=400, socket_inflight=420, batching=False), pool, until)
     with contextlib.closing(crowd.peer) as peer:
         sent = [crowd.join(peer) for _ in range(300)]
-        monkeypatch.setattr(crowd.server.workers, "submit", lambda job, *, waits=True: waits)
+        crowd.server.workers._maximum = 2
         crowd.go()
-        answers = peer.answers(LONG_LINE + len(sent))
+        answers = peer.answers(WAITERS + len(sent))
         assert {answer.status for answer in answers.values()} == {200}
-        monkeypatch.undo()

@@ -1,0 +1,222 @@
+"""The run that a call needs: its inputs, validated or compiled before it waits, and its answer after the run.
+
+Each operation has the inputs as ``arrays`` (None where it cannot be batched), the entry point as ``signature``, its
+batch rows, the number of runs where its queue cannot count them, a ``run`` and a ``respond``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.inference.call import EncodedPayload, Payload, Prediction, RawPayload, TensorPayload
+from pocketserve.inference.compile import CompiledRequest, keep_compiled
+from pocketserve.inference.respond import output_tensor, task_outputs
+from pocketserve.inference.run import run_inputs, run_session, run_steps
+from pocketserve.inference.validate import Inputs, collect, raw_tensor, signature_of, wanted_outputs
+from pocketserve.runtimes.base import Session
+from pocketserve.tasks.base import Annotator, Arrays, Detailed, OwnTensors, Task
+from pocketserve.tasks.cancellation import BytePool, cancellation_scope
+from pocketserve.tensors import Array, to_tensor
+from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.oip import EncodedBody, InferResponse, encode_infer_response
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.sequences import Sequence as OpenSequence
+    from pocketserve.engine.lifecycle.sequences import SequenceStep
+
+SEQUENCE_PARAMETERS = frozenset({"sequence_id", "sequence_start", "sequence_end"})
+
+
+class CompiledOperation:
+    """A tensor request of a kind that was answered before."""
+
+    __slots__ = ("_compiled", "arrays", "rows", "signature")
+
+    executions = None
+
+    def __init__(self, compiled: CompiledRequest, body: memoryview) -> None:
+        self._compiled = compiled
+        self.arrays = compiled.arrays(body)
+        self.signature = compiled.signature
+        self.rows = compiled.rows
+
+    def run(self, session: Session) -> dict[str, Array]:
+        """Run the model."""
+        return run_session(session, self.arrays, self.signature)
+
+    def respond(self, result: Mapping[str, Array]) -> EncodedBody:
+        """Return the encoded answer."""
+        return self._compiled.encode(result)
+
+
+class TensorOperation:
+    """A tensor request.
+
+    Args:
+        encoded: the result is an EncodedBody with raw tensors, not an InferResponse.
+
+    Attributes:
+        step: of its sequence, if it is one; its state is in ``sequence`` then.
+
+    Raises:
+        ApiError: for every fault of the request.
+    """
+
+    def __init__(self, handle: ModelHandle, payload: TensorPayload, options: RequestOptions, encoded: bool) -> None:
+        self._handle, self._request, self._options, self._encoded = handle, payload.request, options, encoded
+        request, model = payload.request, handle.model
+        self.signature = signature_of(request, handle)
+        self._bindings, outputs = model.entry_points[self.signature]
+        tensors = request.inputs if request.raw is None else [raw_tensor(request.raw, self._bindings)]
+        self._outputs = wanted_outputs(request.outputs, outputs)
+        first_state = model.first_state if self.signature is None else {}
+        self._inputs = inputs = collect(tensors, self._bindings, payload.row_by_row, first_state)
+        self.step = self._sequence_step()
+        self.sequence: OpenSequence | None = None
+        self.rows = inputs.rows
+        self.executions = inputs.rows if inputs.row_by_row else None
+        self.arrays = None if inputs.row_by_row or inputs.state or self.step is not None else inputs.arrays
+
+    def _sequence_step(self) -> SequenceStep | None:
+        if SEQUENCE_PARAMETERS.isdisjoint(self._request.parameters):
+            return None
+        from pocketserve.engine.lifecycle.sequences import read_step  # late: few models keep state
+
+        step = read_step(self._request.parameters)
+        if step is not None and self.signature is not None and self._handle.sequences is not None:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "sequences work with the default signature only")
+        return step
+
+    def run(self, session: Session) -> dict[str, Array]:
+        """Run the model, with its sequence's state where it has one."""
+        inputs, sequence = self._inputs, self.sequence
+        if sequence is None:
+            return run_inputs(session, inputs, self.signature, self._options.cancellation)
+        outputs = run_session(session, {**inputs.state, **sequence.state, **inputs.arrays}, self.signature)
+        sequence.state = {name: outputs[output] for name, output in self._handle.model.feedback.items()}
+        return outputs
+
+    def respond(self, result: Mapping[str, Array]) -> InferResponse | EncodedBody:
+        """Return the outputs as the caller asked for them."""
+        model, inputs, request = self._handle.model, self._inputs, self._request
+        labels = getattr(model.task, "labels", ())
+        batch = self._bindings.specs[0].shape[:1] if self._bindings.specs else ()
+        outputs = [
+            output_tensor(requested, spec, result[own], inputs.reals, labels, batch)
+            for requested, (spec, own) in self._outputs
+        ]
+        response = InferResponse(model.entry.name, model.version.name, outputs, id=request.id)
+        if request.plan is not None and self.step is None and not (inputs.row_by_row or inputs.reals or inputs.state):
+            keep_compiled(self._handle, request.plan, self.signature, inputs.rows, self._bindings, self._outputs)
+        return encode_infer_response(response, True) if self._encoded else response
+
+
+class TaskOperation:
+    """Raw input for the model's task: one run, or several under one session.
+
+    Args:
+        budget: what decoding takes its memory from.
+
+    Raises:
+        ApiError: INVALID_INPUT and others for a fault of the input.
+    """
+
+    signature = None
+
+    def __init__(
+        self, handle: ModelHandle, payload: RawPayload, options: RequestOptions, budget: BytePool | None
+    ) -> None:
+        self._handle, self._payload, self._options, self._budget = handle, payload, options, budget
+        task = handle.model.task
+        if "annotate" in payload.options.values and not isinstance(task, Annotator):
+            raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {task.name} has no picture to draw on")
+        handle.queue.check_room(options.rank, options.stream)  # decoding may cost more than the model
+        with cancellation_scope(options.check, budget):
+            prepared = task.prepare(payload.body, payload.hints)
+        self._context, self._chained = prepared.context, prepared.chained
+        try:
+            self._steps = [self._collect(arrays) for arrays in prepared.runs]
+        except ApiError as error:
+            _raise_fault_of_task(task, error)
+            raise
+        step = self._steps[0] if len(self._steps) == 1 else None
+        self.arrays = None if step is None or step.row_by_row or step.state else step.arrays
+        self.rows = sum(step.rows for step in self._steps)
+        plain = step is not None and not step.row_by_row
+        self.executions = None if plain else sum(step.rows if step.row_by_row else 1 for step in self._steps)
+
+    def _collect(self, arrays: Arrays) -> Inputs:
+        model, bindings = self._handle.model, self._handle.model.inputs
+        tensors = []
+        for name, array in arrays.items():
+            bf16 = bindings.by_name[name][0].datatype == "BF16" and array.dtype == np.uint16
+            tensors.append(to_tensor(name, array, "BF16" if bf16 else None))
+        return collect(tensors, bindings, row_by_row=True, first_state=model.first_state)
+
+    def run(self, session: Session) -> Any:
+        """Run the model; return one run's outputs, or a list of several runs'."""
+        cancellation = self._options.cancellation
+        try:
+            if len(self._steps) == 1:
+                return run_inputs(session, self._steps[0], None, cancellation)
+            feedback = self._handle.model.feedback if self._chained else None
+            return run_steps(session, self._steps, feedback, cancellation)
+        except ApiError as error:
+            _raise_fault_of_task(self._handle.model.task, error)
+            raise
+
+    def respond(self, result: Any) -> Prediction:
+        """Return the labelled answer, with its picture where it is asked for."""
+        model, options, check = self._handle.model, self._payload.options, self._options.check
+        task = model.task
+        results = result if isinstance(result, list) else [result]
+        runs = [task_outputs(self._handle, out, step.reals) for out, step in zip(results, self._steps, strict=True)]
+        try:
+            # A model's outputs may be no numbers; tasks leave those out themselves.
+            with np.errstate(all="ignore"), cancellation_scope(check, self._budget):
+                answer = task.answer(runs, options, self._context)
+        except (ValueError, TypeError, IndexError, KeyError) as error:
+            reason = f"the outputs do not fit the task {task.name}: {str(error)[:300]}"
+            raise ApiError(ErrorCode.INFERENCE_FAILED, f"{reason}; see its model.toml") from error
+        entries, more = (answer.entries, answer.more) if isinstance(answer, Detailed) else (answer, {})
+        picture = None
+        if "annotate" in options.values and isinstance(task, Annotator):
+            with cancellation_scope(check, self._budget):
+                picture = task.annotate(self._payload.body, self._payload.hints, runs, entries, self._context)
+            if options.values["annotate"] == "both":
+                import base64  # late: few ask for a picture
+
+                more, picture = {**more, "picture": base64.b64encode(picture).decode()}, None
+        return Prediction(model.entry.name, model.version.name, task.name, entries, more, picture)
+
+
+Operation = CompiledOperation | TensorOperation | TaskOperation
+
+
+def prepare(handle: ModelHandle, payload: Payload, options: RequestOptions, budget: BytePool | None) -> Operation:
+    """Return what a call has to run.
+
+    Raises:
+        ApiError: for every fault of the request.
+    """
+    if isinstance(payload, EncodedPayload):
+        compiled: CompiledRequest | None = handle.compiled.get(payload.template)
+        if compiled is not None:
+            return CompiledOperation(compiled, payload.body)
+        return TensorOperation(handle, TensorPayload(payload.template.read(payload.body)), options, encoded=True)
+    if isinstance(payload, TensorPayload):
+        return TensorOperation(handle, payload, options, encoded=False)
+    return TaskOperation(handle, payload, options, budget)
+
+
+def _raise_fault_of_task(task: Task, error: ApiError) -> None:
+    """Raise INFERENCE_FAILED for tensors that code in the model's folder made: they are not the caller's fault."""
+    source = task.source if isinstance(task, OwnTensors) else ""
+    if source and error.code in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_TENSOR):
+        reason = f"{source} returned what the model does not take: {error.message}"
+        raise ApiError(ErrorCode.INFERENCE_FAILED, reason) from error

@@ -1,0 +1,102 @@
+"""The reading half of one connection: bytes from its socket to whole frames, within their time."""
+
+from __future__ import annotations
+
+import socket
+import time
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
+
+if TYPE_CHECKING:
+    from pocketserve.transports.socket.inflight import InflightRequests
+    from pocketserve.transports.socket.timeouts import Timeouts
+    from pocketserve_wire.frame_decoder import FrameDecoder
+    from pocketserve_wire.frames import Frame
+
+_WAIT_ALL: Final = int(socket.MSG_WAITALL)
+
+
+class NoFrame(Enum):
+    """Why there is no frame: nothing came for a while, or the peer sends nothing more."""
+
+    QUIET = 1
+    END = 2
+
+
+class FrameReader:
+    """Read frames; for the one thread that is the connection's reader.
+
+    Args:
+        decoder: as the handshake left it; it may hold bytes of the first request.
+
+    Attributes:
+        ends: the monotonic time by which the frame that was begun must be whole; None where none was begun.
+    """
+
+    def __init__(
+        self, connection: socket.socket, decoder: FrameDecoder, inflight: InflightRequests, timeouts: Timeouts
+    ) -> None:
+        self._socket = connection
+        self._decoder = decoder
+        self._inflight = inflight
+        self._timeouts = timeouts
+        self._frames = 0  # that were whole when the one under way was begun
+        self.ends: float | None = None
+        decoder.admit, decoder.reuse = inflight.admit, True
+        connection.setblocking(True)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeouts.receive_timeout)
+
+    @property
+    def buffered(self) -> bool:
+        """Return whether bytes were received that no frame was made of yet."""
+        return self._decoder.buffered
+
+    @property
+    def mid_frame(self) -> bool:
+        """Return whether a frame was begun and is not whole yet."""
+        return self._decoder.mid_frame
+
+    def read(self) -> Frame | NoFrame:
+        """Return the next frame.
+
+        Raises:
+            ConnectionFaultError: the peer broke the protocol, or a frame took too long.
+            OSError: the connection is broken.
+        """
+        while (frame := self._decoder.next()) is None:
+            self._check_time()
+            try:
+                # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
+                count = self._socket.recv_into(self._decoder.buffer(), 0, _WAIT_ALL if self._decoder.in_body else 0)
+            except BlockingIOError:
+                self._decoder.rest()
+                return NoFrame.QUIET
+            if not count:
+                return NoFrame.END
+            self._decoder.received(count)
+        self.ends = None
+        self._inflight.received()
+        return frame
+
+    def _check_time(self) -> None:
+        decoder = self._decoder
+        if not decoder.mid_frame:
+            self.ends = None
+            return
+        now = time.monotonic()
+        if self.ends is None or decoder.frames != self._frames:  # one that was passed over is whole too
+            self.ends, self._frames = now + self._timeouts.frame, decoder.frames
+        elif now > self.ends:
+            raise self.too_slow()
+
+    def too_slow(self) -> ConnectionFaultError:
+        """Return the fault of a frame that took too long."""
+        text = f"a frame must be whole within {self._timeouts.frame:g} s"
+        return ConnectionFaultError(ConnectionFault.TIMEOUT, text)
+
+    def drop(self) -> None:
+        """Read nothing more; for the reader, which stays it for good."""
+        self._decoder.drop()
+        self._inflight.received()

@@ -1,0 +1,118 @@
+"""The requests of one connection that are not answered yet, and what may be added to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.engine.scheduling.cancellation import Cancellation
+    from pocketserve.engine.scheduling.semaphore import Semaphore
+    from pocketserve.transports.socket.threads import FrameBudget
+    from pocketserve_wire.frames import Frame, Header
+    from pocketserve_wire.handshake import ConnectionLimits
+
+SMALL_BODY = 65_536
+"""Bodies up to this size do not count for ``incoming``: 64 of these are 4 MiB."""
+
+
+class InflightRequests:
+    """Count requests and bytes, and refuse what is too much.
+
+    :meth:`admit` and :meth:`received` are for the thread that reads; the others want the connection's lock.
+
+    Args:
+        limits: the connection's.
+        slots: requests of all connections.
+        incoming: bytes of bodies that are being received on all connections.
+        access: whether the token that the connection was opened with is still valid; None for one that stays so.
+
+    Attributes:
+        refusal: why the request whose header was read last is not taken; its body is thrown away.
+        received_at: when that header was read, by the monotonic clock.
+        last_id: of the requests taken.
+    """
+
+    def __init__(
+        self, limits: ConnectionLimits, slots: Semaphore, incoming: FrameBudget, access: Callable[[], bool] | None
+    ) -> None:
+        self._limits = limits
+        self._slots = slots
+        self._incoming = incoming
+        self._access = access
+        self._requests: dict[int, Cancellation] = {}
+        self._count = 0
+        self._bytes = 0
+        self._receiving = 0
+        self.refusal: ApiError | None = None
+        self.received_at = 0.0
+        self.last_id = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def admit(self, header: Header) -> bool:
+        """Return whether a request's body is to be kept, from its header."""
+        size, limits = header.body_length, self._limits
+        self.received_at = time.monotonic()
+        self.refusal = None
+        if self._access is not None and not self._access():
+            text = "the token that this connection was opened with has expired or was taken back"
+            self.refusal = ApiError(ErrorCode.UNAUTHORIZED, text)
+        elif size > limits.max_frame:
+            text = f"the body exceeds {limits.max_frame} bytes (max_body_bytes)"
+            self.refusal = ApiError(ErrorCode.BODY_TOO_LARGE, f"Request Entity Too Large: {text}")
+        elif self._count >= limits.max_inflight:
+            self.refusal = _full(f"{self._count} requests are under way on this connection (socket_inflight)")
+        elif self._bytes + size > limits.max_bytes_inflight and self._count:
+            self.refusal = _full(f"bodies of {self._bytes} bytes are under way on this connection (socket_bytes)")
+        elif size > SMALL_BODY:
+            # The announced size counts: all of it may be there in a moment.
+            if self._incoming.take(size):
+                self._receiving = size
+            else:
+                self.refusal = _full("the bodies that are on their way on all connections are too large together")
+        return self.refusal is None
+
+    def received(self) -> None:
+        """Note that the body is whole, or never will be."""
+        size, self._receiving = self._receiving, 0
+        if size:
+            self._incoming.give(size)
+
+    def add(self, frame: Frame, cancellation: Cancellation) -> ApiError | None:
+        """Add a request whose body is whole; return why it is refused instead."""
+        if self.refusal is None and not self._slots.take():
+            text = "too many requests are under way on all connections; try again later"
+            self.refusal = ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
+        if self.refusal is None:
+            self._requests[frame.request_id] = cancellation
+            self._count += 1
+            self._bytes += len(frame.body)
+            self.last_id = frame.request_id
+        return self.refusal
+
+    def make_room(self, frame: Frame) -> None:
+        """Let others take a request's place while its answer is being sent."""
+        self._count -= 1
+        self._bytes -= len(frame.body)
+        self._slots.give()
+
+    def remove(self, request_id: int) -> None:
+        """Remove a request whose answer was sent."""
+        del self._requests[request_id]
+
+    def cancellation(self, request_id: int) -> Cancellation | None:
+        """Return the switch of one request, if it is under way."""
+        return self._requests.get(request_id)
+
+    def cancellations(self) -> list[Cancellation]:
+        """Return the switches of all requests under way."""
+        return list(self._requests.values())
+
+
+def _full(reason: str) -> ApiError:
+    return ApiError(ErrorCode.QUEUE_FULL, f"{reason}; try again later", retry_after_s=0.1)

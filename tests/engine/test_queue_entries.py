@@ -1,0 +1,321 @@
+"""Requests in a model's queue: each ends once, whatever happens, and no session is lost or used twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pocketserve.engine.engine import Engine
+from pocketserve.engine.lifecycle.handle import EngineOptions
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.engine.scheduling.entries import Job
+from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.queue import ModelQueue, Scheduler
+from pocketserve_wire import ApiError, ErrorCode
+from queue_entries import FunctionEntry
+
+LATER = 1000.0
+
+
+class Clock:
+    """Time as a test wants it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Together:
+    """Any two requests with the same key run as one."""
+
+    max_rows = 3
+
+    def describe(self, entry: Any) -> tuple[str | None, int, int]:
+        return entry.function.key, 1, 1
+
+    def run(self, session: Any, entries: Sequence[Any]) -> tuple[list[Any], int]:
+        outcomes: list[Any] = []
+        for entry in entries:
+            try:
+                outcomes.append(entry.run(session))
+            except ValueError as error:
+                outcomes.append(error)
+        return outcomes, 1
+
+
+class Work:
+    """A run that notes that it was made, alone on its session."""
+
+    def __init__(self, office: Office, number: int, key: str | None = None, fails: bool = False) -> None:
+        self.office, self.number, self.key, self.fails = office, number, key, fails
+
+    def __call__(self, session: Any) -> int:
+        assert session not in self.office.in_use
+        if self.fails:
+            raise ValueError(self.number)
+        return self.number
+
+
+class Office:
+    """Queues of one scheduler, and the requests in them, run by whom the test wants and when it wants.
+
+    Attributes:
+        jobs: each of which one thread has to run.
+        ended: what became of each request, by its number.
+        in_use: sessions that somebody runs on.
+    """
+
+    def __init__(
+        self, queues: int = 1, sessions: int = 1, limit: int = 8, slots: int = 8, batches: bool = False
+    ) -> None:
+        self.clock = Clock()
+        self.scheduler = Scheduler(slots, self.clock)
+        self.sessions = [[object() for _ in range(sessions)] for _ in range(queues)]
+        batcher = Together() if batches else None
+        self.queues = [ModelQueue(own, limit, self.clock, self.scheduler, batcher=batcher) for own in self.sessions]
+        self.jobs: list[Job] = []
+        self.ended: dict[int, Any] = {}
+        self.switches: dict[int, Cancellation] = {}
+        self.in_use: set[Any] = set()
+
+    def send(self, queue: int = 0, *, rank: int = 5, lasts: float = LATER, keeps: bool = True, **work: Any) -> int:
+        """One more request; its number."""
+        number, switch = len(self.switches) + 1, Cancellation()
+        self.switches[number] = switch
+        options = RequestOptions(self.clock.now + lasts, rank=rank, cancellation=switch)
+
+        def end(outcome: Any) -> None:
+            assert number not in self.ended
+            failed = isinstance(outcome, ValueError)
+            self.ended[number] = "failed" if failed else getattr(outcome, "code", outcome)
+
+        own = Work(self, number, **work)
+        self._add(self.queues[queue].submit(FunctionEntry(own, options, self.jobs.append, end, keeps_thread=keeps)))
+        return number
+
+    def _add(self, job: Job | None) -> None:
+        if job is not None:
+            self.jobs.append(job)
+
+    def step(self, which: int = 0) -> None:
+        """One of the threads runs the job that it is at."""
+        self._add(self.jobs.pop(which % len(self.jobs))())
+
+    def hold(self, queue: int = 0) -> Any:
+        """A run that another thread makes; the result ends it. None: it would have to wait."""
+        entries = self.queues[queue]._entries
+        session = self.scheduler.sharing.start(entries)
+        if session is None:
+            return None
+        self.in_use.add(session)
+
+        def end() -> None:
+            self.in_use.remove(session)
+            for leader in self.scheduler.finish(entries, session, 0.001):
+                leader.execute(leader.begin)
+
+        return end
+
+    def finish(self) -> None:
+        """Run all that may run, and all that follows."""
+        while self.jobs:
+            self.step()
+
+
+def test_the_thread_that_ran_one_goes_on_with_the_next():
+    office = Office()
+    end = office.hold()
+    assert [office.send(), office.send(), office.send(keeps=False)] == [1, 2, 3] and not office.jobs
+    end()
+    job = office.jobs.pop()
+    following = job()
+    assert office.ended == {1: 1} and not office.jobs  # the thread itself has the next
+    assert following() is None and office.ended == {1: 1, 2: 2}
+    assert len(office.jobs) == 1  # which keeps to a thread of its own
+    office.finish()
+    assert office.ended == {1: 1, 2: 2, 3: 3}
+
+
+def test_the_next_is_begun_elsewhere_after_a_batch_whose_answers_are_to_be_sent():
+    office = Office(batches=True)
+    end = office.hold()
+    for _ in range(5):
+        office.send(key="k")
+    end()
+    assert office.jobs.pop()() is None
+    assert office.ended == {1: 1, 2: 2, 3: 3} and len(office.jobs) == 1
+    office.finish()
+    assert office.ended == {number: number for number in range(1, 6)}
+
+
+def test_who_fails_still_says_who_follows():
+    office = Office()
+    end = office.hold()
+    office.send(fails=True)
+    office.send()
+    end()
+    office.finish()
+    assert office.ended == {1: "failed", 2: 2}
+
+
+def test_a_session_that_became_idle_meanwhile_is_used():
+    office = Office()
+    office.send()
+    assert len(office.jobs) == 1
+    office.finish()
+    assert office.ended == {1: 1}
+
+
+def test_a_full_queue_refuses_a_request_unless_it_is_urgent():
+    office = Office(limit=2)
+    end = office.hold()
+    office.send()
+    office.send()
+    office.send()
+    assert office.ended == {3: ErrorCode.QUEUE_FULL}
+    office.send(rank=1)  # the last is evicted
+    end()
+    office.finish()
+    assert office.ended == {1: 1, 2: ErrorCode.QUEUE_FULL, 3: ErrorCode.QUEUE_FULL, 4: 4}
+
+
+def test_a_request_is_not_run_after_its_deadline():
+    office = Office()
+    end = office.hold()
+    office.send(lasts=1.0)
+    office.clock.now = 2.0
+    office.scheduler.expire()
+    office.scheduler.expire()
+    assert office.ended == {1: ErrorCode.DEADLINE_EXCEEDED} and not office.jobs
+    end()
+    assert office.send(lasts=0.0) == 2 and office.ended[2] is ErrorCode.DEADLINE_EXCEEDED
+
+
+def test_a_cancelled_request_leaves_the_queue():
+    office = Office()
+    end = office.hold()
+    office.switches[office.send()].cancel()
+    assert office.ended == {1: ErrorCode.CANCELLED} and office.queues[0].waiting == 0
+    end()
+    assert not office.jobs
+
+
+def test_a_request_cancelled_while_it_is_enqueued_ends_once():
+    office, switch, ended = Office(), Cancellation(), []
+    end = office.hold()
+    enqueue = office.scheduler.enqueue
+
+    def cancelled_between(*arguments: Any) -> Any:
+        switch.cancel()  # another thread closes the connection just now
+        return enqueue(*arguments)
+
+    office.scheduler.enqueue = cancelled_between  # type: ignore[method-assign]
+    options = RequestOptions(LATER, cancellation=switch)
+    entry = FunctionEntry(lambda session: None, options, office.jobs.append, ended.append)
+    assert office.queues[0].submit(entry) is None
+    [error] = ended
+    assert isinstance(error, ApiError) and error.code is ErrorCode.CANCELLED and office.queues[0].waiting == 0
+    end()
+    assert not office.jobs
+
+
+def test_a_run_without_a_thread_is_made_by_the_thread_that_ended_the_last():
+    office, ended = Office(), []
+    end = office.hold()
+
+    def no_thread(job: Job) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for number in range(3):
+        entry = FunctionEntry(lambda session: None, RequestOptions(LATER), no_thread, ended.append)
+        assert office.queues[0].submit(entry) is None, number
+    office.send()
+    end_of_run = office.scheduler.sharing
+    assert end_of_run.busy == 1
+    office.queues[0]._entries.idle.append(object())  # a second session, so that the scheduler has one to give
+    office.scheduler.start_waiting()
+    assert ended == [None, None, None]
+    end()
+    office.finish()
+    assert office.ended == {1: 1}
+
+
+def test_a_request_that_another_core_lets_run_is_begun_under_no_lock():
+    cores, free = [0], []
+    engine = Engine(EngineOptions(10**9, 60.0, 1, 4, 10**6), usable_cores=lambda: cores)
+    queue = ModelQueue([object(), object()], 8, scheduler=engine._scheduler)
+    assert engine._scheduler.sharing.start(queue._entries) is not None
+
+    def take() -> bool:
+        taken = engine._slots.lock.acquire(timeout=1.0)
+        if taken:
+            engine._slots.lock.release()
+        return taken
+
+    def execute(job: Job) -> None:  # another thread asks, since the lock lets its own holder in
+        with ThreadPoolExecutor(1) as other:
+            free.append(other.submit(take).result())
+
+    options = RequestOptions(time.monotonic() + LATER)
+    assert queue.submit(FunctionEntry(lambda session: None, options, execute)) is None
+    cores = [0, 1]
+    engine.sweep()
+    assert free == [True]
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.integers(0, 1), st.integers(1, 6), st.sampled_from([None, "k", "fails"])),
+        st.tuples(st.just("step"), st.integers(0, 5)),
+        st.tuples(st.just("cancel"), st.integers(1, 30)),
+        st.tuples(st.just("expire")),
+        st.tuples(st.just("wait"), st.floats(0.1, 3.0)),
+        st.tuples(st.just("hold"), st.integers(0, 1)),
+        st.tuples(st.just("end"), st.integers(0, 5)),
+        st.tuples(st.just("resize"), st.integers(1, 4)),
+    ),
+    max_size=60,
+)
+
+
+@given(OPERATIONS, st.integers(1, 2), st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_every_request_ends_once_whatever_happens_in_whichever_order(operations, sessions, batches):
+    office = Office(2, sessions, limit=4, slots=3, batches=batches)
+    held: list[Callable[[], None]] = []
+    for name, *arguments in operations:
+        if name == "send":
+            queue, rank, key = arguments
+            office.send(queue, rank=rank, lasts=2.0, keeps=rank % 2 == 0, key=key, fails=key == "fails")
+        elif name == "step" and office.jobs:
+            office.step(arguments[0])
+        elif name == "cancel" and arguments[0] in office.switches:
+            office.switches[arguments[0]].cancel()
+        elif name == "expire":
+            office.scheduler.expire()
+        elif name == "wait":
+            office.clock.now += arguments[0]
+        elif name == "hold" and (end := office.hold(arguments[0])) is not None:
+            held.append(end)
+        elif name == "end" and held:
+            held.pop(arguments[0] % len(held))()
+        elif name == "resize":
+            office.scheduler.resize(arguments[0])
+            office.scheduler.start_waiting()
+    for end in held:
+        end()
+    office.finish()
+    office.scheduler.expire()  # nobody is started after their deadline: the thread for deadlines says so
+    office.finish()
+    assert sorted(office.ended) == sorted(office.switches)
+    for queue, own in zip(office.queues, office.sessions, strict=True):
+        assert queue.waiting == 0 and queue.flow.busy == 0
+        assert sorted(map(id, queue._entries.idle)) == sorted(map(id, own))
+    assert office.scheduler.sharing.busy == 0
