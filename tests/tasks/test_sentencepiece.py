@@ -34,7 +34,7 @@ from pocketserve.tasks.text import charsmap, sentencepiece_model
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.sentencepiece import SentencePiece
 from pocketserve.tasks.text.sentencepiece_model import SentencePieceError, read_model
-from pocketserve.tasks.text.sentencepiece_setup import sentencepiece_of
+from pocketserve.tasks.text.tokenizers import sentencepiece_of
 from pocketserve.tasks.text.tokens import Special
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, ErrorCode

@@ -82,10 +82,13 @@ class ModelFacts:
         except DamagedFileError:
             return ModelMetadata()  # the model runs without it; `inspect` says what is wrong with it
 
+    def input_metadata(self, number: int) -> TensorMetadata:
+        """Return what the file's author wrote of an input; empty where there is nothing."""
+        return next(iter(self.metadata.inputs[number : number + 1]), TensorMetadata(""))
+
     def output_metadata(self, number: int) -> TensorMetadata:
         """Return what the file's author wrote of an output; empty where there is nothing."""
-        described = self.metadata.outputs
-        return described[number] if number < len(described) else TensorMetadata("")
+        return next(iter(self.metadata.outputs[number : number + 1]), TensorMetadata(""))
 
     def associated_files(self, names: Sequence[str], limit: int) -> list[bytes]:
         """Read files that the metadata names, of at most ``limit`` bytes together.

@@ -10,7 +10,7 @@ import re
 import sys
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.cancellation import CHECK_INTERVAL, checkpoint
@@ -26,29 +26,27 @@ MAX_REPLACEMENT_BYTES = 256
 MAX_NORMALIZED = 1 << 20
 """Characters of a text after normalisation: a rule may make dozens of one."""
 
-MAX_ALONE = MAX_KEPT = 1 << 16
-"""Characters and replacements that are remembered; Unicode's rules have some thousand."""
+MAX_WITHOUT_RULE = 1 << 16
+"""Characters that are remembered; Unicode's rules have some thousand."""
 
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A piece of a normalised text that can be cut into tokens by itself.
 
     Attributes:
-        text: its characters.
-        starts: the place in the original text of what each came from.
-        end: the place of what comes next.
+        starts: the position in the original text that each character came from.
+        end: the position of what comes next.
     """
 
     text: str
-    starts: list[int] = field(default_factory=list)
-    end: int = 0
+    starts: list[int]
+    end: int
 
 
 class CharsMap:
-    """Replaces the longest rule's match at each place.
+    """Replaces the longest rule's match at a position.
 
     Args:
         blob: the size of the trie in bytes, the trie, the replacements; empty for no rules.
@@ -65,54 +63,47 @@ class CharsMap:
         if sys.byteorder == "big":
             self._units.byteswap()
         self._pool = blob[4 + size :]
-        self._texts: dict[int, str] = {}
-        self._alone: set[str] = set()  # characters that begin no rule
+        self._without_rule: set[str] = set()
 
     def longest(self, text: str, at: int) -> tuple[str, int]:
-        """Return what stands for the text at a place, and how many of its characters that is."""
+        """Return the replacement of the text at a position, and how many of its characters it replaces."""
         first = text[at]
-        if first in self._alone or not self._units:
+        if first in self._without_rule or not self._units:
             return first, 1
-        found, length = -1, 1
-        place = _offset(self._units[0])
+        rule, length = -1, 1
+        node = _offset(self._units[0])
         for index in range(at, min(len(text), at + MAX_RULE_CHARS)):
-            place, value = self._step(place, text[index].encode())
-            if place < 0:
-                if index == at and len(self._alone) < MAX_ALONE:
-                    self._alone.add(first)
+            node, value = self._step(node, text[index].encode())
+            if node < 0:
+                if index == at and len(self._without_rule) < MAX_WITHOUT_RULE:
+                    self._without_rule.add(first)
                 break
             if value >= 0:
-                found, length = value, index - at + 1
-        return (first, 1) if found < 0 else (self._text(found), length)
+                rule, length = value, index - at + 1
+        if rule < 0:
+            return first, 1
+        end = self._pool.find(b"\0", rule, rule + MAX_REPLACEMENT_BYTES)
+        raw = self._pool[rule : rule + MAX_REPLACEMENT_BYTES if end < 0 else end]
+        return raw.decode("utf-8", errors="replace"), length
 
-    def _step(self, place: int, encoded: bytes) -> tuple[int, int]:
-        """From a node along one character: the next node, -1 for none, and the rule that ends there, or -1."""
+    def _step(self, node: int, encoded: bytes) -> tuple[int, int]:
+        """Return the next node along one character, -1 for none, and the rule that ends there, or -1."""
         units = self._units
         leaf = False
         for byte in encoded:
-            place ^= byte
-            if place >= len(units):
+            node ^= byte
+            if node >= len(units):
                 return -1, -1
-            unit = units[place]
+            unit = units[node]
             if unit & 0x800000FF != byte:
                 return -1, -1
-            place ^= _offset(unit)
+            node ^= _offset(unit)
             leaf = bool(unit >> 8 & 1)
-        return place, units[place] & 0x7FFFFFFF if leaf and place < len(units) else -1
-
-    def _text(self, value: int) -> str:
-        known = self._texts.get(value)
-        if known is None:
-            end = self._pool.find(b"\0", value, value + MAX_REPLACEMENT_BYTES)
-            raw = self._pool[value : value + MAX_REPLACEMENT_BYTES if end < 0 else end]
-            known = raw.decode("utf-8", errors="replace")
-            if len(self._texts) < MAX_KEPT:
-                self._texts[value] = known
-        return known
+        return node, units[node] & 0x7FFFFFFF if leaf and node < len(units) else -1
 
 
 class Normalizer:
-    """A model's normalisation: rules, spaces, and what the model's owner wants left alone.
+    """A model's normalisation: rules, spaces, and pieces of the model's owner that it leaves alone.
 
     Args:
         apart: a space behind anything else begins a new segment: no piece has one in it.
@@ -121,103 +112,91 @@ class Normalizer:
     def __init__(self, model: SentencePieceModel, *, apart: bool) -> None:
         self._map = CharsMap(model.charsmap)
         self._space = SPACE if model.escape_whitespaces else " "
-        self._extra = model.remove_extra_whitespaces
+        self._trim = model.remove_extra_whitespaces
         self._before = model.add_dummy_prefix and not model.whitespace_behind
         self._behind = model.add_dummy_prefix and model.whitespace_behind
         self._apart = apart
-        self.kept = PrefixMatcher(
+        self.user_defined = PrefixMatcher(
             [p for p, t in zip(model.pieces, model.types, strict=True) if t == PieceType.USER_DEFINED]
         )
 
     def segments(self, text: str) -> Iterator[Segment]:
-        """The normalised text in pieces, one after the other.
+        """Yield the normalised text in segments.
 
         Raises:
             ApiError: INVALID_INPUT, it becomes too long.
         """
         text = LONE_SURROGATES.sub("\ufffd", text)
-        at = self._leading(text) if self._extra else 0
-        if at == len(text):
-            return
         chars: list[str] = []
         starts: list[int] = []
-        if self._before:
-            chars.append(self._space)
-            starts.append(at)
-        after_space = self._extra
+        leading, after_space = True, self._trim
         total = 0
-        asked = at
-        while at < len(text):
-            if at >= asked:
-                checkpoint()
-                asked = at + CHECK_INTERVAL
-            given, length = self._unit(text, at)
+        for at, part in self._units(text):
+            if leading:
+                if self._trim and part == " ":
+                    continue
+                leading = False
+                if self._before:
+                    chars.append(self._space)
+                    starts.append(at)
             if after_space:
-                given = given.lstrip(" ")
-            total += len(given)
+                part = part.lstrip(" ")
+            total += len(part)
             if total > MAX_NORMALIZED:
                 raise invalid_input(f"the text has more than {MAX_NORMALIZED} characters once it is normalised")
-            for char in given:
-                shown = self._space if char == " " else char
-                if self._apart and shown == SPACE and chars and chars[-1] != SPACE:
+            for char in part:
+                char = self._space if char == " " else char
+                if self._apart and char == SPACE and chars and chars[-1] != SPACE:
                     yield Segment("".join(chars), starts, at)
                     chars, starts = [], []
-                chars.append(shown)
+                chars.append(char)
                 starts.append(at)
-            if given:
-                after_space = self._extra and given.endswith(" ")
-            at += length
-        yield from self._last(chars, starts, at)
-
-    def _last(self, chars: list[str], starts: list[int], end: int) -> Iterator[Segment]:
-        while self._extra and chars and chars[-1] == self._space:
+            if part:
+                after_space = self._trim and part.endswith(" ")
+        end = len(text)
+        while self._trim and chars and chars[-1] == self._space:
             chars.pop()
             end = starts.pop()
-        if self._behind:
+        if self._behind and not leading:
             chars.append(self._space)
             starts.append(end)
         if chars:
             yield Segment("".join(chars), starts, end)
 
-    def _leading(self, text: str) -> int:
-        """Return where the first thing stands that is no space."""
-        at = asked = 0
+    def _units(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield the positions of what is replaced as a whole, and the replacements."""
+        at = next_check = 0
         while at < len(text):
-            if at >= asked:
+            if at >= next_check:
                 checkpoint()
-                asked = at + CHECK_INTERVAL
-            given, length = self._unit(text, at)
-            if given != " ":
-                break
+                next_check = at + CHECK_INTERVAL
+            length = self.user_defined.longest(text, at) if self.user_defined.texts else 0
+            part, length = (text[at : at + length], length) if length else self._map.longest(text, at)
+            yield at, part
             at += length
-        return at
-
-    def _unit(self, text: str, at: int) -> tuple[str, int]:
-        kept = self.kept.longest(text, at)
-        return (text[at : at + kept], kept) if kept else self._map.longest(text, at)
 
 
 class PrefixMatcher:
-    """Finds the longest of some texts at a place."""
+    """Finds the longest of some texts at a position."""
 
     def __init__(self, texts: list[str]) -> None:
-        self._texts = frozenset(texts)
+        self.texts = frozenset(texts)
         self._lengths = lengths_by_first(texts)
 
     def longest(self, text: str, at: int) -> int:
-        """Its length; 0 where there is none."""
+        """Return the match's length; 0 where there is none."""
         for length in reversed(self._lengths.get(text[at], ())):
-            if at + length <= len(text) and text[at : at + length] in self._texts:
+            if at + length <= len(text) and text[at : at + length] in self.texts:
                 return length
         return 0
 
 
 def lengths_by_first(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    """Return which lengths the texts with the same first character have, shortest first."""
-    found: dict[str, set[int]] = {}
+    """Return the lengths of the texts with the same first character, shortest first."""
+    lengths: dict[str, set[int]] = {}
     for text in texts:
-        found.setdefault(text[0], set()).add(len(text))
-    return {first: tuple(sorted(lengths)) for first, lengths in found.items()}
+        lengths.setdefault(text[0], set()).add(len(text))
+    return {first: tuple(sorted(sizes)) for first, sizes in lengths.items()}
 
 
 def _offset(unit: int) -> int:

@@ -1,10 +1,9 @@
-"""A question and a text in, the places in the text that answer it out."""
+"""A question and a text in, the ranges of the text that answer it out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,16 +20,18 @@ from pocketserve.tasks.base import (
 )
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.scores import softmax
+from pocketserve.tasks.text.encoders import TokenEncoder, full_name, token_encoder
 from pocketserve.tasks.text.options import TEXT, TextOptions
-from pocketserve.tasks.text.texts import TokenInputs, read_object, token_inputs
-from pocketserve.tasks.text.tokenizers import has_tokenizer, tokenizer_of
-from pocketserve.tasks.text.tokens import Token, Tokenizer
+from pocketserve.tasks.text.texts import read_object
+from pocketserve.tasks.text.tokenizers import tokenizer_unit
+from pocketserve.tasks.text.tokens import Token
 from pocketserve.tensors import Array
 
 NAME = "question-answering"
 TOP_K = 3
 CANDIDATES = 30
-"""Starts and ends that are looked at in each window: all pairs of them."""
+"""Starts and ends of which all pairs are scored, in each window."""
 
 MAX_WINDOWS = 2000
 QUESTION_SHARE = 0.5
@@ -38,48 +39,31 @@ QUESTION_SHARE = 0.5
 
 
 def fits(facts: ModelFacts) -> bool:
-    """A tokenizer in the file's metadata, and outputs that are called start and end."""
-    return (
-        has_tokenizer(facts) and len(facts.outputs) == 2 and None not in (_named(facts, "start"), _named(facts, "end"))
-    )
+    """Return whether the file's metadata has a tokenizer, and the outputs are called start and end."""
+    outputs = (_output(facts, "start"), _output(facts, "end"))
+    return len(facts.outputs) == 2 and None not in outputs and tokenizer_unit(facts) is not None
 
 
 def create(facts: ModelFacts) -> QuestionAnswering:
-    """Set up with the manifest's ``[text]``, the file's metadata and the files beside it.
-
-    Raises:
-        ModelLoadError: there is no tokenizer, or the model's tensors do not fit.
-    """
+    """Set up with the manifest's ``[text]``, the file's metadata and the files beside it."""
     options = facts.manifest.section(TextOptions)
-    own = {name: spec.name for spec in facts.outputs for name in (*spec.aliases, spec.name)}
-    start = own.get(options.start_output) if options.start_output else _named(facts, "start")
-    end = own.get(options.end_output) if options.end_output else _named(facts, "end")
-    names = [spec.name for spec in facts.outputs]
-    if start not in names or end not in names or start == end:
+    by_alias = {name: spec.name for spec in facts.outputs for name in (*spec.aliases, spec.name)}
+    start = by_alias.get(options.start_output) if options.start_output else _output(facts, "start")
+    end = by_alias.get(options.end_output) if options.end_output else _output(facts, "end")
+    if start is None or end is None or start == end:
+        names = ", ".join(spec.name for spec in facts.outputs)
         raise ModelLoadError(
-            f"model.toml: task {NAME}: name text.start_output and text.end_output; the model has {', '.join(names)}"
+            f"model.toml: task {NAME}: name text.start_output and text.end_output; the model has {names}"
         )
-    tokenizer = tokenizer_of(facts, options)
-    inputs = token_inputs(facts, options, tokenizer.special, NAME)
-    return QuestionAnswering(tokenizer, inputs, (str(start), str(end)), options)
+    return QuestionAnswering(token_encoder(facts, options, NAME), (start, end), options)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request: its text, the text's tokens, and for each run the first token and where it stands in the run."""
+class Context(NamedTuple):
+    """The text of a request, its tokens, and for each run its first token, their count, and their offset in the run."""
 
     text: str
     tokens: Sequence[Token]
     windows: Sequence[tuple[int, int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An answer's first and last character's places, and how likely it is."""
-
-    start: int
-    end: int
-    score: float
 
 
 class QuestionAnswering:
@@ -91,100 +75,84 @@ class QuestionAnswering:
 
     name = NAME
 
-    def __init__(
-        self, tokenizer: Tokenizer, inputs: TokenInputs, outputs: tuple[str, str], options: TextOptions
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._inputs = inputs
+    def __init__(self, encoder: TokenEncoder, outputs: tuple[str, str], options: TextOptions) -> None:
+        self._encoder = encoder
         self._outputs = outputs
         self._options = options
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """See :class:`~pocketserve.tasks.base.Task`. One run a window."""
-        asked = read_object(body, ("question", "context"), self._options.max_chars)
-        special = self._inputs.special
-        length = self._inputs.length - len(special.first) - len(special.middle) - len(special.last)
-        question = [token.number for token in self._tokenizer.tokens(asked["question"])]
+        texts = read_object(body, ("question", "context"), self._options.max_chars)
+        special, tokenizer = self._encoder.special, self._encoder.tokenizer
+        length = self._encoder.length - len(special.first) - len(special.middle) - len(special.last)
+        question = [token.number for token in tokenizer.tokens(texts["question"])]
         room = length - len(question)
         if room < max(1, length * (1 - QUESTION_SHARE)) or not question:
             maximum = int(length * QUESTION_SHARE)
             raise invalid_input(f"the question has {len(question)} tokens; this model takes 1 to {maximum}")
-        tokens = [_without_space(token, asked["context"]) for token in self._tokenizer.tokens(asked["context"])]
+        tokens = [_without_space(token, texts["context"]) for token in tokenizer.tokens(texts["context"])]
         step = max(1, room - min(self._options.stride, room // 2))
         starts = range(0, max(1, len(tokens) - room + step), step)
         if len(starts) > MAX_WINDOWS:
             raise invalid_input(f"the context has {len(tokens)} tokens, too many for this model; send it in parts")
-        front = len(special.first) + len(question) + len(special.middle)
+        offset = len(special.first) + len(question) + len(special.middle)
         parts = ([token.number for token in tokens[at : at + room]] for at in cancellable(starts))
-        runs = [self._inputs.arrays(question, part) for part in parts]
-        windows = [(at, min(room, len(tokens) - at), front) for at in starts]
-        return Prepared(runs, Asked(asked["context"], tokens, windows))
+        runs = [self._encoder.arrays(question, part) for part in parts]
+        return Prepared(
+            runs, Context(texts["context"], tokens, [(at, min(room, len(tokens) - at), offset) for at in starts])
+        )
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
-        """``{"answer", "start", "end", "score"}``, likeliest first; places in characters of the context."""
-        found: dict[tuple[int, int], Found] = {}
+        """Return ``{"answer", "start", "end", "score"}``, likeliest first; positions in characters of the context."""
+        scores: dict[tuple[int, int], float] = {}
         for run, window in zip(runs, context.windows, strict=True):
-            for place in self._window(run, window, context.tokens):
-                known = found.get((place.start, place.end))
-                if known is None or known.score < place.score:
-                    found[place.start, place.end] = place
-        best = sorted(found.values(), key=lambda place: (-place.score, place.start, place.end))
-        lowest = float("-inf") if options.threshold is None else options.threshold
-        top_k = TOP_K if options.top_k is None else options.top_k
+            for span, score in self._spans(run, window, context.tokens):
+                scores[span] = max(score, scores.get(span, 0.0))
+        best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+        threshold = float("-inf") if options.threshold is None else options.threshold
         return [
-            {"answer": context.text[p.start : p.end], "start": p.start, "end": p.end, "score": p.score}
-            for p in best[:top_k]
-            if p.score >= lowest
+            {"answer": context.text[start:end], "start": start, "end": end, "score": score}
+            for (start, end), score in best[: TOP_K if options.top_k is None else options.top_k]
+            if score >= threshold
         ]
 
     def describe(self) -> Mapping[str, str]:
-        """See :class:`~pocketserve.tasks.base.Described`."""
         return {
             "input": 'JSON: {"question": "...", "context": "..."}',
-            "preprocessing": f"tokens by the model's own vocabulary, windows of {self._inputs.length} tokens",
+            "preprocessing": f"tokens by the model's own vocabulary, windows of {self._encoder.length} tokens",
             "answer": "places in the context with score, start and end in characters",
             "content_type": "application/json",
             "example": "question.json",
         }
 
-    def _window(self, run: Arrays, window: tuple[int, int, int], tokens: Sequence[Token]) -> list[Found]:
-        first, count, front = window
-        start, end = (_shares(run[name].reshape(-1), front, count) for name in self._outputs)
-        found = []
-        for begins in np.argsort(-start, kind="stable")[:CANDIDATES]:
-            for ends in np.argsort(-end, kind="stable")[:CANDIDATES]:
-                if 0 <= ends - begins < self._options.max_answer:
-                    places = tokens[first + begins].start, tokens[first + ends].end
-                    found.append(Found(*places, float(start[begins] * end[ends])))
-        return found
+    def _spans(
+        self, run: Arrays, window: tuple[int, int, int], tokens: Sequence[Token]
+    ) -> Iterator[tuple[tuple[int, int], float]]:
+        """Yield the characters of the likeliest answers in a window, and their scores."""
+        first, count, offset = window
+        starts, ends = (_probabilities(run[name].reshape(-1), offset, count) for name in self._outputs)
+        for start in np.argsort(-starts, kind="stable")[:CANDIDATES]:
+            for end in np.argsort(-ends, kind="stable")[:CANDIDATES]:
+                if 0 <= end - start < self._options.max_answer:
+                    yield (tokens[first + start].start, tokens[first + end].end), float(starts[start] * ends[end])
 
 
 def _without_space(token: Token, text: str) -> Token:
-    """A token whose place begins behind the space that SentencePiece counts to the word."""
+    """Return a token that begins behind the space that SentencePiece counts to the word."""
     start = token.start
     while start < token.end and text[start].isspace():
         start += 1
-    return token if start == token.start else Token(token.number, start, token.end)
+    return token._replace(start=start)
 
 
-def _shares(logits: Array, front: int, count: int) -> Array:
-    """Softmax over the context's tokens and the first token, which stands for "no answer"; the context's part of it."""
-    context = logits[front : front + count].astype(np.float64)
-    everything = np.append(context, float(logits[0]))
-    powers = np.exp(everything - everything.max())
-    shares: Array = (powers / powers.sum())[:-1]
-    return shares
+def _probabilities(logits: Array, offset: int, count: int) -> Array:
+    """Apply softmax to the context's tokens and the first token, which stands for "no answer"; drop the latter."""
+    return softmax(np.append(logits[offset : offset + count].astype(np.float64), float(logits[0])))[:-1]
 
 
-def _named(facts: ModelFacts, part: str) -> str | None:
-    """The only output whose name, or whose name in the metadata, has a word in it."""
-    described = facts.metadata.outputs if facts.metadata is not None else ()
-    found = []
-    for index, spec in enumerate(facts.outputs):
-        said = described[index].name if index < len(described) else ""
-        if part in (said or " ".join((spec.name, *spec.aliases))).casefold():
-            found.append(spec.name)
-    return found[0] if len(found) == 1 else None
+def _output(facts: ModelFacts, part: str) -> str | None:
+    """Return the only output whose name has a word in it."""
+    names = [spec.name for i, spec in enumerate(facts.outputs) if part in full_name(spec, facts.output_metadata(i))]
+    return names[0] if len(names) == 1 else None
 
 
 TASK = TaskDefinition(NAME, fits, create, (TEXT,))

@@ -1,0 +1,152 @@
+"""Encoders: a text becomes a model's input arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import numpy as np
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.metadata import TensorMetadata
+from pocketserve.tasks.base import Arrays
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts
+from pocketserve.tasks.text.options import TextOptions
+from pocketserve.tasks.text.tokenizers import tokenizer_of
+from pocketserve.tasks.text.tokens import Tokenizer
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire import DATATYPES
+
+DEFAULT_LENGTH = 512
+_ROLE_WORDS = {
+    "types": ("type_id", "token_type", "segment", "type_ids"),
+    "mask": ("mask",),
+    "positions": ("position",),
+    "ids": ("ids", "word", "token"),
+}
+
+
+class StringEncoder:
+    """Gives a text to a model that tokenizes it itself."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self._spec = spec
+
+    def encode(self, text: str) -> dict[str, Array]:
+        array = np.empty([1] * len(self._spec.shape), dtype=object)
+        array[...] = text.encode()
+        return {self._spec.name: array}
+
+    def token_count(self, arrays: Arrays) -> int:
+        return 0
+
+
+class TokenEncoder:
+    """Gives the numbers of a text's tokens to a model.
+
+    Args:
+        specs: inputs by role: ``ids``, and where there are such ``mask``, ``types``, ``positions``.
+        length: tokens at most.
+        fixed: the model always takes that many: the rest is padded.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, specs: Mapping[str, TensorSpec], length: int, *, fixed: bool) -> None:
+        self.tokenizer = tokenizer
+        self.special = tokenizer.special
+        self.length = length
+        self._specs = specs
+        self._fixed = fixed
+
+    def encode(self, text: str) -> dict[str, Array]:
+        """Return the input arrays of as much of a text as the model takes, each of shape [1, tokens]."""
+        room = self.length - len(self.special.first) - len(self.special.last)
+        return self.arrays([token.number for token in islice(self.tokenizer.tokens(text), max(0, room))])
+
+    def arrays(self, numbers: Sequence[int], second: Sequence[int] | None = None) -> dict[str, Array]:
+        """Return the input arrays of the tokens of one text or of a pair."""
+        special = self.special
+        ids = [*special.first, *numbers, *(special.last if second is None else special.middle)]
+        types = [0] * len(ids)
+        if second is not None:
+            ids += [*second, *special.last]
+            types += [1] * (len(ids) - len(types))
+        filling = self.length - len(ids) if self._fixed else 0
+        rows = {
+            "ids": ids + [special.pad] * filling,
+            "mask": [1] * len(ids) + [0] * filling,
+            "types": types + [0] * filling,
+            "positions": list(range(len(ids) + filling)),
+        }
+        return {spec.name: _row(rows[role], spec) for role, spec in self._specs.items()}
+
+    def token_count(self, arrays: Arrays) -> int:
+        """Return how many tokens of a run are no padding; they stand in front."""
+        ids = arrays[self._specs["ids"].name].reshape(-1)
+        if "mask" in self._specs:
+            return int(arrays[self._specs["mask"].name].sum())
+        return int(np.count_nonzero(ids != self.special.pad)) or len(ids)
+
+
+def encoder_of(facts: ModelFacts, options: TextOptions, task: str) -> StringEncoder | TokenEncoder:
+    """Set up the encoder of a model with any input for text.
+
+    Raises:
+        ModelLoadError: there is no tokenizer, or an input has no known role.
+    """
+    if len(facts.inputs) == 1 and facts.inputs[0].datatype == "BYTES":
+        return StringEncoder(facts.inputs[0])
+    return token_encoder(facts, options, task)
+
+
+def token_encoder(facts: ModelFacts, options: TextOptions, task: str) -> TokenEncoder:
+    """As :func:`encoder_of`, for a model that takes tokens."""
+    tokenizer = tokenizer_of(facts, options)
+    specs = _roles(facts, options, task)
+    ids = specs["ids"]
+    size = ids.shape[-1] if ids.shape and not ids.open else -1
+    length = options.max_length or (size if size > 0 else _configured_length(facts))
+    return TokenEncoder(tokenizer, specs, length, fixed=size > 0)
+
+
+def full_name(spec: TensorSpec, metadata: TensorMetadata) -> str:
+    """Return a tensor's name in the metadata, which says most; else its own and its signature's."""
+    return (metadata.name or " ".join((spec.name, *spec.aliases))).casefold()
+
+
+def _row(numbers: Sequence[int], spec: TensorSpec) -> Array:
+    dtype = np.int64 if spec.open or spec.datatype == "BYTES" else np.dtype(DATATYPES[spec.datatype].typestr)
+    row = np.asarray(numbers, dtype=dtype)
+    return row if len(spec.shape) == 1 and not spec.open else row[np.newaxis]
+
+
+def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, TensorSpec]:
+    """Return the inputs by role, as the manifest says or else as their names say."""
+    by_name = {name: spec for spec in facts.inputs for name in (*spec.aliases, spec.name)}
+    roles = {}
+    for role, name in (("ids", options.ids), ("mask", options.mask), ("types", options.types)):
+        if name and name not in by_name:
+            raise ModelLoadError(f"model.toml: text.{role} is {name!r}; the model has {', '.join(by_name)}")
+        if name:
+            roles[role] = by_name[name]
+    left = [(full_name(spec, facts.input_metadata(number)), spec) for number, spec in enumerate(facts.inputs)]
+    left = [(name, spec) for name, spec in left if spec not in roles.values()]
+    for role, words in _ROLE_WORDS.items():
+        match = next((pair for pair in left if any(word in pair[0] for word in words)), None)
+        if role not in roles and match is not None:
+            roles[role] = match[1]
+            left.remove(match)
+    if "ids" not in roles and len(left) == 1:
+        roles["ids"] = left.pop()[1]
+    if left or "ids" not in roles:
+        raise ModelLoadError(
+            f"model.toml: task {task}: say with text.ids, text.mask, text.types what {', '.join(by_name)} take"
+        )
+    return roles
+
+
+def _configured_length(facts: ModelFacts) -> int:
+    lengths = (
+        facts.json_beside("tokenizer_config.json").get("model_max_length"),
+        facts.json_beside(CONFIG).get("max_position_embeddings"),
+    )
+    return min((n for n in lengths if type(n) is int and 2 <= n <= 1 << 16), default=DEFAULT_LENGTH)
