@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
-from pocketserve.transports.http.connections import Timeouts
+from pocketserve.transports.http.connections import HttpTimeouts
 from pocketserve.transports.http.server import HttpServer
 
 TOKEN = "t" * 43
@@ -36,7 +36,7 @@ class ModelHandle:
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.server.port), WAIT_S)
 
-    def hurry(self, timeouts: Timeouts) -> None:
+    def hurry(self, timeouts: HttpTimeouts) -> None:
         """Have another patience from now on: what must come before it ends is there by then, on a slow machine too."""
         self.server._server.timeouts = timeouts
         self.connect().close()  # it looks through its connections when one comes
@@ -54,7 +54,7 @@ def http_servers() -> Iterator[Start]:
     """Starts servers with a small application: ``start(timeouts, maximum=128)``; they end with the block."""
     with ExitStack() as ends:
 
-        def begin(timeouts: Timeouts, maximum: int = 128) -> ModelHandle:
+        def begin(timeouts: HttpTimeouts, maximum: int = 128) -> ModelHandle:
             asked: list[str] = []
             release = threading.Event()
 

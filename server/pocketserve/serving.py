@@ -26,7 +26,7 @@ from pocketserve.state.folder import StateFolderError, secure
 from pocketserve.state.json_store import replace_json
 from pocketserve.state.run_lock import RunLock, notice_killed, running_servers
 from pocketserve.state.unloaded import UnloadedModels
-from pocketserve.transports.http.front import create_server_app
+from pocketserve.transports.http.data_plane import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.listener import PortTakenError
 from pocketserve.transports.socket.server import SocketServer

@@ -12,9 +12,9 @@ import pytest
 
 from conftest import MODELS, Server, StartServer
 from http_running import LONG, WAIT_S, ModelHandle, Start, ask, http_servers, is_closed, send, until
-from pocketserve.transports.http.connections import MAX_STRANGERS, Timeouts
+from pocketserve.transports.http.connections import MAX_STRANGERS, HttpTimeouts
 
-PATIENT = Timeouts(LONG, LONG, LONG, LONG)
+PATIENT = HttpTimeouts(LONG, LONG, LONG, LONG)
 HEALTH = b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 BOMB = gzip.compress(bytes(60_000_000))
 
@@ -187,6 +187,6 @@ def test_drained_connections_are_few_and_end(start: Start) -> None:
             connection.sendall(b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5000\r\n\r\n")
             assert connection.recv(4096).startswith(b"HTTP/1.1 401 ")
         until(lambda: len(running.channels) <= 16)
-        running.hurry(Timeouts(LONG, LONG, LONG, 0.05))
+        running.hurry(HttpTimeouts(LONG, LONG, LONG, 0.05))
         assert all(is_closed(connection) for connection in refused)
         until(lambda: running.channels == [])

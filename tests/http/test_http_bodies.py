@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
-from pocketserve.transports.http.body import MAX_JOINED, Body, BodyFile, Part, Placed
+from pocketserve.transports.http.body import MAX_JOINED, BodyFile, Part, Placed, ReceivedBody
 from pocketserve.transports.http.server import HttpServer
 from pocketserve_wire.limits import FIRST_BODY_BYTES, TENSOR_ALIGNMENT
 
@@ -26,7 +26,7 @@ def noise(length: int, seed: int = 0) -> bytes:
     return np.random.default_rng(seed).bytes(length)
 
 
-def take(body: Body, data: bytes, placed: bool) -> int:
+def take(body: ReceivedBody, data: bytes, placed: bool) -> int:
     """Give bytes to a body, as waitress would or as our channel does."""
     if not placed:
         return body.received(data)
@@ -44,7 +44,7 @@ def take(body: Body, data: bytes, placed: bool) -> int:
 )
 def test_a_body_is_put_together_from_any_pieces(length, json_length, pieces):
     data, behind = noise(length), b"GET / HTTP/1.1"
-    body, given_bytes, at, turn = Body(length, json_length), data + behind, 0, 0
+    body, given_bytes, at, turn = ReceivedBody(length, json_length), data + behind, 0, 0
     while not body.completed:
         size, placed = pieces[turn % len(pieces)]
         turn += 1
@@ -60,7 +60,7 @@ def test_a_body_is_put_together_from_any_pieces(length, json_length, pieces):
 
 
 def test_memory_comes_with_the_bytes_and_not_with_the_promise():
-    body = Body(60_000_000)
+    body = ReceivedBody(60_000_000)
     take(body, noise(1000), placed=True)
     with body.room() as room:
         assert len(room) == FIRST_BODY_BYTES - 1000

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from http_running import ANSWER, LONG, SHORT, TOKEN, Start, ask, http_servers, is_closed, send, until
-from pocketserve.transports.http.connections import MAX_UNREAD, Timeouts
+from pocketserve.transports.http.connections import MAX_UNREAD, HttpTimeouts
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def start() -> Iterator[Start]:
 
 
 def test_header_and_small_body_come_together(start):
-    running = start(Timeouts(LONG, LONG, LONG))
+    running = start(HttpTimeouts(LONG, LONG, LONG))
     with running.connect() as connection:
         sent, original = [], None
         assert ask(connection).endswith(b"hello")
@@ -33,7 +33,7 @@ def test_header_and_small_body_come_together(start):
     "said", [b"", b"GET / HTTP/1.1\r\nHost: 127", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"]
 )
 def test_a_stranger_that_does_not_ask_is_closed(start, said):
-    running = start(Timeouts(SHORT, LONG, LONG))
+    running = start(HttpTimeouts(SHORT, LONG, LONG))
     with running.connect() as connection:
         connection.sendall(said)
         assert is_closed(connection)
@@ -41,7 +41,7 @@ def test_a_stranger_that_does_not_ask_is_closed(start, said):
 
 
 def test_bytes_alone_win_a_stranger_no_time(start):
-    running = start(Timeouts(SHORT, LONG, LONG))
+    running = start(HttpTimeouts(SHORT, LONG, LONG))
 
     def refused() -> bool:
         try:
@@ -55,41 +55,41 @@ def test_bytes_alone_win_a_stranger_no_time(start):
 
 
 def test_a_stranger_is_closed_after_its_answer_and_others_stay(start):
-    running = start(Timeouts(LONG, LONG, LONG))
+    running = start(HttpTimeouts(LONG, LONG, LONG))
     with running.connect() as friend, running.connect() as stranger, running.connect() as guesser:
         assert ask(friend).endswith(b"hello")
         assert ask(stranger, token=None).endswith(b"hello")
         assert ask(guesser, token="wrong").endswith(b"hello")
-        running.hurry(Timeouts(SHORT, LONG, LONG))
+        running.hurry(HttpTimeouts(SHORT, LONG, LONG))
         assert is_closed(stranger) and is_closed(guesser)
         assert ask(friend).endswith(b"hello")
 
 
 def test_an_upload_with_the_token_is_no_stranger(start):
-    running = start(Timeouts(LONG, LONG, LONG))
+    running = start(HttpTimeouts(LONG, LONG, LONG))
     with running.connect() as connection, running.connect() as stranger:
         head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 2\r\n\r\n"
         connection.sendall(head.encode() + b"x")
         until(lambda: any(channel.proven for channel in running.channels))
-        running.hurry(Timeouts(SHORT, LONG, LONG))
+        running.hurry(HttpTimeouts(SHORT, LONG, LONG))
         assert is_closed(stranger)
         connection.sendall(b"y")
         assert connection.recv(65536).endswith(b"hello")
 
 
 def test_who_has_the_token_is_closed_when_idle(start):
-    running = start(Timeouts(LONG, SHORT, LONG))
+    running = start(HttpTimeouts(LONG, SHORT, LONG))
     with running.connect() as connection:
         assert ask(connection).endswith(b"hello")
         assert is_closed(connection)
 
 
 def test_a_request_under_way_outlives_every_patience(start):
-    running = start(Timeouts(LONG, LONG, LONG))
+    running = start(HttpTimeouts(LONG, LONG, LONG))
     with running.connect() as connection:
         send(connection, "/wait")
         until(lambda: running.asked == ["/wait"])
-        running.hurry(Timeouts(SHORT, SHORT, SHORT))
+        running.hurry(HttpTimeouts(SHORT, SHORT, SHORT))
         with running.connect() as stranger:
             assert is_closed(stranger)
         running.release.set()
@@ -97,7 +97,7 @@ def test_a_request_under_way_outlives_every_patience(start):
 
 
 def test_the_longest_idle_stranger_gives_way(start):
-    running = start(Timeouts(LONG, LONG, LONG), maximum=4)
+    running = start(HttpTimeouts(LONG, LONG, LONG), maximum=4)
     with ExitStack() as stack:
         friend = stack.enter_context(running.connect())
         assert ask(friend).endswith(b"hello")
@@ -111,7 +111,7 @@ def test_the_longest_idle_stranger_gives_way(start):
 
 
 def test_no_number_of_strangers_keeps_others_out(start):
-    running = start(Timeouts(LONG, LONG, LONG), maximum=4)
+    running = start(HttpTimeouts(LONG, LONG, LONG), maximum=4)
     with ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(running.connect())
@@ -123,7 +123,7 @@ def test_no_number_of_strangers_keeps_others_out(start):
 
 
 def test_nobody_who_is_served_gives_way(start):
-    running = start(Timeouts(LONG, LONG, LONG), maximum=2)
+    running = start(HttpTimeouts(LONG, LONG, LONG), maximum=2)
     with ExitStack() as stack:
         first, second = (stack.enter_context(running.connect()) for _ in range(2))
         send(first, "/wait")
@@ -138,7 +138,7 @@ def test_nobody_who_is_served_gives_way(start):
 
 
 def test_a_request_on_its_way_is_not_lost_to_a_newcomer(start):
-    running = start(Timeouts(LONG, LONG, LONG), maximum=2)
+    running = start(HttpTimeouts(LONG, LONG, LONG), maximum=2)
     for _ in range(50):
         with running.connect() as first, running.connect() as second:
             until(lambda: len(running.channels) == 2)
@@ -151,7 +151,7 @@ def test_a_request_on_its_way_is_not_lost_to_a_newcomer(start):
 
 
 def test_a_client_that_never_reads_holds_no_thread_and_little_memory(start):
-    running = start(Timeouts(LONG, LONG, LONG))
+    running = start(HttpTimeouts(LONG, LONG, LONG))
     with ExitStack() as stack:
         greedy = [stack.enter_context(running.connect()) for _ in range(12)]  # three times the threads
         for connection in greedy:
@@ -173,11 +173,11 @@ def test_a_client_that_never_reads_holds_no_thread_and_little_memory(start):
 
 
 def test_a_client_that_never_reads_is_reset(start):
-    running = start(Timeouts(LONG, LONG, LONG))
+    running = start(HttpTimeouts(LONG, LONG, LONG))
     with running.connect() as connection:
         for _ in range(60):
             send(connection, "/large")
-        running.hurry(Timeouts(LONG, LONG, SHORT))
+        running.hurry(HttpTimeouts(LONG, LONG, SHORT))
         until(lambda: running.channels == [])
         assert running.server.pending_output() == 0
         with running.connect() as honest:
@@ -185,11 +185,11 @@ def test_a_client_that_never_reads_is_reset(start):
 
 
 def test_without_connections_the_loop_sleeps_for_good(start):
-    running = start(Timeouts(LONG, LONG, LONG))
-    rest, rests = running.server._server.rest, []
-    running.server._server.rest = lambda: rests.append(rest()) or rests[-1]
+    running = start(HttpTimeouts(LONG, LONG, LONG))
+    rest, rests = running.server._server.close_expired, []
+    running.server._server.close_expired = lambda: rests.append(rest()) or rests[-1]
     with running.connect() as connection:
         assert ask(connection).endswith(b"hello")
-        running.hurry(Timeouts(SHORT, SHORT, SHORT))
+        running.hurry(HttpTimeouts(SHORT, SHORT, SHORT))
         assert is_closed(connection)
     until(lambda: bool(rests) and rests[-1] is None)

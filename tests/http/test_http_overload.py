@@ -17,7 +17,7 @@ from pocketserve.config import Config
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.service import FREE_THREADS, Service
-from pocketserve.transports.http.front import create_server_app
+from pocketserve.transports.http.data_plane import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from queue_entries import run
 

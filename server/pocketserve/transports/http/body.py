@@ -18,7 +18,7 @@ MAX_JOINED: Final = 64 * 1024
 
 
 class Placed:
-    """Stands for bytes that lie where :meth:`Body.room` said, on their way through waitress's calls."""
+    """Stands for bytes that lie where :meth:`ReceivedBody.room` said, on their way through waitress's calls."""
 
     __slots__ = ("_count",)
 
@@ -30,7 +30,7 @@ class Placed:
 
 
 class BodyFile(io.RawIOBase):
-    """A whole body as ``wsgi.input``: a stream for Flask, plain memory for the front."""
+    """A whole body as ``wsgi.input``: a stream for Flask, plain memory for the data plane."""
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
@@ -55,7 +55,7 @@ class BodyFile(io.RawIOBase):
         return rest
 
 
-class Body:
+class ReceivedBody:
     """Takes a body in, in the place of waitress's ``FixedStreamReceiver`` and its buffer.
 
     Memory grows with what has come, not with what was announced.
@@ -111,7 +111,7 @@ class Body:
         """For ``wsgi.input``, once it is completed."""
         return BodyFile(memoryview(self._memory)[self._start :])
 
-    def getbuf(self) -> Body:
+    def getbuf(self) -> ReceivedBody:
         """Return what waitress closes when the request was answered."""
         return self
 

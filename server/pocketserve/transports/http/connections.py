@@ -1,4 +1,4 @@
-"""waitress's connections, made patient with honest peers only, and its I/O loop without a clock of its own.
+"""waitress's connections with deadlines and limits, and its I/O loop without a clock of its own.
 
 A neighbour that opens connections and says nothing, or asks and never reads, must not keep others out, hold a thread,
 or hold more memory than one answer and :data:`MAX_UNREAD`. A stranger, who has not shown the token, gets one answer
@@ -18,20 +18,20 @@ from typing import Any, Final, NamedTuple
 
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
-from waitress.task import WSGITask
 
 from pocketserve.engine.statistics import Traffic
-from pocketserve.transports.http.body import MAX_JOINED, Body, Part, Placed
+from pocketserve.transports.http.body import Placed, ReceivedBody
 from pocketserve.transports.http.parser import Parser
+from pocketserve.transports.http.task import HttpTask, JsonErrorTask
 
 MAX_UNREAD: Final = 64 * 1024
 """Bytes of answers that a client has not taken, above which its next pipelined request is not begun."""
 
 MIN_PROGRESS: Final = 64 * 1024
-"""Bytes that a slow reader must take each time before its patience begins anew; loopback takes them at once."""
+"""Bytes that a slow reader must take before its timeout begins anew; loopback takes them at once."""
 
 RESCAN_S: Final = 1.0
-"""While there is traffic, how often all connections are looked through."""
+"""How often all connections are checked while there is traffic."""
 
 MAX_STRANGERS: Final = 128
 """Connections of strangers: their headers and bodies take at most 36 KiB each."""
@@ -55,7 +55,7 @@ _scratch = bytearray(256 * 1024)
 _RESET = struct.pack("ii", 1, 0)
 
 
-class Timeouts(NamedTuple):
+class HttpTimeouts(NamedTuple):
     """Seconds after which a connection is closed.
 
     Attributes:
@@ -70,37 +70,12 @@ class Timeouts(NamedTuple):
     reader: float = 10.0
     lingering: float = 5.0
 
-    @property
-    def shortest(self) -> float:
-        """Return what comes into being at any moment ends this much later at the soonest."""
-        return min(self.stranger, self.idle, self.reader, self.lingering)
+
+DEFAULT_TIMEOUTS: Final = HttpTimeouts()
 
 
-DEFAULT_PATIENCE: Final = Timeouts()
-
-
-class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
-    """Sends the header with the body, since two sends wake the client twice, and large bodies without a copy."""
-
-    wrote_header: bool
-
-    def write(self, data: bytes | memoryview) -> None:
-        left = -1 if self.content_length is None else self.content_length - self.content_bytes_written
-        if not (self.complete and self.has_body and 0 < len(data) <= left):
-            super().write(data)
-            return
-        header = b"" if self.wrote_header else self.build_response_header()
-        self.wrote_header = True
-        self.content_bytes_written += len(data)
-        if len(data) <= MAX_JOINED:
-            self.channel.write_soon(header + data)
-            return
-        self.channel.write_soon(header)
-        self.channel.write_soon(Part(memoryview(data)))
-
-
-class Channel(HTTPChannel):  # type: ignore[misc]
-    """One connection; it knows when it has earned no more patience.
+class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+    """A connection that knows when it is to be closed.
 
     Attributes:
         proven: a request carried the token.
@@ -109,13 +84,13 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 
     server: Server
     requests: list[Parser]
-    task_class = HttpTask
+    parser_class, task_class, error_task_class = Parser, HttpTask, JsonErrorTask
     proven = lingering = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._quiet_since = time.monotonic()
         self._unread_since: float | None = None
-        self._taken = self._drained = 0
+        self._read = self._drained = 0
         self._parked = self._refused = False
         super().__init__(*arguments, **options)
 
@@ -130,12 +105,12 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         return not (self.proven and self.busy)
 
     @property
-    def speaks(self) -> bool:
-        """Return whether bytes came that will be read in this turn of the loop: it may be about to show the token."""
+    def has_unread_input(self) -> bool:
+        """Return whether bytes came that this turn of the loop will read: they may hold the token."""
         return not self.lingering and self.readable() and self._has_input()
 
-    def deadline(self, timeouts: Timeouts) -> float:
-        """The monotonic clock's time at which it is to be closed; infinite while the server itself is at work."""
+    def deadline(self, timeouts: HttpTimeouts) -> float:
+        """Return the monotonic clock's time at which it is to be closed; infinite while the server is at work."""
         since = self._unread_since
         if since is not None and self.total_outbufs_len:
             return since + timeouts.reader
@@ -147,9 +122,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float]:
-        """Return who gives way first: the refused, idle strangers, busy ones, others; of these who was quiet for
-        longest.
-        """
+        """Order who gives way first: refused, idle strangers, busy strangers, others; the longest quiet first."""
         return self.proven, not self.lingering, self.busy, self._quiet_since
 
     def _has_input(self) -> bool:
@@ -159,7 +132,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
             return False
 
     def reset(self) -> None:
-        """Close at once. What the peer did not take is thrown away: the system would keep it for minutes."""
+        """Close at once, without the output that the peer did not take: the system would keep it for minutes."""
         if self.socket is not None:
             if self.total_outbufs_len:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -190,7 +163,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]
             return False
         self.close_when_flushed = False
         self.lingering, self._quiet_since = True, time.monotonic()
-        self.server.linger(self)
+        self.server.lingering[self] = None
+        if len(self.server.lingering) > MAX_LINGERING:
+            next(iter(self.server.lingering)).end()
         return True
 
     def _drain(self) -> None:
@@ -246,19 +221,18 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         else:
             self.handle_close()
 
-    def _incoming(self) -> Body | None:
-        """The body that is being received into its own memory."""
+    def _incoming(self) -> ReceivedBody | None:
+        """Return the body that is being received into its own memory."""
         receiver = self.request.body_rcv if self.request is not None else None
-        return receiver if isinstance(receiver, Body) else None
+        return receiver if isinstance(receiver, ReceivedBody) else None
 
     def received(self, data: bytes | Placed) -> bool:
-        taken: bool = super().received(data)
+        complete: bool = super().received(data)
         request: Parser | None = self.request  # whose body is still coming
-        if request is not None and request.trusted:
-            self.proven = True
+        self.proven = self.proven or (request is not None and request.trusted)
         if self.proven:
             self._quiet_since = time.monotonic()
-        return taken
+        return complete
 
     def service(self) -> None:
         self._refused = self.requests[0].error is not None
@@ -272,9 +246,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         if not left:
             self._unread_since = None
             return flushed
-        self._taken += before - left
-        if self._unread_since is None or self._taken >= MIN_PROGRESS:
-            self._unread_since, self._taken = time.monotonic(), 0
+        self._read += before - left
+        if self._unread_since is None or self._read >= MIN_PROGRESS:
+            self._unread_since, self._read = time.monotonic(), 0
         return flushed
 
     def _flush_outbufs_below_high_watermark(self) -> None:
@@ -284,22 +258,24 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 class Server(TcpWSGIServer):  # type: ignore[misc]
     """Accepts, and closes connections when their time is over.
 
-    Attributes:
-        timeouts: set for each server by a subclass.
-        maximum: connections at a time.
+    Args:
+        max_connections: at a time.
         traffic: where answers are counted.
-        lingering: those that were refused and are still sending, the oldest first.
+
+    Attributes:
+        lingering: connections that were refused and are still sending, the oldest first.
     """
 
-    timeouts: Timeouts
-    maximum: int
-    traffic: Traffic
+    channel_class = Channel
     _scanned = -math.inf
     _scan_at = -math.inf
     _accept_at = -math.inf
     _starved = False
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, timeouts: HttpTimeouts, max_connections: int, traffic: Traffic, **options: Any
+    ) -> None:
+        self.timeouts, self.max_connections, self.traffic = timeouts, max_connections, traffic
         self.lingering: dict[Channel, None] = {}
         super().__init__(*arguments, **options)
 
@@ -308,21 +284,20 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         if not self.accepting or time.monotonic() < self._accept_at:
             return False
         channels = self.active_channels
-        return len(channels) < min(self.maximum, MAX_STRANGERS) or any(c.gives_way for c in channels.values())
+        return len(channels) < min(self.max_connections, MAX_STRANGERS) or any(c.gives_way for c in channels.values())
 
     def handle_accept(self) -> None:
         """Take in some newcomers, each for a free place or for somebody who gives way."""
         channels = list(self.active_channels.values())
         strangers = [channel for channel in channels if not channel.proven]
-        free = max(0, min(self.maximum - len(channels), MAX_STRANGERS - len(strangers)))
+        free = max(0, min(self.max_connections - len(channels), MAX_STRANGERS - len(strangers)))
         # One of those with the token only goes for a newcomer that nobody else makes room for.
         accepts = ACCEPTS if strangers else min(ACCEPTS, free + 1)
         candidates = sorted((c for c in strangers or channels if c.gives_way), key=attrgetter("rank"))
-        # Who has just sent something may be about to show the token, and is read first.
-        others = (channel for channel in candidates if not channel.speaks)
+        silent = (channel for channel in candidates if not channel.has_unread_input)
         leaving: list[Channel] = []
         for place in range(accepts):
-            gives_way = next(others, None) if place >= free else None
+            gives_way = next(silent, None) if place >= free else None
             if (place >= free and gives_way is None) or not self._accept():
                 break
             if gives_way is not None:
@@ -332,7 +307,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             channel.reset()
 
     def _accept(self) -> bool:
-        """Take in one newcomer; whether there was one."""
+        """Accept one newcomer; return whether there was one."""
         try:
             accepted = self.accept()
         except OSError as error:
@@ -352,12 +327,6 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             connection.close()
         return True
 
-    def linger(self, channel: Channel) -> None:
-        """Count a connection that is drained; the one that is for longest ends for one too many."""
-        self.lingering[channel] = None
-        if len(self.lingering) > MAX_LINGERING:
-            next(iter(self.lingering)).end()
-
     def add_task(self, task: Any) -> None:
         if task.may_begin():
             super().add_task(task)
@@ -366,17 +335,16 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         with contextlib.suppress(BlockingIOError):  # the loop is being woken already
             super().pull_trigger()
 
-    def rest(self) -> float | None:
-        """Close what has run out of patience; seconds that the I/O loop may then sleep, None for as long as it likes.
+    def close_expired(self) -> float | None:
+        """Close connections whose time is over; return the seconds that the I/O loop may sleep, None for any time.
 
-        All connections are looked through rarely: a deadline that came into being since then is never nearer than
-        the shortest patience.
+        All connections are checked rarely: a deadline that began since then is at least the shortest timeout away.
         """
         now = time.monotonic()
         if now >= min(self._scan_at, self._scanned + RESCAN_S):
             self._scanned, self._scan_at = now, self._scan(now)
         else:
-            self._scan_at = min(self._scan_at, self._scanned + self.timeouts.shortest)
+            self._scan_at = min(self._scan_at, self._scanned + min(self.timeouts))
         wake_at = min(self._scan_at, self._accept_at) if self._accept_at > now else self._scan_at
         # poll counts in milliseconds and cuts: one more, or it would return early and often.
         return None if wake_at == math.inf else max(0.0, wake_at - now) + 0.001

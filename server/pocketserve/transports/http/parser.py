@@ -1,6 +1,6 @@
-"""Requests as waitress parses them, stricter: strangers send little, and what can be read in two ways is refused.
+"""waitress's parser, stricter: what can be read in two ways is refused, and strangers send little.
 
-A stranger is whoever sends a request without the token. It gets one answer for one connection, sends no more than
+A stranger sends a request without the token. It gets one answer for one connection, sends no more than
 :data:`MAX_STRANGERS_BODY`, and nothing that it sends behind its request is parsed.
 """
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.utilities import BadRequest, Error
 
-from pocketserve.auth.guard import Guard
-from pocketserve.transports.http.body import Body, Placed
+from pocketserve.transports.http.body import Placed, ReceivedBody
 from pocketserve_wire import ApiError
 
 if TYPE_CHECKING:
@@ -36,19 +35,17 @@ class VersionNotSupported(Error):  # type: ignore[misc]  # waitress has no types
 
 
 class Parser(HTTPRequestParser):  # type: ignore[misc]
-    """One request.
+    """A request.
 
     Attributes:
-        guard: set for each server by a subclass.
         trusted: its header has the token.
         refusal: why the request was refused before its body was taken.
     """
 
-    guard: Guard
     trusted = False
     refusal: ApiError | None = None
     error: Error | None
-    body_rcv: Body | ChunkedBody | None
+    body_rcv: ReceivedBody | ChunkedBody | None
     completed: bool
     empty: bool
     _fault: Error | None = None
@@ -58,14 +55,14 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         if self.body_rcv is None and not self.header_plus and data[:1] == TLS_HANDSHAKE:  # type: ignore[index]
             self.error, self.completed = BadRequest("this port speaks HTTP without TLS; use http://"), True
             return len(data)
-        taken: int = super().received(data)
+        consumed: int = super().received(data)
         if self.empty:
             self.error, self.empty = BadRequest("the request line is missing"), False
         if self.error is not None:
             self.error = self._fault or self.error
             self.expect_continue = False  # waitress would ask for the body of what it has refused
         last = self.completed and (self.error is not None or not self.trusted)
-        return len(data) if last else taken
+        return len(data) if last else consumed
 
     def parse_header(self, header_plus: bytes) -> None:
         """Read the header, and decide what is to become of the body."""
@@ -78,7 +75,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         if self.proxy_scheme or self.proxy_netloc:
             self.headers["HOST"] = self.proxy_netloc  # RFC 9112, section 3.2.2: what the request line says holds
         try:
-            self.guard.check_token(self.headers.get("AUTHORIZATION"))
+            self.adj.guard.check_token(self.headers.get("AUTHORIZATION"))
             self.trusted = True
         except ApiError as error:
             self._restrict(error)
@@ -87,7 +84,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
 
             self.body_rcv = ChunkedBody(self.adj.max_request_body_size)
         elif 0 < self.content_length < self.adj.max_request_body_size:
-            self.body_rcv = Body(self.content_length, self._json_length())
+            self.body_rcv = ReceivedBody(self.content_length, self._json_length())
         if self.body_rcv is None:
             self.expect_continue = False  # there is nothing to go on with
 
@@ -109,7 +106,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
         """Leave what waitress looks for alone in a ``Connection`` header that lists more."""
         options = {option.strip(" \t") for option in self.headers.get("CONNECTION", "").lower().split(",")}
         if len(options) > 1:
-            self.headers["CONNECTION"] = next((known for known in ("close", "keep-alive") if known in options), "")
+            self.headers["CONNECTION"] = next((option for option in ("close", "keep-alive") if option in options), "")
 
     def _restrict(self, error: ApiError) -> None:
         """Give a stranger its answer and no more."""
@@ -118,12 +115,12 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
             return
         self.refusal = error
         try:
-            self.guard.check_source(self.headers.get("HOST"), self.headers.get("ORIGIN"))
+            self.adj.guard.check_source(self.headers.get("HOST"), self.headers.get("ORIGIN"))
         except ApiError as foreign:
             self.refusal = foreign
         raise ParsingError("refused")
 
     def _json_length(self) -> int:
-        """As the header says. It is checked by the application: here it only decides where memory begins."""
+        """Return what the header says, unchecked: here it only aligns the memory."""
         text = self.headers.get("INFERENCE_HEADER_CONTENT_LENGTH", "")
         return int(text) if text.isdecimal() and len(text) < 20 else 0

@@ -1,4 +1,4 @@
-"""The front answers what Flask would answer, byte for byte."""
+"""The data plane answers what Flask would answer, byte for byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pocketserve.auth.guard import Guard
 from pocketserve.config import load_config
 from pocketserve.service import Service
 from pocketserve.transports.http.app import create_app
-from pocketserve.transports.http.front import create_front, create_on_demand
+from pocketserve.transports.http.data_plane import create_data_plane, create_on_demand
 
 TOKEN = "t" * 43
 JSON = json.dumps({"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 8, 8, 1], "data": [0] * 64}]}).encode()
@@ -57,7 +57,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory):
     service = Service(load_config(options))
     guard = Guard(TOKEN)
     flask = create_app(service, guard)
-    yield flask, create_front(service, guard, flask)
+    yield flask, create_data_plane(service, guard, flask)
     service.close()
 
 
@@ -128,7 +128,7 @@ import io, sys
 from pocketserve.config import load_config
 from pocketserve.auth.guard import Guard
 from pocketserve.service import Service
-from pocketserve.transports.http.front import create_server_app
+from pocketserve.transports.http.data_plane import create_server_app
 
 service = Service(load_config({"models_dir": sys.argv[1], "state_dir": sys.argv[2], "quarantine": False}))
 app = create_server_app(service, Guard(None))

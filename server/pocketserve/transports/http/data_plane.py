@@ -1,0 +1,84 @@
+"""The WSGI callable that answers inference, predictions and health without Flask, which gets every other request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pocketserve.api import dispatch
+from pocketserve.auth.guard import Guard
+from pocketserve.service import Service
+from pocketserve.transports.http.body import MAX_JOINED
+from pocketserve.transports.http.wsgi import (
+    Environ,
+    check_access,
+    count_answer,
+    encode_response,
+    read_request,
+    status_line,
+)
+from pocketserve_wire import ApiError
+
+StartResponse = Callable[..., Any]
+WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+DATA_PLANE = frozenset({"infer", "prediction", "health"})
+"""Kinds of answer (``Route.answer``) that do not pass through Flask."""
+
+
+def create_on_demand(create: Callable[[], WsgiApp]) -> WsgiApp:
+    """Return a WSGI application that is created once, for its first request."""
+    apps: list[WsgiApp] = []
+    lock = threading.Lock()
+
+    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        with lock:
+            if not apps:
+                apps.append(create())
+        return apps[0](environ, start_response)
+
+    return app
+
+
+def create_server_app(service: Service, guard: Guard) -> WsgiApp:
+    """Return the whole HTTP interface. Flask is imported when a request needs it: nothing costs a start more."""
+
+    def create() -> WsgiApp:
+        from pocketserve.transports.http.app import create_app
+
+        return create_app(service, guard)
+
+    return create_data_plane(service, guard, create_on_demand(create))
+
+
+def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
+    """Return the callable for inference, predictions and health; ``fallback`` is the Flask application."""
+
+    def data_plane(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        if not path.isascii():
+            path = path.encode("latin-1").decode("utf-8", errors="replace")
+        try:
+            target = dispatch.match(method, path)
+        except ApiError:
+            return fallback(environ, start_response)
+        if target.route.answer not in DATA_PLANE or target.head:
+            return fallback(environ, start_response)
+        route = None
+        try:
+            trusted = check_access(guard, target.route, environ)
+            route = target.route
+            request = read_request(environ, route, target.path, service.config.max_body_bytes if trusted else 0)
+        except Exception as error:
+            answer = dispatch.failure(error, f"{method} {path}")
+        else:
+            answer = dispatch.answer(service, route, request)
+        count_answer(service.traffic, route, answer.status)
+        headers, chunks = encode_response(answer, environ)
+        size = sum(map(len, chunks))
+        start_response(status_line(answer.status), [*headers.items(), ("Content-Length", str(size))])
+        # Large parts are sent from where they are; waitress takes any memory, which WSGI does not ask of servers.
+        return [b"".join(chunks)] if size <= MAX_JOINED else chunks  # type: ignore[return-value]
+
+    return data_plane

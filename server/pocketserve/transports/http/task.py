@@ -1,0 +1,94 @@
+"""What waitress's threads do: send an answer, answer a fault, and start when they are needed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
+
+from pocketserve.api.messages import error_response
+from pocketserve.transports.http.body import MAX_JOINED, Part
+from pocketserve.transports.http.wsgi import count_answer, status_line
+from pocketserve_wire import ApiError, ErrorCode
+
+_CODES = {
+    400: ErrorCode.INVALID_REQUEST,
+    413: ErrorCode.BODY_TOO_LARGE,
+    431: ErrorCode.HEADERS_TOO_LARGE,
+    501: ErrorCode.NOT_IMPLEMENTED,
+    505: ErrorCode.NOT_IMPLEMENTED,
+}
+
+
+class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
+    """Sends the header with the body, since two sends wake the client twice, and large bodies without a copy."""
+
+    wrote_header: bool
+
+    def write(self, data: bytes | memoryview) -> None:
+        left = -1 if self.content_length is None else self.content_length - self.content_bytes_written
+        if not (self.complete and self.has_body and 0 < len(data) <= left):
+            super().write(data)
+            return
+        header = b"" if self.wrote_header else self.build_response_header()
+        self.wrote_header = True
+        self.content_bytes_written += len(data)
+        if len(data) <= MAX_JOINED:
+            self.channel.write_soon(header + data)
+            return
+        self.channel.write_soon(header)
+        self.channel.write_soon(Part(memoryview(data)))
+
+
+class JsonErrorTask(ErrorTask):  # type: ignore[misc]
+    """Gives the faults that waitress finds before the application runs the JSON shape of all others."""
+
+    def execute(self) -> None:
+        fault, error = self.request.error, self.request.refusal
+        if error is not None:
+            status, line = error.status, status_line(error.status)
+        else:
+            status, line = fault.code, f"{fault.code} {fault.reason}"
+            code = _CODES.get(status, ErrorCode.INVALID_REQUEST if status < 500 else ErrorCode.INTERNAL)
+            detail = str(fault.body).strip()
+            if code is ErrorCode.BODY_TOO_LARGE:
+                detail = f"the body exceeds {self.channel.adj.max_request_body_size - 1} bytes (max_body_bytes)"
+            error = ApiError(code, f"{fault.reason}: {detail}")
+        answer, body = error_response(error), error.body()
+        count_answer(self.channel.server.traffic, None, status)
+        self.status = line
+        self.response_headers = [
+            *answer.headers.items(),
+            ("Content-Type", answer.content_type),
+            ("Connection", "close"),
+        ]
+        self.content_length = len(body)
+        self.set_close_on_finish()
+        self.write(body)
+
+
+class GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
+    """A thread pool that starts its threads when they are needed: an idle server holds the memory of few."""
+
+    def __init__(self, max_threads: int) -> None:
+        super().__init__()
+        self._max_threads = max_threads
+        self.set_thread_count(1)
+
+    def add_task(self, task: Any) -> None:
+        with self.lock:
+            idle = len(self.threads) - self.active_count
+            grow = len(self.queue) >= idle and len(self.threads) < self._max_threads
+        if grow:
+            with contextlib.suppress(RuntimeError):  # the system has no thread left: the others do the work
+                self.set_thread_count(len(self.threads) + 1)
+        super().add_task(task)
+
+    def start_new_thread(self, target: Callable[..., None], thread_no: int) -> None:
+        try:
+            super().start_new_thread(target, thread_no)
+        except RuntimeError:
+            self.threads.discard(thread_no)  # waitress counts it before it exists
+            raise

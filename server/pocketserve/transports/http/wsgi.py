@@ -1,0 +1,96 @@
+"""Between WSGI's environ and the interface's messages: for Flask's views and the data plane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pocketserve.api import dispatch
+from pocketserve.api.messages import ApiRequest, ApiResponse, Route
+from pocketserve.auth.guard import Guard
+from pocketserve.engine.statistics import Traffic
+from pocketserve.transports.http import compression
+from pocketserve.transports.http.body import BodyFile
+from pocketserve_wire import ApiError
+from pocketserve_wire.oip import parse_json_length
+
+Environ = dict[str, Any]
+
+
+def check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:
+    """Decide from the headers whether a request may pass; return whether it has a token.
+
+    Raises:
+        ApiError: HOST_REFUSED, ORIGIN_REFUSED or UNAUTHORIZED.
+    """
+    guard.check_source(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"))
+    try:
+        app = guard.check_token(environ.get("HTTP_AUTHORIZATION"))
+    except ApiError:
+        if route is None or not route.open:
+            raise
+        return False
+    dispatch.check_owner(route, app)
+    return True
+
+
+def read_request(environ: Environ, route: Route, path: Mapping[str, str], max_inflated: int) -> ApiRequest:
+    """Check and decode a request.
+
+    Args:
+        max_inflated: bytes of an inflated body at most; 0 where the token is missing, and nothing is inflated.
+
+    Raises:
+        ApiError: a fault of the encoding, the query or the JSON length, checked in this order.
+    """
+    stream = environ["wsgi.input"]  # which ends where the body ends
+    sent = stream.getbuffer() if isinstance(stream, BodyFile) else stream.read()
+    body = memoryview(compression.inflate(sent, environ.get("HTTP_CONTENT_ENCODING", ""), max_inflated))
+    query = environ.get("QUERY_STRING", "").encode("latin-1").decode(errors="replace")
+    # Only there: tritonclient leaves the header in its caller's dict, which then comes with every later call.
+    length = environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH") if route.answer == "infer" else None
+    # In CloudEvents' binary mode the type is the data's.
+    is_event = route.answer == "v1_predict" and "HTTP_CE_SPECVERSION" in environ
+    return ApiRequest(
+        path=path,
+        query=dispatch.parse_query(query),
+        body=body,
+        json_length=parse_json_length(length, len(body)),
+        content_type="application/cloudevents" if is_event else environ.get("CONTENT_TYPE", ""),
+    )
+
+
+def count_answer(traffic: Traffic, route: Route | None, status: int) -> None:
+    """Count an answer; ``route`` is None for a request that reached none, or was not let in."""
+    traffic.count("http", route.method if route else "", route.pattern if route else "", status)
+
+
+@cache
+def status_line(status: int) -> str:
+    """Return a status with its phrase, such as ``404 Not Found``."""
+    if status == 200:
+        return "200 OK"
+    from http import HTTPStatus  # late: most answers do not need it
+
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"{status} Unknown"
+
+
+def encode_response(answer: ApiResponse, environ: Environ) -> tuple[dict[str, str], list[bytes | memoryview]]:
+    """Return an answer's headers, without its length, and its body's parts, compressed if the client asks for it."""
+    headers = dict(answer.headers)
+    chunks = answer.chunks
+    if answer.json_length is not None:
+        headers["Inference-Header-Content-Length"] = str(answer.json_length)
+    if answer.compressible:
+        headers["Vary"] = "Accept-Encoding"
+        coding = compression.choose_coding(environ.get("HTTP_ACCEPT_ENCODING"))
+        if coding is not None:
+            chunks = [compression.deflate(b"".join(chunks), coding)]
+            headers["Content-Encoding"] = coding
+    # Exactly this value: the kserve client reads an error only if the type has no charset behind it.
+    headers["Content-Type"] = answer.content_type
+    return headers, chunks
