@@ -138,7 +138,6 @@ FORBIDDEN = {
     "pocketserve.inference.run": ["pocketserve.inference.operations", "pocketserve.inference.request"],
     "pocketserve.inference.validate": ["pocketserve.inference.operations", "pocketserve.inference.request"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
-    "pocketserve.preload": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.api": [*HTTP, "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.transports.socket": ["flask", "werkzeug", "waitress", "pocketserve.transports.http"],
     "pocketserve.transports": ["pocketserve.serving", "pocketserve.cli", "pocketserve_client"],

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -18,11 +18,10 @@ from pocketserve.auth.app_tokens import AppTokens, path_of
 from pocketserve.auth.guard import Guard, ensure_token
 from pocketserve.config import Config
 from pocketserve.messages import listed, plural
-from pocketserve.preload import Preload
 from pocketserve.repository.manifest import name_fault
 from pocketserve.repository.scan import Models
 from pocketserve.service import Service
-from pocketserve.state.folder import StateFolderError, secure
+from pocketserve.state.folder import secure
 from pocketserve.state.json_store import replace_json
 from pocketserve.state.run_lock import RunLock, notice_killed, running_servers
 from pocketserve.state.unloaded import UnloadedModels
@@ -30,13 +29,14 @@ from pocketserve.transports.http.data_plane import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.listener import PortTakenError
 from pocketserve.transports.socket.server import SocketServer
+from pocketserve_wire import ApiError
 
 log = logging.getLogger(__name__)
 
 FLUSH_SHARE_S = 0.5
 """Of the drain time, what is kept for sending finished answers."""
 
-MAX_TOLD = 8
+MAX_LISTED = 8
 """Models that are named at start."""
 
 SWITCH_S = 0.001
@@ -49,7 +49,7 @@ class StartError(Exception):
 
 
 class Address(NamedTuple):
-    """Where one transport listens."""
+    """The address of one transport."""
 
     host: str
     port: int
@@ -59,7 +59,7 @@ class Address(NamedTuple):
 
 
 class Endpoints(NamedTuple):
-    """Where a server listens; ``socket`` is None where that transport is switched off."""
+    """The addresses of a server; ``socket`` is None where that transport is switched off."""
 
     http: Address
     socket: Address | None
@@ -74,10 +74,10 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
         on_ready: called once the models of ``load`` are there, perhaps on another thread.
 
     Raises:
-        StartError, PreloadError, TokenFileError, PortTakenError: the server cannot start.
+        StartError, StateFolderError, TokenFileError, PortTakenError: the server cannot start.
     """
     sys.setswitchinterval(SWITCH_S)
-    _secure_state(config.state_dir)
+    secure(config.state_dir)
     token = ensure_token(config.token_file) if config.auth else None
     service = _open_service(config, token)
     apps = AppTokens(path_of(config.token_file)) if config.auth else None
@@ -87,18 +87,17 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
         sockets = SocketServer(service, token, apps=apps) if config.socket else None
     except PortTakenError as error:
         raise _by_another_server(error, config.state_dir) from None
-    addresses = Endpoints(
-        Address(server.host, server.port), Address(sockets.host, sockets.port) if sockets is not None else None
-    )
-    _tell_of_killed(config.state_dir)
-    ports = tuple(address.port for address in (addresses.http, addresses.socket) if address is not None)
-    marker = RunLock(config.state_dir, ports, str(addresses.http))
+    http = Address(server.host, server.port)
+    endpoints = Endpoints(http, Address(sockets.host, sockets.port) if sockets is not None else None)
+    _warn_of_killed(config.state_dir)
+    marker = RunLock(config.state_dir, tuple(address.port for address in endpoints if address is not None), str(http))
     unloaded_models = UnloadedModels(config.state_dir, config.models_dir, config.http_port)
     service.remember(unloaded_models)
     unfinished = threading.Event()
+    faults: list[Exception] = []
 
     def drain() -> None:
-        marker.close()  # whatever ends it now, it was asked to end; and the ports are still its own
+        marker.close()  # whatever ends it now, its end was intended; and the ports are still its own
         _drain(service, server, sockets, unfinished)
 
     def end() -> None:
@@ -107,19 +106,29 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
         drain()
 
     def ready() -> None:
-        _tell_of_models(config.models_dir, service.repository.models())
-        announcement.make()
+        _log_models(config.models_dir, service.repository.models())
+        announcement.publish()
+
+    def fail(error: Exception) -> None:
+        faults.append(error)
+        drain()
 
     restore = _install_signals(end, server.wakeup_descriptor)
-    announcement = _Announcement(config, addresses, on_ready)
-    preload = Preload(service, [n for n in config.load if n not in unloaded_models.names], ready, drain)
+    announcement = _Announcement(config, endpoints, on_ready)
+    names = [name for name in config.load if name not in unloaded_models.names]
     try:
         if sockets is not None:
             sockets.start()
-        preload.start()
+        if names:
+            service.starting = True
+            threading.Thread(
+                target=_preload, args=(service, names, ready, fail), name="pocketserve-preload", daemon=True
+            ).start()
+        else:
+            ready()
         server.run()
-        if preload.fault is not None:
-            raise preload.fault
+        if faults:
+            raise faults[0]
     finally:
         marker.close()
         announcement.close()
@@ -134,52 +143,66 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
         os._exit(0)
 
 
+def _preload(
+    service: Service, names: Sequence[str], ready: Callable[[], None], fail: Callable[[Exception], None]
+) -> None:
+    """Load models while the server answers already; until then it is alive but not ready.
+
+    A request for one of them waits for that one alone.
+    """
+    try:
+        for name in names:
+            try:
+                service.load(name, rescan=False)
+            except ApiError as error:
+                raise StartError(f"--load {name}: {error.message}") from None
+        service.starting = False
+        ready()
+    except Exception as error:
+        if not service.draining:  # else it ends anyway
+            fail(error)
+
+
 class _Announcement:
     """Says once that the server is ready. Its ready file stays until it ends; only one that was written is removed."""
 
-    def __init__(self, config: Config, addresses: Endpoints, on_ready: Callable[[Endpoints], None] | None) -> None:
+    def __init__(self, config: Config, endpoints: Endpoints, on_ready: Callable[[Endpoints], None] | None) -> None:
         self._config = config
-        self._addresses = addresses
+        self._endpoints = endpoints
         self._on_ready = on_ready
         self._lock = threading.Lock()
-        self._made = self._closed = False
+        self._file: Path | None = None
+        self._closed = False
 
-    def make(self) -> None:
-        """The server is ready, unless it has ended meanwhile."""
+    def publish(self) -> None:
+        """Say that the server is ready, unless it has ended meanwhile."""
         with self._lock:
             if self._closed:
                 return
             if self._config.ready_file is not None:
-                write_ready_file(self._config.ready_file, self._config, self._addresses)
-                self._made = True
+                write_ready_file(self._config.ready_file, self._config, self._endpoints)
+                self._file = self._config.ready_file
             if self._on_ready is not None:
-                self._on_ready(self._addresses)
+                self._on_ready(self._endpoints)
 
     def close(self) -> None:
-        """The server accepts no requests any more."""
+        """Remove the ready file: the server accepts no requests any more."""
         with self._lock:
             self._closed = True
-            if self._made and self._config.ready_file is not None:
-                self._config.ready_file.unlink(missing_ok=True)
+            if self._file is not None:
+                self._file.unlink(missing_ok=True)
 
 
-def write_ready_file(path: Path, config: Config, addresses: Endpoints) -> None:
+def write_ready_file(path: Path, config: Config, endpoints: Endpoints) -> None:
     """Tell other programs where the server listens; the file appears whole or not at all."""
     content = {
         "pid": os.getpid(),
-        "http": addresses.http._asdict(),
-        "socket": addresses.socket._asdict() if addresses.socket is not None else None,
+        "http": endpoints.http._asdict(),
+        "socket": endpoints.socket._asdict() if endpoints.socket is not None else None,
         "token_file": str(config.token_file.absolute()) if config.auth else None,
         "models_dir": str(config.models_dir.absolute()),
     }
     replace_json(path, content)
-
-
-def _secure_state(folder: Path) -> None:
-    try:
-        secure(folder)
-    except StateFolderError as error:
-        raise StartError(str(error)) from None
 
 
 def _open_service(config: Config, token: str | None) -> Service:
@@ -193,7 +216,7 @@ def _open_service(config: Config, token: str | None) -> Service:
 
 
 def _by_another_server(error: PortTakenError, state_dir: Path) -> PortTakenError:
-    """The error, in other words if it is a server with the same state folder that has the port."""
+    """Return the error, in other words if it is a server with the same state folder that has the port."""
     owner = next((run.pid for run in running_servers(state_dir) if error.taken in run.ports), None)
     if owner is None:
         return error
@@ -204,23 +227,23 @@ def _by_another_server(error: PortTakenError, state_dir: Path) -> PortTakenError
     )
 
 
-def _tell_of_killed(state_dir: Path) -> None:
-    """Say so, and what helps, if the last server had no chance to end: Android kills without a word."""
+def _warn_of_killed(state_dir: Path) -> None:
+    """Warn if the last server had no chance to end, and say what helps: Android kills without a word."""
     run = notice_killed(state_dir)
     if run is not None:
-        # Imported late: most starts have nothing to tell.
+        # Imported late: most starts have nothing to say.
         from pocketserve.doctor.device import Device
         from pocketserve.doctor.last_run import tell
 
         log.warning("%s; what helps: %s (`pocketserve doctor` has more)", *tell(Device(), run))
 
 
-def _tell_of_models(folder: Path, models: Models) -> None:
-    """Say what is served, and what somebody may have meant who named another folder or file."""
+def _log_models(folder: Path, models: Models) -> None:
+    """Log the names of models, and what somebody may have meant who named another folder or file."""
     names = models.present()
     if names:
-        log.info("found %s: %s", plural(len(names), "model"), listed(names, MAX_TOLD))
-    for name in models.misnamed[:MAX_TOLD]:
+        log.info("found %s: %s", plural(len(names), "model"), listed(names, MAX_LISTED))
+    for name in models.misnamed[:MAX_LISTED]:
         log.warning("%s", name_fault(name))
     if models.is_one:
         log.warning("%s is itself a model; serve the folder that it lies in: %s", folder, folder.absolute().parent)
@@ -229,29 +252,29 @@ def _tell_of_models(folder: Path, models: Models) -> None:
 
 
 def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Callable[[], None]:
-    """First signal: drain on a thread of its own. Second: end at once. Returns what restores the old handlers.
+    """Drain on a thread of its own at the first signal, end at once at the second; return what restores the handlers.
 
     The thread is there from the start: when the signal comes the system may have none left.
     """
-    seen = 0
-    asked = threading.Event()
+    count = 0
+    requested = threading.Event()
 
-    def drain_when_asked() -> None:
-        asked.wait()
-        if seen:
+    def drain_when_requested() -> None:
+        requested.wait()
+        if count:
             drain()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal seen
-        seen += 1
-        if seen > 1 and number == signal.SIGHUP:
+        nonlocal count
+        count += 1
+        if count > 1 and number == signal.SIGHUP:
             return  # the terminal says it, and then its shell
-        if seen > 1:
+        if count > 1:
             sys.stderr.write("ended at once\n")
             os._exit(1)
-        asked.set()
+        requested.set()
 
-    threading.Thread(target=drain_when_asked, name="pocketserve-drain", daemon=True).start()
+    threading.Thread(target=drain_when_requested, name="pocketserve-drain", daemon=True).start()
     # A signal that comes just before the I/O loop falls asleep would be noticed when it wakes; this wakes it.
     signal.set_wakeup_fd(wakeup_descriptor, warn_on_full_buffer=False)
     numbers = [signal.SIGTERM, signal.SIGINT]
@@ -263,7 +286,7 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
         signal.set_wakeup_fd(-1)
         for number, handler in previous.items():
             signal.signal(number, handler)
-        asked.set()  # after that: a handler that came in between would wait for this call
+        requested.set()  # after that: a handler that came in between would wait for this call
 
     return restore
 
