@@ -1,4 +1,4 @@
-"""Words that commands and errors have in common."""
+"""Words that commands and errors share."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ MAX_WORD = 40
 """Letters; a longer one is cut."""
 
 
-def plural(number: int, one: str, many: str = "") -> str:
-    """A number with its noun: ``1 process``, ``2,000 processes``; ``many`` is ``one`` with an s unless given."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def plural(number: int, singular: str, many: str = "") -> str:
+    """Return a number with its noun: ``1 process``, ``2,000 processes``; ``many`` is ``singular`` with an s."""
+    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
 
 
 def listed(names: Iterable[str], maximum: int) -> str:
-    """Some names in quotes, and how many more there are."""
-    known = list(names)
-    shown = ", ".join(repr(name[:128]) for name in known[:maximum])
-    return f"{shown} and {len(known) - maximum:,} more" if len(known) > maximum else shown
+    """Return some names in quotes, and how many more there are."""
+    names = list(names)
+    text = ", ".join(repr(name[:128]) for name in names[:maximum])
+    return f"{text} and {len(names) - maximum:,} more" if len(names) > maximum else text
 
 
 def excerpt(text: object, maximum: int = 300) -> str:
-    """Return what another program says, as a part of a sentence: on one line, cut between words, without its full
-    stop.
-    """
+    """Return another program's words as a part of a sentence: on one line, cut between words, without a full stop."""
     line = " ".join(str(text).split())
     if len(line) <= maximum:
         return line.rstrip(".: ")
@@ -31,22 +29,17 @@ def excerpt(text: object, maximum: int = 300) -> str:
     return f"{head if head and len(word) < MAX_WORD else line[:maximum]} …"
 
 
-def near(asked: str, known: Iterable[str], cutoff: float = 0.7) -> list[str]:
-    """Return which known names are meant by one that is not: those that end with it, else begin with it, else the most
-    alike.
-
-    Args:
-        cutoff: how much alike, 0 to 1.
-    """
+def near(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names that an unknown one may mean: those that end with it, else begin with it, else the closest."""
     import difflib  # for a mistake only: a start does without it
 
-    asked, among = asked[:64], list(known)
-    ends = [name for name in among if asked and name.endswith(f"_{asked}")]
-    begins = [name for name in among if asked and name.startswith(f"{asked}_")]
-    return ends or begins or difflib.get_close_matches(asked, among, n=1, cutoff=cutoff)
+    name, names = name[:64], list(names)
+    ends = [other for other in names if name and other.endswith(f"_{name}")]
+    begins = [other for other in names if name and other.startswith(f"{name}_")]
+    return ends or begins or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
 
 
-def did_you_mean(asked: str, known: Iterable[str]) -> str:
-    """``; did you mean 'digits'?`` behind an error that names something unknown; empty where nothing is like it."""
-    found = near(asked, known)
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return ``; did you mean 'digits'?`` for an error's end; empty where no name is like the unknown one."""
+    close = near(name, names)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -36,6 +36,6 @@ TASK_NAMES = tuple(_MODULES)
 
 
 def task_named(name: str) -> TaskDefinition:
-    """Import and return a task of ``TASK_NAMES``; each is imported on first use."""
+    """Import and return a task of ``TASK_NAMES``."""
     task: TaskDefinition = import_module(_MODULES[name]).TASK
     return task

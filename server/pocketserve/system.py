@@ -1,4 +1,4 @@
-"""What kind of system this is and where its files are, as all code here sees it: one seam, for simulated phones.
+"""The kind of system and where its files are, as all code here sees it: one seam, for simulated phones.
 
 ``pocketserve simulate`` names a folder in an environment variable, which the processes on the phone hand on to those
 they start. There the platform is ``android``, and what the system tells of itself (``/proc``, ``/sys``) is read from
@@ -15,17 +15,17 @@ VARIABLE = "POCKETSERVE_SIMULATION"
 
 
 def simulation() -> Path | None:
-    """The folder of the simulated phone that this process runs on; None on a real device."""
-    named = os.environ.get(VARIABLE)
-    return Path(named) if named else None
+    """Return the folder of the simulated phone that this process runs on; None on a real device."""
+    folder = os.environ.get(VARIABLE)
+    return Path(folder) if folder else None
 
 
 def platform() -> str:
-    """``sys.platform``: ``android`` in Termux since Python 3.13, ``linux`` before it and on desktops."""
+    """Return ``sys.platform``: ``android`` in Termux since Python 3.13, ``linux`` before it and on desktops."""
     return "android" if simulation() else sys.platform
 
 
 def root() -> Path:
-    """The folder that holds the system's ``proc`` and ``sys``."""
+    """Return the folder that holds the system's ``proc`` and ``sys``."""
     folder = simulation()
     return folder / "root" if folder else Path("/")

@@ -1,4 +1,4 @@
-"""Between the wire's tensors and NumPy arrays, and the description of a model's inputs and outputs.
+"""Conversion between the wire's tensors and NumPy arrays, and the description of a model's inputs and outputs.
 
 BF16 has no NumPy type of its own: its arrays hold the 16 bits as ``uint16``, and whoever computes with them
 converts. BYTES arrays have dtype ``object`` and ``bytes`` elements.
@@ -37,7 +37,7 @@ class Quantization(NamedTuple):
 
 
 class TensorSpec(NamedTuple):
-    """What a model says of one input or output.
+    """An input or output of a model.
 
     Attributes:
         name: as the model file names it.
@@ -67,29 +67,26 @@ class TensorSpec(NamedTuple):
         if shape[start:] == self.shape[start:]:
             return True
         pairs = zip(self.shape[start:], shape[start:], strict=True)
-        return all(mine in (-1, theirs) for mine, theirs in pairs)
+        return all(expected in (-1, size) for expected, size in pairs)
 
 
 def datatype_of(dtype: DTypeLike) -> str:
-    """The protocol's datatype for a NumPy dtype.
+    """Return the protocol's datatype for a NumPy dtype.
 
     Raises:
         ValueError: when the protocol has none (complex numbers, dates).
     """
     resolved = np.dtype(dtype)
-    known = _BY_DTYPE.get(resolved)
-    if known is not None:
-        return known
     if resolved.kind in "SOU":
         return "BYTES"
-    name = _BY_DTYPE.get(resolved.newbyteorder("<"))
+    name = _BY_DTYPE.get(resolved) or _BY_DTYPE.get(resolved.newbyteorder("<"))
     if name is None:
         raise ValueError(f"the protocol has no datatype for {resolved}")
     return name
 
 
 def to_array(tensor: Tensor) -> Array:
-    """A tensor as an array; fixed-size elements share the tensor's (read-only) memory."""
+    """Return a tensor as an array; fixed-size elements share the tensor's (read-only) memory."""
     if isinstance(tensor.data, memoryview):
         return np.frombuffer(tensor.data, dtype=DATATYPES[tensor.datatype].typestr).reshape(tensor.shape)
     array = np.empty(len(tensor.data), dtype=object)
@@ -98,7 +95,7 @@ def to_array(tensor: Tensor) -> Array:
 
 
 def to_tensor(name: str, array: Array, datatype: str | None = None) -> Tensor:
-    """An array as a tensor that shares its memory where it is contiguous.
+    """Return an array as a tensor that shares its memory where it is contiguous.
 
     Args:
         datatype: needed only where the dtype does not tell it (BF16).
@@ -115,7 +112,7 @@ def to_tensor(name: str, array: Array, datatype: str | None = None) -> Tensor:
 
 
 def plain_memory(array: Array) -> memoryview | None:
-    """An array's own memory, where that is just what the wire wants, as for nearly every output; else None."""
+    """Return an array's own memory if it has the wire's form, as nearly every output has; else None."""
     if array.dtype in _PLAIN and array.size and array.flags.c_contiguous:
         return array.data.cast("B")
     return None
@@ -131,13 +128,13 @@ def check_against(spec: TensorSpec, tensor: Tensor, *, rows_free: bool = False) 
     """
     if spec.open:
         return
-    where = f"input {tensor.name!r}"
+    name = f"input {tensor.name!r}"
     floats = spec.quantization is not None and tensor.datatype == "FP32"
     if tensor.datatype != spec.datatype and not floats:
         also = " (or FP32, which is quantised for you)" if spec.quantization else ""
-        raise invalid(where, f"expected datatype {spec.datatype}{also}, got {tensor.datatype}")
+        raise invalid(name, f"expected datatype {spec.datatype}{also}, got {tensor.datatype}")
     if not spec.accepts(tensor.shape, rows_free=rows_free):
-        raise invalid(where, f"expected shape {list(spec.shape)}, got {list(tensor.shape)}")
+        raise invalid(name, f"expected shape {list(spec.shape)}, got {list(tensor.shape)}")
 
 
 def zeros(spec: TensorSpec, size: int = 1) -> Array:
@@ -159,7 +156,7 @@ def byte_size(spec: TensorSpec) -> int:
 
 
 def quantize(array: Array, spec: TensorSpec) -> Array:
-    """Real numbers to the stored integers of a quantised tensor: round(x / scale) + zero_point, saturated."""
+    """Convert real numbers to the stored integers of a quantised tensor: round(x / scale) + zero_point, saturated."""
     assert spec.quantization is not None
     dtype = np.dtype(DATATYPES[spec.datatype].typestr)
     limits = np.iinfo(dtype)
@@ -169,7 +166,7 @@ def quantize(array: Array, spec: TensorSpec) -> Array:
 
 
 def dequantize(array: Array, spec: TensorSpec) -> Array:
-    """Stored integers to FP32: scale * (q - zero_point)."""
+    """Convert stored integers to FP32: scale * (q - zero_point)."""
     assert spec.quantization is not None
     steps = array.astype(np.float32) - np.float32(spec.quantization.zero_point)
     real: Array = steps * np.float32(spec.quantization.scale)
@@ -177,7 +174,7 @@ def dequantize(array: Array, spec: TensorSpec) -> Array:
 
 
 def spec_metadata(spec: TensorSpec) -> Mapping[str, Any]:
-    """A spec as the protocol's metadata prints it, with quantisation where there is one.
+    """Return a spec as the protocol's metadata prints it, with quantisation where there is one.
 
     ``open`` says that the file tells neither datatype nor shape: those shown are a guess that binds nobody.
     """

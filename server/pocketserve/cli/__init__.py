@@ -43,19 +43,19 @@ class CommandError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Knows options by their whole names only: ``--port`` is not ``--port-wait``."""
+    """Takes options by their whole names only: ``--port`` is not ``--port-wait``."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **{"formatter_class": _formatter, **options})
 
     def error(self, message: str) -> NoReturn:
-        """Say what was wrong, and what may have been meant where something else was chosen than there is."""
+        """Exit with the fault, and with what may have been meant instead of an unknown command."""
         wrong = re.match(r"argument \S+: invalid choice: '(.*?)' ", message)
         super().error(message + (did_you_mean(wrong[1], COMMANDS) if wrong else ""))
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Make what argparse wants for each option: to ask for the width, its own would load shutil with compressors."""
+    """Return a formatter of the terminal's width: to ask for it, argparse would load shutil with compressors."""
     return argparse.HelpFormatter(prog, width=_columns() - 2)
 
 
@@ -73,10 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 failed, 2 wrong usage.
     """
-    given = _command_first(sys.argv[1:] if arguments is None else arguments)
+    words = _command_first(sys.argv[1:] if arguments is None else arguments)
     try:
         with plain_output(), tidy_end():
-            options, unknown = _parser(given).parse_known_args(given)
+            options, unknown = _parser(words).parse_known_args(words)
             if unknown:
                 options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{_near(unknown, options.parser)}")
             return _run(options)
@@ -101,25 +101,22 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _command_first(words: Sequence[str]) -> list[str]:
-    """The words, with common options that stand before the command put behind it: ``pocketserve --url URL models``."""
-    behind = list(words)
-    before: list[str] = []
-    while behind and behind[0].partition("=")[0] in (*WITH_VALUE, *FLAGS):
-        before.append(behind.pop(0))
-        if before[-1] in WITH_VALUE and behind:
-            before.append(behind.pop(0))
-    return [behind[0], *before, *behind[1:]] if behind and behind[0] in COMMANDS else list(words)
+    """Move common options that stand before the command behind it: ``pocketserve --url URL models``."""
+    at = 0
+    while at < len(words) and words[at].partition("=")[0] in (*WITH_VALUE, *FLAGS):
+        at += 2 if words[at] in WITH_VALUE else 1
+    return [words[at], *words[:at], *words[at + 1 :]] if at < len(words) and words[at] in COMMANDS else list(words)
 
 
-def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="pocketserve", description="Serves machine-learning models on the phone itself.", epilog=EPILOG
     )
     parser.add_argument("--version", action="version", version=f"pocketserve {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)  # parsers of the same class
-    named = next((word for word in given if not word.startswith("-")), None)
-    # Only the named command is imported: `serve` must not hold the client, nor `token` the server.
-    for name in (named,) if named in COMMANDS else COMMANDS:
+    first = next((word for word in words if not word.startswith("-")), None)
+    # Only one command is imported: `serve` must not hold the client, nor `token` the server.
+    for name in (first,) if first in COMMANDS else COMMANDS:
         module = importlib.import_module(ELSEWHERE.get(name, f"pocketserve.cli.commands.{name}"))
         command = module.add_parser(commands)
         command.add_argument("--debug", action="store_true", help="show where an error came from")
@@ -128,20 +125,20 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _near(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """The options whose names end as the first unknown one's does, or else are nearly its name."""
-    asked = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
-    known = sorted(set(re.findall(r"--[a-z][a-z-]*", parser.format_usage())))
-    alike = [name for name in known if asked[2:] and name.endswith(asked[1:])]
-    if not alike:
-        alike = near(asked, known)
+    """Return the options whose names end as the first unknown one's does, or else are nearly its name."""
+    option = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
+    names = sorted(set(re.findall(r"--[a-z][a-z-]*", parser.format_usage())))
+    alike = [name for name in names if option[2:] and name.endswith(option[1:])] or near(option, names)
     return f" (did you mean {' or '.join(alike)}?)" if alike else ""
 
 
 def _sentence(error: Exception, token_file: Path | None) -> str:
-    text, code = str(error).strip(), getattr(error, "code", None)
-    asked = type(error).__name__ == "ServerError"
-    text = text.replace(READ_AGAIN, " (`pocketserve models` lists all and reads the folder again)" if asked else "")
-    if code == "UNAUTHORIZED":
+    text = str(error).strip()
+    hint = (
+        " (`pocketserve models` lists all and reads the folder again)" if type(error).__name__ == "ServerError" else ""
+    )
+    text = text.replace(READ_AGAIN, hint)
+    if getattr(error, "code", None) == "UNAUTHORIZED":
         from pocketserve.cli.token_file import token_variable_fault  # late: most commands end well
 
         fault = token_variable_fault() if token_file is None else None
@@ -151,10 +148,9 @@ def _sentence(error: Exception, token_file: Path | None) -> str:
 
         text = f"{getattr(error, 'message', text)}; {find_credentials(None, token_file).source}"
         return f"{text}; --token-file names the file of the server's token, POCKETSERVE_TOKEN holds the token itself"
-    designed = (CommandError,)
-    if isinstance(error, designed) or type(error).__module__.startswith("pocketserve"):
+    if type(error).__module__.startswith("pocketserve"):
         return text
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename!r}: " if error.filename is not None else ""
-        return f"{where}{error.strerror}{WAYS_OUT.get(error.errno or 0, '')} (--debug shows where)"
+        file = f"{error.filename!r}: " if error.filename is not None else ""
+        return f"{file}{error.strerror}{WAYS_OUT.get(error.errno or 0, '')} (--debug shows where)"
     return f"{type(error).__name__}: {text} (--debug shows where)"

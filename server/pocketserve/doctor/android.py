@@ -35,7 +35,7 @@ def check_wake_lock(device: Device, settings: Settings) -> Iterator[Finding]:
     slept = max((now - run.suspended for run in runs if now is not None and run.suspended is not None), default=0.0)
     if slept > SLEPT_S:
         yield warning("wake lock", f"the phone slept {slept / 60:.0f} min while the server ran", "termux-wake-lock")
-    elif device.termux and device.which("termux-wake-lock") is None:
+    elif device.termux and device.find_program("termux-wake-lock") is None:
         yield warning("wake lock", "termux-wake-lock is missing: the phone may sleep", "pkg install termux-tools")
     else:
         text = "Termux's notification says 'wake lock held' when it is; without it the phone sleeps"
@@ -46,7 +46,7 @@ def check_battery(device: Device, settings: Settings) -> Iterator[Finding]:
     """Check heat, which slows every core, and charge: Android stops background work when it is low."""
     if not device.termux:
         return
-    if device.which(PROGRAM) is None:
+    if device.find_program(PROGRAM) is None:
         fix = "pkg install termux-api, and the Termux:API app from where Termux came from"
         yield ok("battery", "heat and charge are not known: Termux:API is not installed", fix)
         return

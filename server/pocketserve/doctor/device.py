@@ -76,7 +76,7 @@ class Device:
         except OSError:
             return ""
 
-    def which(self, program: str) -> str | None:
+    def find_program(self, program: str) -> str | None:
         """Return where a program is."""
         return shutil.which(program, path=self.environ.get("PATH", ""))
 

@@ -123,4 +123,4 @@ def _keep(models: Models, old: ModelEntry | None) -> None:
         return
     if fresh.problem != old.problem:
         log.warning("%s serves on as it was loaded: %s", old.name, fresh.problem)
-    models.put(old._replace(problem=fresh.problem))
+    models.replace(old._replace(problem=fresh.problem))

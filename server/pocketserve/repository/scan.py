@@ -28,7 +28,7 @@ MAX_DIGITS = 19
 
 
 class VersionEntry(NamedTuple):
-    """One servable variant of a model.
+    """A servable variant of a model.
 
     Attributes:
         problem: why it cannot be served, known without opening it; None if nothing speaks against it.
@@ -129,7 +129,7 @@ class Models(Mapping[str, ModelEntry]):
             if name in self._bare or os.path.isfile(self._root / name / FILE_NAME) or self._read(name) is not None
         ]
 
-    def put(self, entry: ModelEntry) -> None:
+    def replace(self, entry: ModelEntry) -> None:
         """Replace what the folder says under the model's name."""
         self._entries[entry.name] = entry
 

@@ -195,9 +195,7 @@ def _print_result(result: Mapping[str, Any]) -> None:
     memory, kinds = result["server_memory_bytes"], ("resident", "proportional", "private", "anonymous")
     if memory["before_loading"] and memory["after"]:
         print()
-        rows = [
-            [when.replace("_", " "), *(human_bytes(sizes[kind]) for kind in kinds)] for when, sizes in memory.items()
-        ]
+        rows = [[key.replace("_", " "), *(human_bytes(size[kind]) for kind in kinds)] for key, size in memory.items()]
         print_table(["SERVER'S MEMORY", *map(str.upper, kinds)], rows)
 
 
