@@ -133,21 +133,20 @@ def test_a_webp_that_nothing_could_stop_is_refused() -> None:
         read_picture(memoryview(bytes(file)), PictureShape(8, 8, 3), ImageOptions(), 64_000_000)
 
 
-@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
 @pytest.mark.parametrize("form", ["nv21", "yuv420", "rgba", "rgb", "gray"])
 @pytest.mark.parametrize("halved", [False, True])
-def test_frames_are_read_in_strips(form: str, rotation: int, halved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_are_read_in_strips(form: str, halved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     width, height = 10, 14
     size = width * height
     body = np.random.default_rng(4).integers(
         0, 256, {"rgba": 4 * size, "rgb": 3 * size, "gray": size}.get(form, size * 3 // 2), np.uint8
     )
-    hints = Hints(values={"format": form, "width": width, "height": height, "rotation": rotation})
+    hints = Hints(values={"format": form, "width": width, "height": height})
     asked = Asked()
-    whole = read_frame(memoryview(body.tobytes()), hints, halved=halved)
+    whole = np.asarray(read_frame(memoryview(body.tobytes()), hints, halved=halved))
     monkeypatch.setattr(strips, "STRIP_PIXELS", 2 * height)
     with cancellation_scope(asked):
-        assert np.array_equal(read_frame(memoryview(body.tobytes()), hints, halved=halved), whole)
+        assert np.array_equal(np.asarray(read_frame(memoryview(body.tobytes()), hints, halved=halved)), whole)
     assert asked.count >= 3
 
 

@@ -7,19 +7,25 @@ cameras also make JPEGs. From Android 13 on, Image.getDataSpace() tells where a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pocketserve.tasks.base import Hints, invalid_input, invalid_parameter
-from pocketserve.tasks.vision.strips import spans
+from pocketserve.tasks.vision.strips import assemble, spans
 from pocketserve.tensors import Array
 
-FORMATS = ("nv21", "yuv420", "rgba", "rgb", "gray")
-_PACKED = {"rgba": 4, "rgb": 3, "gray": 1}
-"""Bytes per pixel."""
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
-_PIXEL_STRIDES = {**_PACKED, "nv21": 2}
+FORMATS = ("nv21", "yuv420", "rgba", "rgb", "gray")
+_PACKED = {"rgba": (4, "RGB", "RGBX"), "rgb": (3, "RGB", "RGB"), "gray": (1, "L", "L")}
+"""Bytes per pixel, and Pillow's modes of picture and bytes."""
+
+ORIENTATIONS = {0: 1, 90: 6, 180: 3, 270: 8}
+"""EXIF's by the degrees of ``rotation``."""
+
 _NEEDS_FORMAT = ("width", "height", "rotation", "row_stride", "uv_row_stride", "pixel_stride")
 
 
@@ -55,59 +61,45 @@ def frame_size(hints: Hints, max_pixels: int) -> tuple[int, int]:
     return (height, width) if values.get("rotation", 0) % 180 else (width, height)
 
 
-def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Array:
-    """Return the frame's pixels, upright.
+def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Image:
+    """Return the frame's picture in ``RGB`` or ``L``, not turned yet.
 
     Args:
         hints: those of a frame whose size was checked by :func:`frame_size`.
         halved: at half its width and height, for ``nv21`` and ``yuv420``: that is how their colours come anyway, and a
             quarter of the work.
 
-    Returns:
-        uint8 of shape [height, width, 3], or [height, width] for ``gray``.
-
     Raises:
         ApiError: INVALID_PARAMETER, or INVALID_INPUT where the length does not fit the parameters exactly.
     """
+    import PIL.Image
+
     values = hints.values
-    name, turns = values["format"], -values.get("rotation", 0) // 90
-    step = _PIXEL_STRIDES.get(name)
-    if step is not None and values.get("pixel_stride", step) != step:
-        raise invalid_parameter(f"format={name} has a pixel_stride of {step}")
+    name, width, height = values["format"], values["width"], values["height"]
     if name in _PACKED:
-        pixels = np.rot90(_packed(body, hints, _PACKED[name]), turns)
-        return _by_strips(pixels.shape, lambda rows: pixels[rows])
-    # Turning the planes moves half of the bytes that turning the colours would.
-    luma, blue, red = (np.rot90(plane, turns) for plane in _yuv(body, hints))
-    if halved:
-        full = luma
-        luma = _by_strips(blue.shape, lambda rows: _halved(full[2 * rows.start : 2 * rows.stop]))
-    return to_rgb(luma, blue, red)
+        size, mode, raw_mode = _PACKED[name]
+        _check_pixel_stride(hints, size)
+        row = _stride(hints, "row_stride", width * size)
+        _check_length(body, (height - 1) * row + width * size, height * row, hints)
+        rows = (
+            (PIL.Image.frombytes(mode, (width, b - a), body[a * row : b * row], "raw", raw_mode, row), (0, a))
+            for a, b in spans(height, width)
+        )
+        return assemble(mode, (width, height), rows)
+    planes = _yuv(body, hints)
+    height, width = planes[1 if halved else 0].shape
 
+    def strips() -> Iterator[tuple[Image, tuple[int, int]]]:
+        for top, bottom in spans(len(planes[1]), 4 * planes[1].shape[1]):
+            luma = PIL.Image.fromarray(planes[0][2 * top : 2 * bottom])
+            chroma = [PIL.Image.fromarray(plane[top:bottom]) for plane in planes[1:]]
+            if halved:
+                luma = luma.reduce(2)
+            else:
+                chroma = [plane.resize(luma.size, PIL.Image.Resampling.NEAREST) for plane in chroma]
+            yield PIL.Image.merge("YCbCr", (luma, *chroma)).convert("RGB"), (0, top if halved else 2 * top)
 
-def _by_strips(shape: tuple[int, ...], make: Callable[[slice], Array]) -> Array:
-    """Put uint8 pixels together from rows, with checkpoints."""
-    result = np.empty(shape, np.uint8)
-    for top, bottom in spans(-(-shape[0] // 2), 2 * shape[1]):  # pairs of rows have their colours in common
-        rows = slice(2 * top, 2 * bottom)
-        result[rows] = make(rows)
-    return result
-
-
-def _halved(luma: Array) -> Array:
-    """Return the rounded mean of each 2 x 2 pixels."""
-    wide = luma.astype(np.uint16)
-    total = wide[0::2, 0::2] + wide[0::2, 1::2] + wide[1::2, 0::2] + wide[1::2, 1::2]
-    return np.asarray((total + 2) >> 2, np.uint8)
-
-
-def _packed(body: memoryview, hints: Hints, size: int) -> Array:
-    """Return [height, width, 3], or [height, width] for one byte per pixel."""
-    width, height = hints.values["width"], hints.values["height"]
-    row = _stride(hints, "row_stride", width * size)
-    _check_length(body, (height - 1) * row + width * size, height * row, hints)
-    pixels: Array = np.ndarray((height, width, size), np.uint8, body, 0, (row, size, 1))
-    return pixels[..., 0] if size == 1 else pixels[..., :3]
+    return assemble("RGB", (width, height), strips())
 
 
 def _yuv(body: memoryview, hints: Hints) -> tuple[Array, Array, Array]:
@@ -118,7 +110,9 @@ def _yuv(body: memoryview, hints: Hints) -> tuple[Array, Array, Array]:
         raise invalid_parameter(f"format={values['format']} needs an even width and height, not {width}x{height}")
     row = _stride(hints, "row_stride", width)
     start, columns, rows = height * row, width // 2, height // 2
-    step = 2 if interleaved else values.get("pixel_stride", 1)
+    if interleaved:
+        _check_pixel_stride(hints, 2)
+    step = values.get("pixel_stride", 2 if interleaved else 1)
     used = width if interleaved else (columns - 1) * step + 1
     uv_row = _stride(hints, "uv_row_stride", used, row if interleaved else columns * step)
     # Android's buffers end with the last value of the last row; other sources pad that row too. The length tells.
@@ -131,6 +125,11 @@ def _yuv(body: memoryview, hints: Hints) -> tuple[Array, Array, Array]:
         np.ndarray((rows, columns), np.uint8, body, blue, (uv_row, step)),
         np.ndarray((rows, columns), np.uint8, body, red, (uv_row, step)),
     )
+
+
+def _check_pixel_stride(hints: Hints, step: int) -> None:
+    if hints.values.get("pixel_stride", step) != step:
+        raise invalid_parameter(f"format={hints.values['format']} has a pixel_stride of {step}")
 
 
 def _stride(hints: Hints, name: str, least: int, default: int | None = None) -> int:
@@ -148,36 +147,3 @@ def _check_length(body: memoryview, short: int, full: int, hints: Hints) -> None
             f"a {values['format']} frame of {values['width']}x{values['height']} has {lengths} bytes, "
             f"the body has {len(body)}"
         )
-
-
-def to_rgb(luma: Array, blue: Array, red: Array) -> Array:
-    """Convert by BT.601 in full range; the colour terms are made at the planes' own size, a quarter of the picture's.
-
-    Args:
-        luma: uint8 [height, width].
-        blue, red: uint8 [height / 2, width / 2], or of luma's own shape.
-
-    Returns:
-        uint8 [height, width, 3].
-    """
-    step = 1 if blue.shape == luma.shape else 2
-
-    def make(rows: slice) -> Array:
-        few = slice(rows.start // step, rows.stop // step)
-        return _strip_to_rgb(luma[rows], blue[few], red[few])
-
-    return _by_strips((*luma.shape, 3), make)
-
-
-def _strip_to_rgb(luma: Array, blue: Array, red: Array) -> Array:
-    b, r = blue.astype(np.int32) - 128, red.astype(np.int32) - 128
-    # 1.402, 0.344136, 0.714136 and 1.772 with 16 bits behind the point, rounded.
-    shifted = (r * 91881, b * -22554 + r * -46802, b * 116130)
-    out, wide = np.empty((*luma.shape, 3), np.uint8), luma.astype(np.int16)
-    for channel, term in enumerate(shifted):
-        term = ((term + 32768) >> 16).astype(np.int16)
-        spread = term if term.shape == luma.shape else np.repeat(np.repeat(term, 2, axis=0), 2, axis=1)
-        spread = spread + wide
-        np.clip(spread, 0, 255, out=spread)
-        out[..., channel] = spread
-    return out

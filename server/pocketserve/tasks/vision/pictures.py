@@ -15,7 +15,7 @@ from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import checkpoint, hold_bytes
 from pocketserve.tasks.vision import strips
-from pocketserve.tasks.vision.frames import frame_size, is_frame, read_frame
+from pocketserve.tasks.vision.frames import ORIENTATIONS, frame_size, is_frame, read_frame
 from pocketserve.tasks.vision.geometry import Area, Placement, place
 from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of, size_to_hold
@@ -83,10 +83,11 @@ def read_picture(
         ApiError: INVALID_INPUT or INVALID_PARAMETER.
     """
     size = (shape.width, shape.height)
-    with _opened(body, hints, max_pixels, size) as (image, upright_size):
+    with _opened(body, hints, max_pixels, size) as (image, upright_size, orientation):
         region = _region(hints, upright_size)
         placement = place(upright_size, size, options.resize or "stretch", region, options.crop_fraction or 1.0)
-        decoded = _decode(image, "L" if shape.channels == 1 else "RGB", placement, max_pixels)
+        mode = "L" if shape.channels == 1 else "RGB"
+        decoded = _decode(image, mode, orientation, placement, max_pixels)
         resized = _resize(decoded, placement, options, region)
         pixels = np.asarray(resized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
     if options.color == "bgr":
@@ -113,10 +114,10 @@ def read_whole(
     Raises:
         ApiError: INVALID_INPUT or INVALID_PARAMETER.
     """
-    with _opened(body, hints, max_pixels, (longest, longest)) as (image, upright_size):
+    with _opened(body, hints, max_pixels, (longest, longest)) as (image, upright_size, orientation):
         scale = min(1.0, longest / max(upright_size))
         size = (max(1, round(upright_size[0] * scale)), max(1, round(upright_size[1] * scale)))
-        picture = _decode(image, "RGB", place(upright_size, size, "stretch"), max_pixels)
+        picture = _decode(image, "RGB", orientation, place(upright_size, size, "stretch"), max_pixels)
         if picture.size == size:
             return picture.copy(), upright_size
         return strips.resize(picture, size, "bicubic", (0, 0, *picture.size)), upright_size
@@ -125,8 +126,10 @@ def read_whole(
 @contextmanager
 def _opened(
     body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
-) -> Iterator[tuple[Image, tuple[int, int]]]:
-    """Open a picture, with room for what is decoded at once; yield it with the (width, height) that it has upright.
+) -> Iterator[tuple[Image, tuple[int, int], int]]:
+    """Open a picture, with room for what is decoded at once.
+
+    It is yielded with the (width, height) that it has upright, and with its EXIF orientation.
 
     Whatever Pillow raises on a broken file becomes one sentence for the caller.
 
@@ -139,6 +142,7 @@ def _opened(
         raise invalid_input(
             "pictures need Pillow: pip install 'pocketserve[image]', on Termux pkg install python-pillow"
         ) from None
+    PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
     if not len(body):
         raise invalid_input("the body is empty; send a picture")
     try:
@@ -146,11 +150,11 @@ def _opened(
             width, height = upright_size = frame_size(hints, max_pixels)
             _make_room(upright_size, max_pixels)
             halved = min(width / size[0], height / size[1]) >= 2 and "region" not in hints.values
-            yield PIL.Image.fromarray(read_frame(body, hints, halved=halved)), upright_size
+            yield read_frame(body, hints, halved=halved), upright_size, ORIENTATIONS[hints.values.get("rotation", 0)]
             return
         with _open(body, max_pixels) as image:
-            sideways = _orientation(image) in strips.SIDEWAYS
-            yield image, image.size[::-1] if sideways else image.size
+            orientation = image.getexif().get(_ORIENTATION, 1)
+            yield image, image.size[::-1] if orientation in strips.SIDEWAYS else image.size, orientation
     except ApiError:
         raise
     except Exception as error:  # decoders raise OSError, ValueError, SyntaxError, struct.error, ...
@@ -171,7 +175,6 @@ def _open(body: memoryview, max_pixels: int) -> Image:
         if file.startswith(b"RIFF") and early[0] * early[1] > WEBP_PIXELS:
             width, height = early
             raise invalid_input(f"the WebP has {width}x{height} pixels; the limit is {WEBP_PIXELS}: send a JPEG")
-    PIL.Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before any pixel is decoded
     is_heif = file[4:8] == b"ftyp" and file[8:12] in HEIF_BRANDS
     if is_heif:
         _register_heif()
@@ -189,12 +192,11 @@ def _open(body: memoryview, max_pixels: int) -> Image:
     return image
 
 
-def _decode(image: Image, mode: str, placement: Placement, max_pixels: int) -> Image:
+def _decode(image: Image, mode: str, orientation: int, placement: Placement, max_pixels: int) -> Image:
     """Decode the picture, with room for its pixels, and turn it upright.
 
     A large JPEG's decoder scales it down at a fraction of the cost; never below what is needed.
     """
-    orientation = _orientation(image)
     if image.format in SCALABLE and image.width * image.height > min(EXACT_PIXELS, max_pixels):
         source, target = placement.source, placement.target
         width = max(1, int(placement.picture[0] * target.width / source.width))
@@ -203,11 +205,6 @@ def _decode(image: Image, mode: str, placement: Placement, max_pixels: int) -> I
     _make_room(image.size, max_pixels)
     image.load()
     return strips.upright(image, mode, orientation)
-
-
-def _orientation(image: Image) -> int:
-    value: Any = image.getexif().get(_ORIENTATION, 1)
-    return value if isinstance(value, int) else 1
 
 
 def _make_room(size: tuple[int, int], max_pixels: int) -> None:

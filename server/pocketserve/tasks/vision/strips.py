@@ -49,7 +49,7 @@ def upright(image: Image, mode: str, orientation: int) -> Image:
             at = image.height - bottom if orientation in _FROM_THE_END else top
             yield strip, ((at, 0) if orientation in SIDEWAYS else (0, at))
 
-    return _assemble(mode, image.size[::-1] if orientation in SIDEWAYS else image.size, strips())
+    return assemble(mode, image.size[::-1] if orientation in SIDEWAYS else image.size, strips())
 
 
 def crop(image: Image, box: tuple[int, int, int, int]) -> Image:
@@ -59,7 +59,7 @@ def crop(image: Image, box: tuple[int, int, int, int]) -> Image:
         return image
     rows = spans(below - above, right - left)
     strips = ((image.crop((left, above + top, right, above + bottom)), (0, top)) for top, bottom in rows)
-    return _assemble(image.mode, (right - left, below - above), strips)
+    return assemble(image.mode, (right - left, below - above), strips)
 
 
 def resize(image: Image, size: tuple[int, int], filter_name: str, box: tuple[float, float, float, float]) -> Image:
@@ -89,7 +89,7 @@ def _set_width(image: Image, width: int, resampling: Resampling, left: float, ri
     strips = (
         (image.resize((width, bottom - top), resampling, (left, top, right, bottom)), (0, top)) for top, bottom in rows
     )
-    return _assemble(image.mode, (width, image.height), strips)
+    return assemble(image.mode, (width, image.height), strips)
 
 
 def _set_height(image: Image, height: int, resampling: Resampling, above: float, below: float) -> Image:
@@ -100,10 +100,10 @@ def _set_height(image: Image, height: int, resampling: Resampling, above: float,
             columns = image.crop((start, 0, end, image.height))
             yield columns.resize((end - start, height), resampling, (0, above, end - start, below)), (start, 0)
 
-    return _assemble(image.mode, (image.width, height), strips())
+    return assemble(image.mode, (image.width, height), strips())
 
 
-def _assemble(mode: str, size: tuple[int, int], strips: Iterable[tuple[Image, tuple[int, int]]]) -> Image:
+def assemble(mode: str, size: tuple[int, int], strips: Iterable[tuple[Image, tuple[int, int]]]) -> Image:
     """Put a picture together from strips and their upper left corners."""
     import PIL.Image
 
