@@ -211,7 +211,7 @@ def _sections(table: TomlTable, task: str | None) -> list[tuple[Section, Any]]:
         if name is not None and table.left():
             for section in task_named(name).sections:
                 if (inner := table.optional_table(section.name)) is not None:
-                    pairs.append((section, section.parse(inner)))
+                    pairs.append((section, section.read(inner)))
                     inner.refuse_rest()
     return pairs
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
 
 from pocketserve.messages import did_you_mean
 
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024
 """Of a file's name, as Linux has it, and of the whole path below the model's folder."""
-
-Options = TypeVar("Options")
 
 
 class ManifestError(Exception):
@@ -155,19 +153,29 @@ class Section(NamedTuple):
     Attributes:
         name: of the table.
         options: the class of its options; ``options()`` holds the defaults.
-        parse: reads the options; keys that it leaves are refused by the caller as misspelt.
+        parse: reads the options; None where the class declares every key, see :func:`declared_values`.
         files: names the files beside the model that the options name.
     """
 
     name: str
     options: type
-    parse: Callable[[TomlTable], Any]
+    parse: Callable[[TomlTable], Any] | None = None
     files: Callable[[Any], Iterable[str | None]] = lambda options: ()
 
+    def read(self, table: TomlTable) -> Any:
+        """Return the options; keys that are left are refused by the caller as misspelt."""
+        return self.parse(table) if self.parse else self.options(**declared_values(self.options, table))
 
-def with_defaults(options: type[Options], **values: Any) -> Options:
-    """Return options; those that are None or empty keep their defaults."""
-    return options(**{key: value for key, value in values.items() if value not in (None, "")})
+
+def declared_values(options: type, table: TomlTable) -> dict[str, Any]:
+    """Return the keys of a table that a class of options declares, as far as they are there.
+
+    A field of type ``Annotated[int, TomlTable.integer, 1, 9]`` is read by that method with these arguments.
+    """
+    hints = get_type_hints(options, include_extras=True)
+    readers = {key: hint.__metadata__ for key, hint in hints.items() if get_origin(hint) is Annotated}
+    values = {key: read(table, key, *arguments) for key, (read, *arguments) in readers.items()}
+    return {key: value for key, value in values.items() if value not in (None, "")}
 
 
 def is_contained_name(value: object) -> bool:

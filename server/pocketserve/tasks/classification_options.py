@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from pocketserve.repository.toml_table import Section, TomlTable
 
@@ -18,17 +18,9 @@ class ClassificationOptions(NamedTuple):
         threshold: lowest score that is answered; None leaves it to the file.
     """
 
-    activation: str = "none"
-    label_offset: int = 0
-    threshold: float | None = None
+    activation: Annotated[str, TomlTable.choice, ACTIVATIONS] = "none"
+    label_offset: Annotated[int, TomlTable.integer, -1000, 1000] = 0
+    threshold: Annotated[float | None, TomlTable.number, -1e30, 1e30] = None
 
 
-def _classification(table: TomlTable) -> ClassificationOptions:
-    return ClassificationOptions(
-        activation=table.choice("activation", ACTIVATIONS) or "none",
-        label_offset=table.integer("label_offset", -1000, 1000) or 0,
-        threshold=table.number("threshold", -1e30, 1e30),
-    )
-
-
-CLASSIFICATION = Section("classification", ClassificationOptions, _classification)
+CLASSIFICATION = Section("classification", ClassificationOptions)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
-from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
+from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 
 MAX_SAMPLES = 1 << 25
 MAX_FFT = 1 << 16
@@ -21,23 +22,23 @@ class AudioOptions(NamedTuple):
         versions: keys that are otherwise for one version, by its name.
     """
 
-    sample_rate: int | None = None
-    channels: int | None = None
-    window: int | None = None
-    hop: int | None = None
-    context: int = 0
-    pad: str = "zeros"
-    scale: str = "unit"
-    normalize: str = "none"
-    pool: str = "mean"
-    input: str = ""
-    rate_input: str = ""
-    output: str = ""
-    max_seconds: float = 600.0
-    threshold: float = 0.5
-    min_speech: float = 0.25
-    min_silence: float = 0.1
-    speech_pad: float = 0.03
+    sample_rate: Annotated[int | None, TomlTable.integer, 1000, 768_000] = None
+    channels: Annotated[int | None, TomlTable.integer, 1, 64] = None
+    window: Annotated[int | None, TomlTable.integer, 1, MAX_SAMPLES] = None
+    hop: Annotated[int | None, TomlTable.integer, 1, MAX_SAMPLES] = None
+    context: Annotated[int, TomlTable.integer, 0, MAX_SAMPLES] = 0
+    pad: Annotated[str, TomlTable.choice, ("zeros", "repeat", "drop")] = "zeros"
+    scale: Annotated[str, TomlTable.choice, ("unit", "int16")] = "unit"
+    normalize: Annotated[str, TomlTable.choice, ("none", "zero-mean", "peak")] = "none"
+    pool: Annotated[str, TomlTable.choice, ("mean", "max")] = "mean"
+    input: Annotated[str, TomlTable.text] = ""
+    rate_input: Annotated[str, TomlTable.text] = ""
+    output: Annotated[str, TomlTable.text] = ""
+    max_seconds: Annotated[float, TomlTable.number, 0.001, 86_400] = 600.0
+    threshold: Annotated[float, TomlTable.number, 0, 1] = 0.5
+    min_speech: Annotated[float, TomlTable.number, 0, 60] = 0.25
+    min_silence: Annotated[float, TomlTable.number, 0, 60] = 0.1
+    speech_pad: Annotated[float, TomlTable.number, 0, 60] = 0.03
     versions: Mapping[str, Mapping[str, Any]] = {}
 
     def of_version(self, name: str) -> AudioOptions:
@@ -48,62 +49,42 @@ class AudioOptions(NamedTuple):
 def _audio(table: TomlTable) -> AudioOptions:
     versions = {}
     for name, inner in table.named_tables("versions").items():
-        versions[name] = _audio_keys(inner)
+        versions[name] = declared_values(AudioOptions, inner)
         inner.refuse_rest()
-    return AudioOptions(**_audio_keys(table), versions=versions)
-
-
-def _audio_keys(table: TomlTable) -> dict[str, Any]:
-    """Return the keys that are there."""
-    keys: dict[str, Any] = {
-        "sample_rate": table.integer("sample_rate", 1000, 768_000),
-        "channels": table.integer("channels", 1, 64),
-        "window": table.integer("window", 1, MAX_SAMPLES),
-        "hop": table.integer("hop", 1, MAX_SAMPLES),
-        "context": table.integer("context", 0, MAX_SAMPLES),
-        "pad": table.choice("pad", ("zeros", "repeat", "drop")),
-        "scale": table.choice("scale", ("unit", "int16")),
-        "normalize": table.choice("normalize", ("none", "zero-mean", "peak")),
-        "pool": table.choice("pool", ("mean", "max")),
-        "max_seconds": table.number("max_seconds", 0.001, 86_400),
-        "threshold": table.number("threshold", 0, 1),
-        **{name: table.number(name, 0, 60) for name in ("min_speech", "min_silence", "speech_pad")},
-        **{name: table.text(name) or None for name in ("input", "rate_input", "output")},
-    }
-    return {key: value for key, value in keys.items() if value is not None}
+    return AudioOptions(**declared_values(AudioOptions, table), versions=versions)
 
 
 class SpectrogramOptions(NamedTuple):
     """The way from samples to features. Names and defaults are librosa's, or torchaudio's where librosa has none."""
 
-    kind: str
     n_fft: int
     win_length: int
     hop_length: int
-    window: str = "hann"
-    periodic: bool = True
-    frame_length: str = "n_fft"
-    center: bool = True
-    pad_mode: str = "constant"
-    preemphasis: float = 0.0
-    power: float = 2.0
-    n_mels: int = 128
-    f_min: float = 0.0
-    f_max: float | None = None
-    mel_scale: str = "slaney"
-    norm: str = "slaney"
-    triangles: str = "hz"
-    log: str = "natural"
-    log_offset: float = 0.0
-    log_floor: float = 1e-10
-    ref: str = "one"
-    top_db: float | None = None
-    n_mfcc: int = 20
-    normalize: str = "none"
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    layout: str | None = None
-    frames: int | None = None
+    kind: Annotated[str, TomlTable.choice, ("mel", "mfcc", "linear")] = "mel"
+    window: Annotated[str, TomlTable.choice, ("hann", "hamming", "ones")] = "hann"
+    periodic: Annotated[bool, TomlTable.flag] = True
+    frame_length: Annotated[str, TomlTable.choice, ("n_fft", "win_length")] = "n_fft"
+    center: Annotated[bool, TomlTable.flag] = True
+    pad_mode: Annotated[str, TomlTable.choice, ("constant", "reflect")] = "constant"
+    preemphasis: Annotated[float, TomlTable.number, 0, 1] = 0.0
+    power: Annotated[float, TomlTable.number, 0.01, 8] = 2.0
+    n_mels: Annotated[int, TomlTable.integer, 1, 1024] = 128
+    f_min: Annotated[float, TomlTable.number, 0, 384_000] = 0.0
+    f_max: Annotated[float | None, TomlTable.number, 1, 384_000] = None
+    mel_scale: Annotated[str, TomlTable.choice, ("slaney", "htk")] = "slaney"
+    norm: Annotated[str, TomlTable.choice, ("slaney", "none")] = "slaney"
+    triangles: Annotated[str, TomlTable.choice, ("hz", "mel")] = "hz"
+    log: Annotated[str, TomlTable.choice, ("none", "natural", "log10", "db")] = "natural"
+    log_offset: Annotated[float, TomlTable.number, 0, 1e9] = 0.0
+    log_floor: Annotated[float, TomlTable.number, 0, 1e9] = 1e-10
+    ref: Annotated[str, TomlTable.choice, ("one", "max")] = "one"
+    top_db: Annotated[float | None, TomlTable.number, 0, 1000] = None
+    n_mfcc: Annotated[int, TomlTable.integer, 1, 1024] = 20
+    normalize: Annotated[str, TomlTable.choice, ("none", "all", "per-bin")] = "none"
+    mean: Annotated[tuple[float, ...], partial(TomlTable.numbers, each="bin")] = (0.0,)
+    std: Annotated[tuple[float, ...], partial(TomlTable.numbers, each="bin", nonzero=True)] = (1.0,)
+    layout: Annotated[str | None, TomlTable.choice, ("frames-bins", "bins-frames")] = None
+    frames: Annotated[int | None, TomlTable.integer, 1, 1 << 20] = None
 
     @property
     def bins(self) -> int:
@@ -112,43 +93,14 @@ class SpectrogramOptions(NamedTuple):
 
 
 def _spectrogram(table: TomlTable) -> SpectrogramOptions:
-    n_fft = table.integer("n_fft", 8, MAX_FFT)
-    win_length = table.integer("win_length", 2, MAX_FFT)
+    n_fft, win_length = table.integer("n_fft", 8, MAX_FFT), table.integer("win_length", 2, MAX_FFT)
     hop_length = table.integer("hop_length", 1, MAX_FFT)
+    keys = declared_values(SpectrogramOptions, table)
+    if keys.get("kind") == "mfcc":
+        keys.setdefault("log", "db")  # the default of librosa and torchaudio
     length = win_length or n_fft or 0
-    kind = table.choice("kind", ("mel", "mfcc", "linear")) or "mel"
-    options = with_defaults(
-        SpectrogramOptions,
-        kind=kind,
-        n_fft=n_fft or max(8, 1 << (length - 1).bit_length()),  # the next power of two
-        win_length=length,
-        hop_length=hop_length or 0,
-        window=table.choice("window", ("hann", "hamming", "ones")),
-        periodic=table.flag("periodic"),
-        frame_length=table.choice("frame_length", ("n_fft", "win_length")),
-        center=table.flag("center"),
-        pad_mode=table.choice("pad_mode", ("constant", "reflect")),
-        preemphasis=table.number("preemphasis", 0, 1),
-        power=table.number("power", 0.01, 8),
-        n_mels=table.integer("n_mels", 1, 1024),
-        f_min=table.number("f_min", 0, 384_000),
-        f_max=table.number("f_max", 1, 384_000),
-        mel_scale=table.choice("mel_scale", ("slaney", "htk")),
-        norm=table.choice("norm", ("slaney", "none")),
-        triangles=table.choice("triangles", ("hz", "mel")),
-        # The default for MFCC is that of librosa and torchaudio.
-        log=table.choice("log", ("none", "natural", "log10", "db")) or ("db" if kind == "mfcc" else None),
-        log_offset=table.number("log_offset", 0, 1e9),
-        log_floor=table.number("log_floor", 0, 1e9),
-        ref=table.choice("ref", ("one", "max")),
-        top_db=table.number("top_db", 0, 1000),
-        n_mfcc=table.integer("n_mfcc", 1, 1024),
-        normalize=table.choice("normalize", ("none", "all", "per-bin")),
-        mean=table.numbers("mean", each="bin"),
-        std=table.numbers("std", each="bin", nonzero=True),
-        layout=table.choice("layout", ("frames-bins", "bins-frames")),
-        frames=table.integer("frames", 1, 1 << 20),
-    )
+    power_of_two = max(8, 1 << (length - 1).bit_length())
+    options = SpectrogramOptions(n_fft or power_of_two, length, hop_length or 0, **keys)
     if hop_length is None:
         raise table.fault("hop_length", "is missing: the samples from one frame to the next")
     if n_fft is None and win_length is None:

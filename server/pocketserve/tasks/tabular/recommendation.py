@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
+from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.arrays import first_sign
 from pocketserve.tasks.base import (
@@ -45,24 +45,13 @@ class ItemsOptions(NamedTuple):
         exclude_seen: leave out what is in the request.
     """
 
-    input: str = ""
-    user_input: str = ""
-    output: str = ""
-    ids_output: str = ""
-    padding: int | None = None
-    pad: str = "right"
-    exclude_seen: bool = True
-
-
-def _items(table: TomlTable) -> ItemsOptions:
-    names = ("input", "user_input", "output", "ids_output")
-    return with_defaults(
-        ItemsOptions,
-        padding=table.integer("padding", -(2**31), 2**31 - 1),
-        pad=table.choice("pad", ("right", "left")),
-        exclude_seen=table.flag("exclude_seen"),
-        **{name: table.text(name) for name in names},
-    )
+    input: Annotated[str, TomlTable.text] = ""
+    user_input: Annotated[str, TomlTable.text] = ""
+    output: Annotated[str, TomlTable.text] = ""
+    ids_output: Annotated[str, TomlTable.text] = ""
+    padding: Annotated[int | None, TomlTable.integer, -(2**31), 2**31 - 1] = None
+    pad: Annotated[str, TomlTable.choice, ("right", "left")] = "right"
+    exclude_seen: Annotated[bool, TomlTable.flag] = True
 
 
 def create(facts: ModelFacts) -> Recommendation:
@@ -190,5 +179,5 @@ class Recommendation:
         return np.asarray(numbers, DATATYPES[self._spec.datatype].typestr).reshape(shape)
 
 
-ITEMS = Section("items", ItemsOptions, _items)
+ITEMS = Section("items", ItemsOptions)
 TASK = TaskDefinition(NAME, fits_never, create, (ITEMS, CLASSIFICATION))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
+from pocketserve.repository.toml_table import Section, TomlTable
 
 
 class TextOptions(NamedTuple):
@@ -28,43 +28,24 @@ class TextOptions(NamedTuple):
         max_chars: longer texts are refused.
     """
 
-    tokenizer: str | None = None
-    vocabulary: str | None = None
-    delimiter: str = ""
-    lower_case: bool | None = None
-    add_bos: bool | None = None
-    add_eos: bool | None = None
-    max_length: int | None = None
-    ids: str = ""
-    mask: str = ""
-    types: str = ""
-    output: str = ""
-    start_output: str = ""
-    end_output: str = ""
-    pooling: str | None = None
-    normalize: bool | None = None
-    stride: int = 128
-    max_answer: int = 30
-    max_chars: int = 200_000
+    tokenizer: Annotated[str | None, TomlTable.choice, ("wordpiece", "regex", "sentencepiece", "huggingface")] = None
+    vocabulary: Annotated[str | None, TomlTable.relative_path] = None
+    delimiter: Annotated[str, TomlTable.text] = ""
+    lower_case: Annotated[bool | None, TomlTable.flag] = None
+    add_bos: Annotated[bool | None, TomlTable.flag] = None
+    add_eos: Annotated[bool | None, TomlTable.flag] = None
+    max_length: Annotated[int | None, TomlTable.integer, 2, 1 << 16] = None
+    ids: Annotated[str, TomlTable.text] = ""
+    mask: Annotated[str, TomlTable.text] = ""
+    types: Annotated[str, TomlTable.text] = ""
+    output: Annotated[str, TomlTable.text] = ""
+    start_output: Annotated[str, TomlTable.text] = ""
+    end_output: Annotated[str, TomlTable.text] = ""
+    pooling: Annotated[str | None, TomlTable.choice, ("mean", "cls", "max")] = None
+    normalize: Annotated[bool | None, TomlTable.flag] = None
+    stride: Annotated[int, TomlTable.integer, 0, 1 << 14] = 128
+    max_answer: Annotated[int, TomlTable.integer, 1, 1000] = 30
+    max_chars: Annotated[int, TomlTable.integer, 1, 10_000_000] = 200_000
 
 
-def _text(table: TomlTable) -> TextOptions:
-    names = ("delimiter", "ids", "mask", "types", "output", "start_output", "end_output")
-    return with_defaults(
-        TextOptions,
-        tokenizer=table.choice("tokenizer", ("wordpiece", "regex", "sentencepiece", "huggingface")),
-        vocabulary=table.relative_path("vocabulary"),
-        lower_case=table.flag("lower_case"),
-        add_bos=table.flag("add_bos"),
-        add_eos=table.flag("add_eos"),
-        max_length=table.integer("max_length", 2, 1 << 16),
-        pooling=table.choice("pooling", ("mean", "cls", "max")),
-        normalize=table.flag("normalize"),
-        stride=table.integer("stride", 0, 1 << 14),
-        max_answer=table.integer("max_answer", 1, 1000),
-        max_chars=table.integer("max_chars", 1, 10_000_000),
-        **{name: table.text(name) for name in names},
-    )
-
-
-TEXT = Section("text", TextOptions, _text, lambda options: (options.vocabulary,))
+TEXT = Section("text", TextOptions, files=lambda options: (options.vocabulary,))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
+from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, Detailed, TaskDefinition
 from pocketserve.tasks.labels import Labels, find_labels, label_of
@@ -32,23 +32,13 @@ BACKGROUND = "background"
 class SegmentationOptions(NamedTuple):
     """The reading of a map of classes; ``output`` empty is the only one that fits."""
 
-    output: str = ""
-    threshold: float = 0.5
-    activation: str = "none"
-    label_offset: int = 0
+    output: Annotated[str, TomlTable.text] = ""
+    threshold: Annotated[float, TomlTable.number, -1e30, 1e30] = 0.5
+    activation: Annotated[str, TomlTable.choice, ("none", "sigmoid")] = "none"
+    label_offset: Annotated[int, TomlTable.integer, -1000, 1000] = 0
 
 
-def _segmentation(table: TomlTable) -> SegmentationOptions:
-    return with_defaults(
-        SegmentationOptions,
-        output=table.text("output"),
-        threshold=table.number("threshold", -1e30, 1e30),
-        activation=table.choice("activation", ("none", "sigmoid")),
-        label_offset=table.integer("label_offset", -1000, 1000),
-    )
-
-
-SEGMENTATION = Section("segmentation", SegmentationOptions, _segmentation)
+SEGMENTATION = Section("segmentation", SegmentationOptions)
 
 
 def fits(facts: ModelFacts) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Annotated, NamedTuple
 
-from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
+from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 
 
 class ImageOptions(NamedTuple):
@@ -13,33 +14,23 @@ class ImageOptions(NamedTuple):
     None leaves a key to the model's files; ``size`` is (width, height), for inputs whose shape leaves them open.
     """
 
-    color: str | None = None
-    resize: str | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    invert: str = "never"
-    resample: str | None = None
-    crop_fraction: float | None = None
-    fill: tuple[float, ...] | None = None
+    color: Annotated[str | None, TomlTable.choice, ("rgb", "bgr", "grayscale")] = None
+    resize: Annotated[str | None, TomlTable.choice, ("stretch", "crop", "letterbox")] = None
+    mean: Annotated[tuple[float, ...] | None, TomlTable.numbers] = None
+    std: Annotated[tuple[float, ...] | None, partial(TomlTable.numbers, nonzero=True)] = None
+    invert: Annotated[str, TomlTable.choice, ("never", "always", "auto")] = "never"
+    resample: Annotated[str | None, TomlTable.choice, ("nearest", "bilinear", "bicubic", "lanczos")] = None
+    crop_fraction: Annotated[float | None, TomlTable.number, 0.01, 1.0] = None
+    fill: Annotated[tuple[float, ...] | None, TomlTable.numbers] = None
     size: tuple[int, int] | None = None
 
 
 def _image(table: TomlTable) -> ImageOptions:
-    width, height = table.integer("width", 1, 1 << 14), table.integer("height", 1, 1 << 14)
+    width, height = (table.integer(key, 1, 1 << 14) for key in ("width", "height"))
     if (width is None) != (height is None):
         raise table.fault("width" if width is None else "height", "is missing; give both")
-    return with_defaults(
-        ImageOptions,
-        color=table.choice("color", ("rgb", "bgr", "grayscale")),
-        resize=table.choice("resize", ("stretch", "crop", "letterbox")),
-        mean=table.numbers("mean"),
-        std=table.numbers("std", nonzero=True),
-        invert=table.choice("invert", ("never", "always", "auto")),
-        resample=table.choice("resample", ("nearest", "bilinear", "bicubic", "lanczos")),
-        crop_fraction=table.number("crop_fraction", 0.01, 1.0),
-        fill=table.numbers("fill"),
-        size=(width, height) if width else None,
-    )
+    size = None if width is None or height is None else (width, height)
+    return ImageOptions(**declared_values(ImageOptions, table), size=size)
 
 
 IMAGE = Section("image", ImageOptions, _image)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from pocketserve.repository.toml_table import Section, TomlTable, with_defaults
+from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, TaskDefinition
 from pocketserve.tasks.labels import Labels, find_labels, label_of
@@ -45,28 +45,9 @@ PERSON_THRESHOLD = 0.2
 POINT_THRESHOLD = 0.3
 
 
-class PoseOptions(NamedTuple):
-    """The reading of people's points; None and empty leave a key to the outputs, the labels or the task."""
-
-    format: str | None = None
-    keypoints: tuple[str, ...] = ()
-    skeleton: tuple[tuple[int, int], ...] = ()
-    heatmaps: str | None = None
-    offsets: str | None = None
-    threshold: float | None = None
-
-
-def _pose(table: TomlTable) -> PoseOptions:
-    pairs = table.take("skeleton", _are_pairs, "a list of pairs of keypoint numbers") or []
-    return with_defaults(
-        PoseOptions,
-        format=table.choice("format", tuple(FORMATS)),
-        keypoints=table.texts("keypoints"),
-        skeleton=tuple((first, second) for first, second in pairs),
-        heatmaps=table.text("heatmaps"),
-        offsets=table.text("offsets"),
-        threshold=table.number("threshold", -1e30, 1e30),
-    )
+def _pairs(table: TomlTable, key: str) -> tuple[tuple[int, int], ...]:
+    pairs = table.take(key, _are_pairs, "a list of pairs of keypoint numbers") or []
+    return tuple((first, second) for first, second in pairs)
 
 
 def _are_pairs(value: object) -> bool:
@@ -76,7 +57,18 @@ def _are_pairs(value: object) -> bool:
     )
 
 
-POSE = Section("pose", PoseOptions, _pose)
+class PoseOptions(NamedTuple):
+    """The reading of people's points; None and empty leave a key to the outputs, the labels or the task."""
+
+    format: Annotated[str | None, TomlTable.choice, tuple(FORMATS)] = None
+    keypoints: Annotated[tuple[str, ...], TomlTable.texts] = ()
+    skeleton: Annotated[tuple[tuple[int, int], ...], _pairs] = ()
+    heatmaps: Annotated[str | None, TomlTable.text] = None
+    offsets: Annotated[str | None, TomlTable.text] = None
+    threshold: Annotated[float | None, TomlTable.number, -1e30, 1e30] = None
+
+
+POSE = Section("pose", PoseOptions)
 
 
 class Person(NamedTuple):
