@@ -87,7 +87,6 @@ class ExecutorchRuntime:
 
 
 RUNTIME = ExecutorchRuntime()
-"""The runtime of the format ``executorch``."""
 
 
 class ExecutorchSession:

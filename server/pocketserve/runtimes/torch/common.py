@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.messages import excerpt, plural
-from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
+from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError, Signature
 from pocketserve.runtimes.framework_import import import_framework
 from pocketserve.runtimes.registry import content_of, first_bytes
 from pocketserve.runtimes.torch import INSTALL, NOT_MODELS
@@ -84,6 +84,33 @@ def check_content(path: Path, formats: Collection[str], title: str) -> None:
 def weight_bytes(tensors: Iterable[Any]) -> int:
     """Return the memory of weights."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class ModuleSession:
+    """A session of a module that runs on the CPU, with the threads of its session on whichever thread it runs."""
+
+    signatures: Mapping[str, Signature] = {}
+    device = "cpu"
+    _module: Any = None
+
+    def __init__(self, torch: Any, threads: int, title: str = "") -> None:
+        self._torch = torch
+        self._threads = threads
+        self.runtime = f"torch {torch.__version__}{title}"
+
+    def close(self) -> None:
+        """See :class:`~pocketserve.runtimes.base.Session`."""
+        self._module = None
+
+    def _check_open(self) -> None:
+        if self._module is None:
+            raise RuntimeError("the session is closed")
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_open()
+        self._torch.set_num_threads(self._threads)  # PyTorch keeps the number by thread, which models share
+        with self._torch.inference_mode():
+            return self._module(*args, **kwargs)
 
 
 # --- Tensors

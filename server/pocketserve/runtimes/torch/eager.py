@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from pocketserve.messages import excerpt, plural
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.torch.common import (
+    ModuleSession,
     flatten,
     import_torch,
     is_result,
@@ -50,17 +51,12 @@ class TorchRuntime:
 RUNTIME = TorchRuntime()
 
 
-class TorchSession:
+class TorchSession(ModuleSession):
     """A module in evaluation mode."""
 
-    signatures: Mapping[str, Signature] = {}
-
     def __init__(self, torch: Any, module: Any, source: ModelSource) -> None:
-        self._torch = torch
+        super().__init__(torch, source.threads)
         self._module = module
-        self._threads = source.threads
-        self.runtime = f"torch {torch.__version__}"
-        self.device = "cpu"
         if not source.inputs:
             raise ModelLoadError(
                 "PyTorch modules do not say what they take: declare [[inputs]] with name, datatype and shape in "
@@ -83,15 +79,9 @@ class TorchSession:
             for spec in self.outputs
         }
 
-    def close(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.Session`."""
-        self._module = None
-
     def _run(self, inputs: Mapping[str, Array]) -> Any:
-        self._torch.set_num_threads(self._threads)  # PyTorch keeps the number by thread, which models share
         arguments = [(spec.name, to_torch(self._torch, inputs[spec.name], spec)) for spec in self.inputs]
-        with self._torch.inference_mode():
-            return self._module(**dict(arguments)) if self._by_name else self._module(*(v for _, v in arguments))
+        return self._call(**dict(arguments)) if self._by_name else self._call(*(value for _, value in arguments))
 
     def _probe(self, declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Run on zeros, which proves that the module works, and describe the outputs."""

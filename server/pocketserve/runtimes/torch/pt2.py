@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, getitem
 from typing import Any, NamedTuple
 
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.torch.common import (
+    ModuleSession,
     check_content,
     datatype_of_torch,
     flatten,
@@ -56,7 +57,6 @@ class Pt2Runtime:
 
 
 RUNTIME = Pt2Runtime()
-"""The runtime of the format ``pt2``."""
 
 
 class _Input(NamedTuple):
@@ -74,7 +74,7 @@ class _GraphTensor:
         self.name = name
 
 
-class Pt2Session:
+class Pt2Session(ModuleSession):
     """A loaded program.
 
     Attributes:
@@ -84,19 +84,15 @@ class Pt2Session:
         ModelLoadError: it takes or returns what the protocol cannot carry.
     """
 
-    signatures: Mapping[str, Signature] = {}
     reset: Callable[[], None]
 
     def __init__(self, torch: Any, program: Any, threads: int) -> None:
-        self._torch = torch
-        self._threads = threads
+        super().__init__(torch, threads, " (torch.export)")
         self._inputs = _inputs(program)
         self.inputs: Sequence[TensorSpec] = [entry.spec for entry in self._inputs if entry.spec is not None]
         self._unflatten = _unflattener(program.call_spec.in_spec)
         self.outputs: Sequence[TensorSpec] = _outputs(torch, program)
-        self._module: Any = program.module()
-        self.runtime = f"torch {torch.__version__} (torch.export)"
-        self.device = "cpu"
+        self._module = program.module()
         tensors = {**program.constants, **program.state_dict}.values()
         self.memory_bytes = weight_bytes(tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
         state = [attrgetter(name)(self._module) for name in sorted(_written(program))]
@@ -110,13 +106,9 @@ class Pt2Session:
         Raises:
             ValueError: the program cannot take these sizes or types, such as more rows than it was exported for.
         """
-        if self._module is None:
-            raise RuntimeError("the session is closed")
-        self._torch.set_num_threads(self._threads)  # PyTorch keeps the number by thread, which models share
         args, kwargs = self._unflatten([self._value(entry, inputs) for entry in self._inputs])
         try:
-            with self._torch.inference_mode():
-                result = self._module(*args, **kwargs)
+            result = self._call(*args, **kwargs)
         except Exception as error:
             if (fault := input_fault(error)) is not None:
                 raise fault from error
@@ -126,7 +118,7 @@ class Pt2Session:
 
     def close(self) -> None:
         """See :class:`~pocketserve.runtimes.base.Session`."""
-        self._module = None
+        super().close()
         self._state = []
 
     def _reset(self) -> None:

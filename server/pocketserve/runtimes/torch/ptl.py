@@ -15,4 +15,3 @@ class PtlRuntime(TorchScriptRuntime):
 
 
 RUNTIME = PtlRuntime()
-"""The runtime of the format ``ptl``."""

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.formats.zip_archives import BadZipError, members
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.torch.common import (
     FirstRunError,
+    ModuleSession,
     check_content,
     error_message,
     file_size,
@@ -59,22 +60,19 @@ class TorchScriptRuntime:
 
 
 RUNTIME = TorchScriptRuntime()
-"""The runtime of the format ``torchscript``."""
 
 
-class ScriptSession:
+class ScriptSession(ModuleSession):
     """A loaded program.
 
     Attributes:
         reset: see :class:`~pocketserve.runtimes.base.ResettableSession`; only there if the program keeps state.
     """
 
-    signatures: Mapping[str, Signature] = {}
     reset: Callable[[], None]
-    _module: Any = None
 
     def __init__(self, torch: Any, source: ModelSource) -> None:
-        self._torch = torch
+        super().__init__(torch, source.threads, " (TorchScript)")
         self._source = source
         self._load()
         if not self._module._c._has_method("forward"):
@@ -101,8 +99,6 @@ class ScriptSession:
         self.outputs: Sequence[TensorSpec] = self._results.outputs
         if self._restore is not None:
             self.reset = self._reset
-        self.runtime = f"torch {torch.__version__} (TorchScript)"
-        self.device = "cpu"
         # A frozen module keeps its weights in the program, where they are not counted.
         weights = weight_bytes((*self._module.parameters(), *self._module.buffers()))
         self.memory_bytes = max(weights, file_size(source.path))
@@ -126,13 +122,11 @@ class ScriptSession:
 
     def close(self) -> None:
         """See :class:`~pocketserve.runtimes.base.Session`."""
-        self._module = None
+        super().close()
+        self._restore = None  # it holds the weights
 
     def _run(self, inputs: Mapping[str, Array]) -> Any:
-        values = self._parameters.values(inputs)
-        self._torch.set_num_threads(self._source.threads)  # PyTorch keeps the number by thread, which models share
-        with self._torch.inference_mode():
-            return self._module(**values)
+        return self._call(**self._parameters.values(inputs))
 
     def _reset(self) -> None:
         self._check_open()
@@ -140,10 +134,6 @@ class ScriptSession:
             getattr(self._module, self._reset_method)()
         elif self._restore is not None:
             self._restore()
-
-    def _check_open(self) -> None:
-        if self._module is None:
-            raise RuntimeError("the session is closed")
 
     def _load(self) -> None:
         self._module = None  # first, or the weights would be held twice
