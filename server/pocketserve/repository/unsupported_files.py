@@ -86,7 +86,7 @@ def advice_for_content(path: Path) -> str | None:
     Only a few bytes, or a zip's directory, are read.
     """
     kind = format_of_name(path.name)
-    words = NOT_MODELS.get(content_of(path) or "") if kind is not None and kind.torch_archive else None
+    words = NOT_MODELS.get(content_of(path) or "") if kind is not None and kind.zipped else None
     return None if words is None else f"{path.name} {words}"
 
 

@@ -61,7 +61,6 @@ class ModelFormat(NamedTuple):
         associated_files: reads the files that the metadata names, of a limited size together. May raise
             ``DamagedFileError``.
         properties: reads what its author wrote, as texts by name; empty where sessions tell it.
-        torch_archive: PyTorch's archive, whose content tells which of several formats it is.
         triton: Triton's names of its backend.
     """
 
@@ -86,5 +85,4 @@ class ModelFormat(NamedTuple):
     metadata: Callable[[Path], ModelMetadata | None] | None = None
     associated_files: Callable[[Path, Sequence[str], int], list[bytes]] | None = None
     properties: Callable[[Path], Mapping[str, str]] | None = None
-    torch_archive: bool = False
     triton: str = ""

@@ -1,8 +1,9 @@
 """PyTorch models: TorchScript, mobile and exported programs, unconverted modules."""
 
+from functools import partial
+
 from pocketserve.runtimes.model_format import Code, ModelFormat, Requirement
 
-PACKAGES = ("torch",)
 FRAMEWORK = Requirement("torch", "PyTorch models", "torch", "python-torch")
 INSTALL = f"pip install 'pocketserve[torch]'; in Termux: pkg install {FRAMEWORK.termux}"
 
@@ -15,46 +16,32 @@ NOT_MODELS = {
 }
 """Advice by what a PyTorch file's directory or first bytes tell; nothing in it is unpickled."""
 
+_torch_format = partial(ModelFormat, packages=("torch",), install=INSTALL)
+
 FORMATS = (
-    ModelFormat(
+    _torch_format(
         "torchscript",
         "pocketserve.runtimes.torch.torchscript",
         suffixes=(".torchscript", ".ts", ".jit", ".pt", ".pth"),
-        packages=PACKAGES,
-        install=INSTALL,
         frameworks=(FRAMEWORK,),
         zipped=True,
-        torch_archive=True,
         triton="pytorch",
     ),
-    ModelFormat(
-        "ptl",
-        "pocketserve.runtimes.torch.ptl",
-        suffixes=(".ptl",),
-        packages=PACKAGES,
-        install=INSTALL,
-        zipped=True,
-        torch_archive=True,
-    ),
-    ModelFormat(
+    _torch_format("ptl", "pocketserve.runtimes.torch.ptl", suffixes=(".ptl",), zipped=True),
+    _torch_format(
         "torch",
         "pocketserve.runtimes.torch.eager",
         suffixes=(".py",),
         by_name=True,
-        packages=PACKAGES,
-        install=INSTALL,
         code=Code.MODULES,
         code_options=("function", "arguments", "weights"),
     ),
-    ModelFormat(
+    _torch_format(
         "pt2",
         "pocketserve.runtimes.torch.pt2",
         suffixes=(".pt2",),
-        packages=PACKAGES,
-        install=INSTALL,
         last_choice=True,
         code=Code.FILE,
         zipped=True,
-        torch_archive=True,
     ),
 )
