@@ -90,7 +90,7 @@ class Pt2Session(ModuleSession):
         super().__init__(torch, threads, " (torch.export)")
         self._inputs = _inputs(program)
         self.inputs: Sequence[TensorSpec] = [entry.spec for entry in self._inputs if entry.spec is not None]
-        self._unflatten = _unflattener(program.call_spec.in_spec)
+        self._nesting = program.call_spec.in_spec
         self.outputs: Sequence[TensorSpec] = _outputs(torch, program)
         self._module = program.module()
         tensors = {**program.constants, **program.state_dict}.values()
@@ -106,7 +106,8 @@ class Pt2Session(ModuleSession):
         Raises:
             ValueError: the program cannot take these sizes or types, such as more rows than it was exported for.
         """
-        args, kwargs = self._unflatten([self._value(entry, inputs) for entry in self._inputs])
+        values = [self._value(entry, inputs) for entry in self._inputs]
+        args, kwargs = self._torch.utils._pytree.tree_unflatten(values, self._nesting)
         try:
             result = self._call(*args, **kwargs)
         except Exception as error:
@@ -199,7 +200,7 @@ def _outputs(torch: Any, program: Any) -> list[TensorSpec]:
         tensor = _GraphTensor(entry.name) if kind == "TensorArgument" else None
         results.append(tensor or (entry.value if kind == "ConstantArgument" else plain.get(kind, entry)))
     specs = []
-    for name, leaf in flatten(_unflattener(program.call_spec.out_spec)(results)):
+    for name, leaf in flatten(torch.utils._pytree.tree_unflatten(results, program.call_spec.out_spec)):
         if isinstance(leaf, _GraphTensor):
             specs.append(_spec(name, values[leaf.name]))
         elif leaf is not None:
@@ -222,9 +223,3 @@ def _spec(name: str, value: Any) -> TensorSpec:
 
 def _user_arguments(specs: Any, kind: str) -> list[Any]:
     return [entry.arg for entry in specs if entry.kind.name == kind]
-
-
-def _unflattener(spec: Any) -> Callable[[list[Any]], Any]:
-    from torch.utils._pytree import tree_unflatten
-
-    return lambda leaves: tree_unflatten(leaves, spec)

@@ -36,9 +36,6 @@ from pocketserve.runtimes.torch.torchscript_values import Argument, Parameters, 
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.verified_files import not_trusted, read_code
 
-RESET_METHOD = "reset_states"
-"""The usual name in stateful modules, such as Silero's voice activity detectors."""
-
 
 class TorchScriptRuntime:
     """Opens TorchScript archives."""
@@ -175,7 +172,7 @@ def _reset_method(source: ModelSource, module: Any) -> str | None:
     Raises:
         ModelLoadError: the manifest names one that the model does not have, or that takes arguments.
     """
-    name = source.options.get("reset", RESET_METHOD)
+    name = source.options.get("reset", "reset_states")  # the usual name, as in Silero's voice activity detectors
     arguments = getattr(module, name).schema.arguments if isinstance(name, str) and module._c._has_method(name) else ()
     if arguments and all(argument.has_default_value() for argument in arguments[1:]):
         return str(name)
