@@ -53,11 +53,7 @@ class TrialLimits(NamedTuple):
 
 
 class Quarantine:
-    """Keeps files that harm their loader away from the server.
-
-    Args:
-        state_dir: where verdicts are kept and trials have their work folder.
-    """
+    """Keeps files that harm their loader away from the server. Verdicts and trials use the state folder."""
 
     def __init__(self, state_dir: Path, limits: TrialLimits) -> None:
         self._state_dir = state_dir
@@ -119,9 +115,6 @@ class Quarantine:
 
         Args:
             content, sides: its SHA-256, and those of the files beside it, where they are known already.
-
-        Raises:
-            ModelLoadError: a file cannot be read.
         """
         hashes = self.sides(entry, version) if sides is None else sides
         beside = "".join(f"{value}  {os.path.relpath(path, entry.folder)}\n" for path, value in hashes.items())
@@ -191,10 +184,7 @@ def _stamp(entry: ModelEntry, version: VersionEntry) -> str:
 
 
 def _hash(entry: ModelEntry, version: VersionEntry, files: str) -> str:
-    """Return the hash of a description of files, of the version's options, and of the manifest.
-
-    Left out of the manifest is what only people read and what it says of other versions.
-    """
+    """Return the hash of a description of files, of the options, and of what decides in the manifest."""
     options = json.dumps(dict(version.options), sort_keys=True, default=str)
     delegate = version.options.get("delegate")
     if isinstance(delegate, str):  # native code, which must not profit from a trial without it

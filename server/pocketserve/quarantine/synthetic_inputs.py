@@ -37,7 +37,7 @@ _BODIES: Final = {
 FillTensor = Callable[[TensorSpec], Array]
 
 
-def synthetic_body(task: Task) -> tuple[memoryview, Hints] | None:
+def body_for(task: Task) -> tuple[memoryview, Hints] | None:
     """Return a request's body for a task; None for one that takes plain numbers, or what only its owner knows."""
     example = task.describe().get("example") if isinstance(task, Described) else None
     if example not in _BODIES:

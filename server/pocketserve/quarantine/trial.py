@@ -23,15 +23,7 @@ import numpy as np
 from pocketserve.engine.lifecycle.setup import Setup, set_up
 from pocketserve.inference.validate import collect
 from pocketserve.messages import excerpt
-from pocketserve.quarantine.synthetic_inputs import (
-    FillTensor,
-    enlarged,
-    make_inputs,
-    masks_of_ones,
-    ones,
-    small_numbers,
-    synthetic_body,
-)
+from pocketserve.quarantine import synthetic_inputs as synthetic
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Session
 from pocketserve.runtimes.framework_import import import_framework
@@ -137,16 +129,18 @@ def _run(session: Session, setup: Setup) -> tuple[str, str]:
     """
     by_task = _nan_by_task(session, setup)
     nan_for_zeros = _nan_outputs(session, session.inputs, zeros) or set()
-    names = nan_for_zeros & (_nan_outputs(session, session.inputs, small_numbers) or set())
+    names = nan_for_zeros & (_nan_outputs(session, session.inputs, synthetic.small_numbers) or set())
     if names and by_task is not None:
         names &= by_task
     elif names and any(spec.datatype[0] in "IUB" for spec in session.inputs):
         # Of zeros, a mean over a mask of zeros has no number; 1 may be beyond what other inputs take.
-        for_ones = _nan_outputs(session, session.inputs, ones)
-        names &= (_nan_outputs(session, session.inputs, masks_of_ones) if for_ones is None else for_ones) or set()
+        for_ones = _nan_outputs(session, session.inputs, synthetic.ones)
+        if for_ones is None:
+            for_ones = _nan_outputs(session, session.inputs, synthetic.masks_of_ones)
+        names &= for_ones or set()
     if names and any(-1 in spec.shape[1:] for spec in session.inputs):
         # Of a picture of one pixel some graphs have no numbers left, and are good all the same.
-        names &= _nan_outputs(session, [enlarged(spec) for spec in session.inputs], ones) or set()
+        names &= _nan_outputs(session, [synthetic.enlarged(spec) for spec in session.inputs], synthetic.ones) or set()
     if names:
         return "nan_output", (
             f"its output {min(names)!r:.300} is not a number throughout, whatever goes in; the file is probably "
@@ -156,9 +150,9 @@ def _run(session: Session, setup: Setup) -> tuple[str, str]:
     return "ok", reason
 
 
-def _nan_outputs(session: Session, specs: Sequence[TensorSpec], fill: FillTensor) -> set[str] | None:
+def _nan_outputs(session: Session, specs: Sequence[TensorSpec], fill: synthetic.FillTensor) -> set[str] | None:
     """Return the outputs that are nothing but NaN; None if the model does not take such inputs."""
-    inputs = make_inputs(specs, fill)
+    inputs = synthetic.make_inputs(specs, fill)
     with contextlib.suppress(Exception):
         return _all_nan(session.run(inputs)) if inputs is not None else None
     return None
@@ -166,7 +160,7 @@ def _nan_outputs(session: Session, specs: Sequence[TensorSpec], fill: FillTensor
 
 def _nan_by_task(session: Session, setup: Setup) -> set[str] | None:
     """Return :func:`_nan_outputs` of a synthetic body for the task, whose steps the trial is to measure, too."""
-    body = synthetic_body(setup.task)
+    body = synthetic.body_for(setup.task)
     if body is None:
         return None
     inputs, outputs = setup.entry_points[None]

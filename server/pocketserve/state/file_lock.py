@@ -30,8 +30,7 @@ def locked(folder: Path, wait_s: float = WAIT_S) -> Iterator[bool]:
         folder: it is made if it is missing.
 
     Yields:
-        Whether the lock is held. It is not if another process held it all the time, if there is no such folder, or if
-        its file system has no locks: then a change may be lost.
+        Whether the lock is held; else another process held it, there is no such folder, or it cannot be locked.
     """
     try:
         make_private_folder(folder)

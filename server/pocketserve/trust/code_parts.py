@@ -39,9 +39,7 @@ class CodePart(NamedTuple):
 
 
 def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
-    """Find the code that loading a version would run.
-
-    A version with ``trust = true`` in its manifest is code as a whole: so its author says.
+    """Return the code that loading a version would run; with ``trust = true`` in its manifest that is all of it.
 
     Raises:
         ModelLoadError: a file of it cannot be read.
@@ -54,8 +52,14 @@ def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
         parts.append(_file(version.path, f"runs the code in it when version {version.name} is loaded"))
     elif options.get("trust") is True:
         parts.append(whole_version(version))
-    if isinstance(options.get("delegate"), str):
-        parts += _delegate(version)
+    if isinstance(name := options.get("delegate"), str):
+        path = find_library(name, version.path.resolve().parent)
+        effect = f"is native code that version {version.name} loads"
+        if path is None:
+            effect += ", where the system finds it"
+            parts.append(CodePart(f"library:{name}", name, library_digest(name), effect, None))
+        elif path.exists():
+            parts.append(_file(path, effect))
     task = task_file(entry, version)
     if task is not None:
         parts += _modules(task, "prepares inputs and answers, in the server")
@@ -67,14 +71,9 @@ def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
 
 
 def whole_version(version: VersionEntry) -> CodePart:
-    """Return a version whose format is data as code: its framework would let it act.
-
-    Raises:
-        ModelLoadError: a file of it cannot be read.
-    """
-    path = version.path
+    """Return a version whose format is data as code: its framework would let it act. Raises as :func:`code_of`."""
     effect = f"may read and write files when version {version.name} is loaded or run"
-    return CodePart(key_of(path), path.name, content_digest(version), effect, path)
+    return CodePart(key_of(version.path), version.path.name, content_digest(version), effect, version.path)
 
 
 def _modules(main: Path, effect: str) -> Iterator[CodePart]:
@@ -93,13 +92,3 @@ def _modules(main: Path, effect: str) -> Iterator[CodePart]:
 def _file(path: Path, effect: str, name: str = "") -> CodePart:
     digest = hashlib.sha256(read_regular(path)).hexdigest()
     return CodePart(key_of(path), name or path.name, digest, effect, path)
-
-
-def _delegate(version: VersionEntry) -> Iterator[CodePart]:
-    name = str(version.options["delegate"])
-    path = find_library(name, version.path.resolve().parent)
-    effect = f"is native code that version {version.name} loads"
-    if path is None:
-        yield CodePart(f"library:{name}", name, library_digest(name), f"{effect}, where the system finds it", None)
-    elif path.exists():
-        yield _file(path, effect)

@@ -1,7 +1,7 @@
-"""Python files of a model as modules: from the bytes that are trusted, with the modules beside them.
+"""Imports Python files of a model as modules: from the bytes that are trusted, with the modules beside them.
 
 What lies in the folder of such a file is imported in no other way, even by code that adds the folder to ``sys.path``,
-or that imports only when it is called. What Python compiled before is never looked at.
+or that imports only when it is called. What Python compiled before is never used.
 """
 
 from __future__ import annotations
@@ -14,21 +14,14 @@ import threading
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
-from importlib.machinery import (
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    ModuleSpec,
-    SourceFileLoader,
-)
+from importlib import machinery
 from pathlib import Path
 from types import CodeType, ModuleType
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.trust.verified_files import private_copy, read_code
 
-_one_at_a_time = threading.RLock()
+_importing = threading.RLock()
 """Two models may both have a ``helper.py``."""
 
 _folders: dict[str, Set[str]] = {}
@@ -38,9 +31,7 @@ _MAIN = "pocketserve_code_"
 
 
 def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> ModuleType:
-    """Run a Python file as a module.
-
-    It is never taken from a cache, so that a changed file counts when the model is loaded again.
+    """Run a Python file as a module, never from a cache: a changed file counts when the model is loaded again.
 
     Args:
         original: the owner's file that this one is a copy of, as which it is run.
@@ -49,10 +40,10 @@ def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> Mod
         ModelLoadError: it is not trusted, or fails when it is run.
     """
     original = original or path
-    read_code(path, trusted, original)  # what it says of a file that is not trusted is no fault of the file's own
+    read_code(path, trusted, original)  # that a file is not trusted is no fault of the file's own
     # A name of its own per file: two models may both have a model.py.
     name = f"{_MAIN}{hashlib.sha256(os.fsencode(original)).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, original, loader=_Loader(trusted, name, path, original))
+    spec = importlib.util.spec_from_file_location(name, original, loader=_TrustedSource(trusted, name, path, original))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look their module up there
@@ -73,9 +64,15 @@ def modules_beside(path: Path, trusted: Set[str]) -> Iterator[None]:
 
     What they define stays; their names are free again afterwards, for the next model's.
     """
-    with _one_at_a_time:
-        _guard(path.parent, trusted)
-        finder = _Finder(path.parent)
+    with _importing:
+        root = os.path.realpath(path.parent)
+        _folders[root] = trusted
+        if _finder_in not in sys.path_hooks:
+            sys.path_hooks.insert(0, _finder_in)
+        for folder in list(sys.path_importer_cache):
+            if _lies_in(folder, root):
+                del sys.path_importer_cache[folder]
+        finder = _FolderFinder(path.parent)
         _free_names()
         sys.meta_path.insert(0, finder)
         try:
@@ -85,18 +82,7 @@ def modules_beside(path: Path, trusted: Set[str]) -> Iterator[None]:
             _free_names()
 
 
-def _guard(folder: Path, trusted: Set[str]) -> None:
-    """Refuse from now on to import from a folder what is not trusted."""
-    root = os.path.realpath(folder)
-    _folders[root] = trusted
-    if _finder_in not in sys.path_hooks:
-        sys.path_hooks.insert(0, _finder_in)
-    for path in list(sys.path_importer_cache):
-        if _lies_in(path, root):
-            del sys.path_importer_cache[path]
-
-
-def _finder_in(folder: str) -> FileFinder:
+def _finder_in(folder: str) -> machinery.FileFinder:
     """Find modules in a model's folder; see :data:`sys.path_hooks`.
 
     Raises:
@@ -107,10 +93,10 @@ def _finder_in(folder: str) -> FileFinder:
     if root is None:
         raise ImportError("no folder of a model", path=folder)
     loaders = (
-        (partial(_Library, _folders[root]), EXTENSION_SUFFIXES),
-        (partial(_Loader, _folders[root]), SOURCE_SUFFIXES),
+        (partial(_TrustedLibrary, _folders[root]), machinery.EXTENSION_SUFFIXES),
+        (partial(_TrustedSource, _folders[root]), machinery.SOURCE_SUFFIXES),
     )
-    return FileFinder(folder, *loaders)  # type: ignore[arg-type]  # typeshed wants classes; it calls what it gets
+    return machinery.FileFinder(folder, *loaders)  # type: ignore[arg-type]  # typeshed wants classes; it calls what it gets
 
 
 def _lies_in(folder: str, root: str) -> bool:
@@ -119,14 +105,14 @@ def _lies_in(folder: str, root: str) -> bool:
 
 
 def _free_names() -> None:
-    """Forget by which names models' modules go, so that no model gets those of another."""
+    """Forget the names of models' modules, so that no model gets those of another."""
     for name, module in list(sys.modules.items()):
-        is_main = name.startswith(_MAIN)
-        if isinstance(getattr(module, "__loader__", None), _Loader | _Library) and not is_main:
+        ours = isinstance(getattr(module, "__loader__", None), _TrustedSource | _TrustedLibrary)
+        if ours and not name.startswith(_MAIN):
             sys.modules.pop(name, None)
 
 
-class _Finder:
+class _FolderFinder:
     """Finds modules in a folder. It comes first, so that code which adds its folder to ``sys.path`` gets the same."""
 
     def __init__(self, folder: Path) -> None:
@@ -135,16 +121,16 @@ class _Finder:
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """See :class:`importlib.abc.MetaPathFinder`. What lies in a package is found by the package's own path."""
+    ) -> machinery.ModuleSpec | None:
+        """See :class:`importlib.abc.MetaPathFinder`. Modules of a package are found by the package's own path."""
         if threading.get_ident() != self._thread or path is not None:
             return None
         spec = _finder_in(self._folder).find_spec(name)
         return None if spec is None or spec.loader is None else spec
 
 
-class _Loader(SourceFileLoader):
-    """Runs one trusted file as a module; nothing compiled beside it is looked at."""
+class _TrustedSource(machinery.SourceFileLoader):
+    """Runs one trusted file as a module; nothing compiled beside it is used."""
 
     def __init__(self, trusted: Set[str], name: str, path: Path | str, original: Path | None = None) -> None:
         super().__init__(name, str(original or path))
@@ -152,23 +138,15 @@ class _Loader(SourceFileLoader):
         self._trusted = trusted
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile what was hashed.
-
-        Raises:
-            ImportError: it is not trusted.
-        """
+        """Compile the bytes that were hashed; raise ImportError if they are not trusted."""
         try:
             return compile(read_code(self._read, self._trusted), self.path, "exec")
         except ModelLoadError as error:
             raise ImportError(str(error)) from None
 
 
-class _Library(ExtensionFileLoader):
-    """Loads one trusted native module, from a copy of what was hashed.
-
-    Raises:
-        ImportError: it is not trusted.
-    """
+class _TrustedLibrary(machinery.ExtensionFileLoader):
+    """Loads one trusted native module, from a copy of what was hashed; raises ImportError if it is not trusted."""
 
     def __init__(self, trusted: Set[str], name: str, path: str) -> None:
         try:

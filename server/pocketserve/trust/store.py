@@ -74,7 +74,7 @@ class TrustStore:
         return frozenset(trusted)
 
     def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
-        """Say why code would not run, as far as that shows without reading it; None if nothing speaks against it."""
+        """Return why code would not run, as far as that shows without reading it; else None."""
         if not may_hold_code(entry, version) or f"{entry.name}/{version.path.name}" in embedded_code():
             return None
         consents = self._store.entries()
@@ -88,19 +88,11 @@ class TrustStore:
         return self._store.entries()
 
     def add(self, model: str, parts: Iterable[CodePart]) -> None:
-        """Keep the owner's consent.
-
-        Raises:
-            OSError: the state folder cannot be written.
-        """
+        """Keep the owner's consent; raise OSError if the state folder cannot be written."""
         self._store.change({part.key: Consent(part.digest, model, part.name, time.time()) for part in parts})
 
     def remove(self, keys: Collection[str]) -> None:
-        """Take consent back.
-
-        Raises:
-            OSError: the state folder cannot be written.
-        """
+        """Take consent back; raise OSError if the state folder cannot be written."""
         self._store.change({}, keys)
 
     def stamp(self) -> Stamp:
@@ -110,10 +102,7 @@ class TrustStore:
 
 @functools.cache
 def embedded_code() -> Mapping[str, str]:
-    """Return the hashes of the code in the embedded demo models by ``MODEL/FILE``.
-
-    It is part of this package, as its own modules are, and trusted with it.
-    """
+    """Return the hashes of the code in the embedded models by ``MODEL/FILE``: it is part of this package."""
     hashes: dict[str, str] = json.loads(EMBEDDED.read_text(encoding="utf-8"))
     return hashes
 
@@ -135,11 +124,7 @@ def _task_file(entry: ModelEntry, version: VersionEntry) -> Path | None:
 
 
 def check_writers(paths: Iterable[Path | None]) -> None:
-    """Refuse code that somebody else could have written.
-
-    Raises:
-        ModelLoadError: one can be written by others, or lies below a folder that can.
-    """
+    """Raise ModelLoadError for code that somebody else could have written, or that lies below such a folder."""
     fault = foreign_writer(*(path for path in paths if path is not None))
     if fault is not None:
         raise ModelLoadError(f"its code is not run: {fault}")

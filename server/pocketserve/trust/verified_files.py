@@ -39,11 +39,7 @@ def read_code(path: Path, trusted: Set[str], original: Path | None = None) -> by
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a regular file whole.
-
-    Raises:
-        ModelLoadError: it is none, is too large, or cannot be read.
-    """
+    """Read a regular file whole; raise ModelLoadError if it is none, is too large, or cannot be read."""
     try:
         with open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size

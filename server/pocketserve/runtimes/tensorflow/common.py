@@ -66,8 +66,7 @@ class LoadedObject:
 
     Attributes:
         owner: keeps the variables alive.
-        entries: by signature; none of a Keras model.
-        problems: why signatures that are not among the entries cannot be served.
+        entries, problems: by signature; why one cannot be served.
         close: releases what the garbage collector does not.
         restorers: give the variables that runs change the values that they had in the file.
     """
@@ -80,15 +79,7 @@ class LoadedObject:
 
 
 class TensorFlowSession:
-    """A loaded model.
-
-    Attributes:
-        inputs, outputs: specs of the default entry point.
-        signatures: all named entry points that can be served.
-        runtime: such as ``tensorflow 2.21.0``.
-        device: ``cpu``.
-        memory_bytes: the variables, which are held once.
-    """
+    """A loaded model; see :class:`~pocketserve.runtimes.base.Session`."""
 
     device = "cpu"
 
@@ -102,11 +93,7 @@ class TensorFlowSession:
         self.memory_bytes = memory_bytes
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`~pocketserve.runtimes.base.Session`.
-
-        Raises:
-            ValueError: no such signature, or TensorFlow says that the input does not fit.
-        """
+        """Raise ValueError if there is no such signature, or TensorFlow says that the input does not fit."""
         if self._model is None:
             raise RuntimeError("the session is closed")
         entry = self._default if signature is None else self._model.entries.get(signature)
@@ -152,9 +139,6 @@ def make_entry(
     Args:
         inputs, outputs: TensorFlow's tensors or specs by name.
         invoke: returns NumPy's results for arrays by name, in the order of the outputs.
-
-    Raises:
-        ModelLoadError: the protocol cannot carry one of the tensors.
     """
     takes, returns = (tuple(tensor_spec(name, spec) for name, spec in specs.items()) for specs in (inputs, outputs))
 

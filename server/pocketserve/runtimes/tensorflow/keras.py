@@ -22,17 +22,7 @@ from pocketserve.runtimes.framework_import import import_framework
 from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
 from pocketserve.tensors import Array
 
-from .common import (
-    EntryPoint,
-    LoadedObject,
-    TensorFlowSession,
-    error_text,
-    import_tensorflow,
-    input_converters,
-    make_entry,
-    open_session,
-    variable_restorers,
-)
+from . import common
 from .keras_config import check_config
 
 MINIMUM_KERAS = (3, 14)
@@ -49,11 +39,8 @@ class KerasRuntime:
     option_keys: frozenset[str] = frozenset()
     fixed_threads = True  # TensorFlow takes it once for the process
 
-    def open(self, source: ModelSource) -> TensorFlowSession:
-        """Load a model.
-
-        Its inputs have the names of the model's inputs; its outputs those of the layers that compute them, or of the
-        dictionary that the model returns.
+    def open(self, source: ModelSource) -> common.TensorFlowSession:
+        """Load a model. Its outputs are named after the layers that compute them, or as in the model's dictionary.
 
         Raises:
             RuntimeMissingError: TensorFlow or Keras is not installed, or Keras is too old to be safe.
@@ -62,7 +49,7 @@ class KerasRuntime:
         """
         name = source.path.name
         saved_by = _check_file(source.path)
-        tf = import_tensorflow(source.threads)
+        tf = common.import_tensorflow(source.threads)
         keras = _import_keras()
         try:
             check_config(source.path)
@@ -71,24 +58,24 @@ class KerasRuntime:
             raise ModelLoadError(_explain(name, f"Keras {keras.__version__}", saved_by, _innermost(error))) from error
         specs = _symbolic_inputs(tf, model, name)
         function = _trace(tf, model, list(specs.values()), name)
-        loaded = LoadedObject(model, restorers=variable_restorers(function))
-        runtime = f"keras {keras.__version__} (tensorflow {tf.__version__})"
-        return open_session(loaded, _entry(tf, model, specs, function), runtime, _weight_bytes(tf, model.variables))
+        loaded = common.LoadedObject(model, restorers=common.variable_restorers(function))
+        entry, size = _entry(tf, model, specs, function), _weight_bytes(tf, model.variables)
+        return common.open_session(loaded, entry, f"keras {keras.__version__} (tensorflow {tf.__version__})", size)
 
 
 RUNTIME = KerasRuntime()
 """The runtime of the format ``keras``."""
 
 
-def _entry(tf: Any, model: Any, specs: Mapping[str, Any], function: Any) -> EntryPoint:
+def _entry(tf: Any, model: Any, specs: Mapping[str, Any], function: Any) -> common.EntryPoint:
     results = list(function.structured_outputs)
     outputs = dict(zip(_output_names(model, len(results)), results, strict=True))
-    converters = input_converters(tf, specs).items()
+    converters = common.input_converters(tf, specs).items()
 
     def invoke(arrays: Mapping[str, Array]) -> Iterable[Any]:
         return [tensor.numpy() for tensor in function(*[convert(arrays[name]) for name, convert in converters])]
 
-    entry = make_entry(tf, specs, outputs, invoke)
+    entry = common.make_entry(tf, specs, outputs, invoke)
     # Keras itself demands as many rows of all inputs; its graph would broadcast a single one.
     inputs = [
         spec._replace(batch="batch") if spec.shape[:1] == (-1,) and not spec.open else spec
@@ -98,16 +85,12 @@ def _entry(tf: Any, model: Any, specs: Mapping[str, Any], function: Any) -> Entr
 
 
 def _import_keras() -> Any:
-    """Import Keras 3 on TensorFlow.
-
-    Raises:
-        RuntimeMissingError: it is missing, too old, or set to another framework.
-    """
+    """Import Keras 3 on TensorFlow; raise RuntimeMissingError if it is missing, too old, or set to another one."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     try:
         keras = import_framework("keras")
     except Exception as error:
-        raise RuntimeMissingError(f"Keras is not usable ({error_text(error)}); run: {INSTALL}") from error
+        raise RuntimeMissingError(f"Keras is not usable ({common.error_text(error)}); run: {INSTALL}") from error
     version = tuple(int(part) for part in re.findall(r"\d+", keras.__version__)[:2])
     if version < MINIMUM_KERAS:
         raise RuntimeMissingError(
@@ -122,11 +105,7 @@ def _import_keras() -> Any:
 
 
 def _check_file(path: Path) -> str:
-    """Refuse a file that is plainly no whole model, without TensorFlow.
-
-    Returns:
-        The version of Keras that saved it, where the file states it in the open; else "".
-    """
+    """Refuse a file that is plainly no whole model; return the version of Keras that saved it if that stands in it."""
     suffixes, ((_, hdf5),) = FORMATS[0].suffixes, FORMATS[0].magic
     try:
         with path.open("rb") as file:
@@ -156,7 +135,7 @@ def _check_archive(path: Path) -> str:
             metadata = json.loads(archive.read("metadata.json")) if "metadata.json" in names else {}
     except (zipfile.BadZipFile, ValueError, RecursionError, NotImplementedError, RuntimeError, EOFError) as error:
         raise ModelLoadError(
-            f"{path.name} is no whole Keras archive ({error_text(error)}); copy or save the model again"
+            f"{path.name} is no whole Keras archive ({common.error_text(error)}); copy or save the model again"
         ) from error
     return str(metadata.get("keras_version", "")) if isinstance(metadata, dict) else ""
 
@@ -237,19 +216,18 @@ def _symbolic_inputs(tf: Any, model: Any, file_name: str) -> dict[str, Any]:
 
 def _trace(tf: Any, model: Any, specs: Sequence[Any], file_name: str) -> Any:
     """Return one graph for all sizes of the free dimensions; its arguments and results are in the model's order."""
-    # A model whose inputs were given as a dictionary takes a flat list too, but not the other way round.
-    single = len(specs) == 1
 
-    def call(*tensors: Any) -> list[Any]:
+    def call(*tensors: Any) -> Any:
+        # A model whose inputs were given as a dictionary takes a flat list too, but not the other way round.
         structure = getattr(model, "_inputs_struct", None)
         inputs = list(tensors) if structure is None else tf.nest.pack_sequence_as(structure, list(tensors))
-        results: list[Any] = tf.nest.flatten(model(tensors[0] if single else inputs, training=False))
-        return results
+        return tf.nest.flatten(model(tensors[0] if len(tensors) == 1 else inputs, training=False))
 
     try:
         return tf.function(call, autograph=False).get_concrete_function(*specs)
     except Exception as error:
-        raise ModelLoadError(f"{file_name} was loaded, but its graph cannot be built: {error_text(error)}") from error
+        reason = common.error_text(error)
+        raise ModelLoadError(f"{file_name} was loaded, but its graph cannot be built: {reason}") from error
 
 
 def _output_names(model: Any, count: int) -> list[str]:

@@ -1,13 +1,10 @@
 """Checks that the configuration in a Keras file names only what is known to compute.
 
-The configuration says which classes and functions Keras is to look up and to call, by module and name. Keras refuses
-some that are known to be harmful (``safe_mode``, a list of functions); here only those are allowed that are known to be
-harmless, so that what is new is refused by itself. Left out are layers that hold code (``Lambda``), read a model from a
-path (``TFSMLayer``) or wrap another framework (``JaxLayer``, ``FlaxLayer``, ``TorchModuleWrapper``), and functions that
-fetch or write files, as those of ``keras.applications`` and ``keras.utils`` do.
-
-Where a module is given, it must be one of those that hold such classes: Keras imports what stands there.
-Source of the format: ``keras.saving.deserialize_keras_object``, "Arguments".
+The configuration names classes and functions, with their modules, that Keras looks up and calls. Keras refuses those
+that are known to be harmful; here only those are allowed that are known to be harmless. Left out are layers that hold
+code (``Lambda``), read a model from a path (``TFSMLayer``) or wrap another framework, and functions that fetch or write
+files, as those of ``keras.applications`` and ``keras.utils`` do. A module must be one of those that hold such classes:
+Keras imports it. Source of the format: ``keras.saving.deserialize_keras_object``, "Arguments".
 """
 
 from __future__ import annotations

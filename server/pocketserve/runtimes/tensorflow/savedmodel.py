@@ -21,17 +21,7 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.tensors import Array
 from pocketserve.trust.verified_files import not_trusted
 
-from .common import (
-    EntryPoint,
-    LoadedObject,
-    TensorFlowSession,
-    error_text,
-    import_tensorflow,
-    input_converters,
-    make_entry,
-    open_session,
-    variable_restorers,
-)
+from . import common
 from .savedmodel_check import ForbiddenError, check_files, check_graphs
 from .savedmodel_graph import INIT_SIGNATURE, MetaGraph, read_meta_graphs
 
@@ -43,16 +33,15 @@ _SERVE_TAG = "serve"
 class SavedModelRuntime:
     """Opens folders with a ``saved_model.pb``; the path of that file will do as well.
 
-    Options: ``loader`` (``"v2"`` or ``"v1"``; without it the second is tried when the first fails), ``signature`` (the
-    default entry point, where the file has several and none is called ``serving_default``), ``trust`` (``true`` says
-    that the graph reads files or calls Python, so that its owner's consent is asked for).
+    Options: ``loader`` (``"v2"`` or ``"v1"``; without it both are tried), ``signature`` (the default entry point),
+    ``trust`` (``true`` says that the graph reads files or calls Python, so that its owner's consent is asked for).
     """
 
     platform = "tensorflow_savedmodel"
     option_keys = frozenset({"loader", "signature", "trust"})
     fixed_threads = True  # TensorFlow takes it once for the process
 
-    def open(self, source: ModelSource) -> TensorFlowSession:
+    def open(self, source: ModelSource) -> common.TensorFlowSession:
         """Load a model.
 
         Raises:
@@ -66,15 +55,15 @@ class SavedModelRuntime:
         if not isinstance(trust, bool):
             raise ModelLoadError(f"the option trust is true or false, not {trust!r:.80}")
         tags = _choose_tags(folder, _checked_graphs(folder, source))
-        tf = import_tensorflow(source.threads)
-        model, runtime = _load(tf, folder, tags, loader, source.threads)
+        tf = common.import_tensorflow(source.threads)
+        model, mark = _load(tf, folder, tags, loader, source.threads)
         try:
             default = _default_entry(folder.name, model, source.options.get("signature"))
         except ModelLoadError:
             model.close()
             raise
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())  # mostly variables
-        return open_session(model, default, runtime, size)
+        return common.open_session(model, default, f"tensorflow {tf.__version__}{mark}", size)
 
 
 RUNTIME = SavedModelRuntime()
@@ -108,49 +97,48 @@ def _choose_tags(folder: Path, graphs: Sequence[MetaGraph]) -> list[str]:
     raise ModelLoadError(f"no graph of the SavedModel {folder.name} has the tag 'serve' alone; it has {tags}")
 
 
-def _load(tf: Any, folder: Path, tags: Sequence[str], loader: str | None, threads: int) -> tuple[LoadedObject, str]:
-    """Load with the loader of the option, else with the first that can; return the model and the runtime's name."""
-    runtime = f"tensorflow {tf.__version__}"
+def _load(tf: Any, folder: Path, tags: Sequence[str], loader: Any, threads: int) -> tuple[common.LoadedObject, str]:
+    """Load with the loader of the option, else with the first that can; return the model and how to mark that."""
     reasons = []
     if loader != "v1":
         try:
-            return _load_v2(tf, folder, tags), runtime
+            return _load_v2(tf, folder, tags), ""
         except Exception as error:  # loaders raise anything on files that they do not like
-            reasons.append(error_text(error))
+            reasons.append(common.error_text(error))
             if loader == "v2":
                 raise ModelLoadError(f"TensorFlow cannot load the SavedModel {folder.name}: {reasons[0]}") from error
     try:
-        return _load_v1(tf, folder, tags, threads), f"{runtime} (v1 loader)"
+        return _load_v1(tf, folder, tags, threads), " (v1 loader)"
     except Exception as error:
-        reasons.append(error_text(error))
+        reasons.append(common.error_text(error))
         also = "" if reasons[0] in reasons[-1] else f" (and with the v1 loader: {reasons[-1]})"
         raise ModelLoadError(
             f"TensorFlow cannot load the SavedModel {folder.name}: {reasons[0]}{also}; if it was copied, copy it again"
         ) from error
 
 
-def _load_v2(tf: Any, folder: Path, tags: Sequence[str]) -> LoadedObject:
-    model = LoadedObject(tf.saved_model.load(str(folder), tags=list(tags)))
+def _load_v2(tf: Any, folder: Path, tags: Sequence[str]) -> common.LoadedObject:
+    model = common.LoadedObject(tf.saved_model.load(str(folder), tags=list(tags)))
     for name, function in model.owner.signatures.items():
         try:
             model.entries[name] = _v2_entry(tf, function)
         except ModelLoadError as error:
             model.problems[name] = str(error)
         else:
-            model.restorers += variable_restorers(function)
+            model.restorers += common.variable_restorers(function)
     return model
 
 
-def _v2_entry(tf: Any, function: Any) -> EntryPoint:
+def _v2_entry(tf: Any, function: Any) -> common.EntryPoint:
     inputs = _sorted(function.structured_input_signature[1])
     outputs = _sorted(_by_name(function.structured_outputs))
-    converters = input_converters(tf, inputs)
+    converters = common.input_converters(tf, inputs)
 
     def invoke(arrays: Mapping[str, Array]) -> Iterable[Any]:
         results = _by_name(function(**{name: convert(arrays[name]) for name, convert in converters.items()}))
         return [results[name].numpy() for name in outputs]
 
-    return make_entry(tf, inputs, outputs, invoke)
+    return common.make_entry(tf, inputs, outputs, invoke)
 
 
 def _sorted(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,7 +165,7 @@ def _by_name(outputs: Any) -> Mapping[str, Any]:
     return {f"output_{index}": item for index, item in enumerate(items)}
 
 
-def _load_v1(tf: Any, folder: Path, tags: Sequence[str], threads: int) -> LoadedObject:
+def _load_v1(tf: Any, folder: Path, tags: Sequence[str], threads: int) -> common.LoadedObject:
     graph = tf.Graph()
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=threads,
@@ -192,17 +180,17 @@ def _load_v1(tf: Any, folder: Path, tags: Sequence[str], threads: int) -> Loaded
         except BaseException:
             session.close()
             raise
-    model = LoadedObject(session, close=session.close)
+    model = common.LoadedObject(session, close=session.close)
     for name, definition in sorted(definitions.items()):
         if name not in _INIT_SIGNATURES:
             try:
                 model.entries[name] = _v1_entry(tf, session, definition)
             except (ModelLoadError, ValueError, KeyError) as error:  # the latter for tensors that are not in the graph
-                model.problems[name] = error_text(error)
+                model.problems[name] = common.error_text(error)
     return model
 
 
-def _v1_entry(tf: Any, session: Any, definition: Any) -> EntryPoint:
+def _v1_entry(tf: Any, session: Any, definition: Any) -> common.EntryPoint:
     feeds, fetches = (
         {name: _v1_tensor(session, name, info) for name, info in _sorted(tensors).items()}
         for tensors in (definition.inputs, definition.outputs)
@@ -214,7 +202,7 @@ def _v1_entry(tf: Any, session: Any, definition: Any) -> EntryPoint:
         )
         return results
 
-    return make_entry(tf, feeds, fetches, invoke)
+    return common.make_entry(tf, feeds, fetches, invoke)
 
 
 def _v1_tensor(session: Any, name: str, info: Any) -> Any:
@@ -230,7 +218,7 @@ def _v1_array(tensor: Any, array: Array) -> Array:
     return array.view(tensor.dtype.as_numpy_dtype) if tensor.dtype.name == "bfloat16" else array
 
 
-def _default_entry(title: str, model: LoadedObject, signature: Any) -> EntryPoint:
+def _default_entry(title: str, model: common.LoadedObject, signature: Any) -> common.EntryPoint:
     """Return the entry point of requests without a signature; one that only says so if it cannot be known.
 
     Raises:
@@ -259,4 +247,4 @@ def _default_entry(title: str, model: LoadedObject, signature: Any) -> EntryPoin
             f"or signature in model.toml: {names}"
         )
 
-    return EntryPoint(next(iter(_sorted(entries).values())).signature, refuse)
+    return common.EntryPoint(next(iter(_sorted(entries).values())).signature, refuse)

@@ -1,18 +1,13 @@
 """Checks what a SavedModel would do before TensorFlow loads it, from ``saved_model.pb`` alone.
 
-A SavedModel is a program: its graph may read and write files (``tf.io.read_file`` in a serving function is enough) or
-call into Python. What is not known to compute only (``savedmodel_ops``) is refused. What counts is what can run here:
-the signatures, the initialisers, the restore step, every function that the loader revives, and every function that
-those call. The part that saves the model again lies in every file and holds writing operators, but nothing that is
-served leads to it.
+A SavedModel is a program: its graph may read and write files or call into Python. What is not known to compute only
+(``savedmodel_ops``) is refused in all that can run here: the signatures, the initialisers, the restore step, every
+function that the loader revives, and what those call. The part that saves the model again lies in every file and
+writes, but nothing that is served leads to it.
 
-Tables may be filled from a file when that file is one of the SavedModel's own assets, and variables are restored from
-where the loader says. Each path is followed from the operator back to where it comes from, through calls and variables;
-where that is not plainly such a file, it is refused: a path may also name a file of another program, or one that
-TensorFlow fetches from a network.
-
-This bounds what a stranger's file can do with TensorFlow's documented operators; it is no sandbox against faults in
-TensorFlow itself.
+Tables may be filled from the SavedModel's own assets, and variables restored from where the loader says: each path is
+followed back to where it comes from, through calls and variables, since it may name a file of another program, or one
+that TensorFlow fetches from a network. This is no sandbox against faults in TensorFlow itself.
 """
 
 from __future__ import annotations
@@ -39,11 +34,7 @@ class ForbiddenError(Exception):
 
 
 def check_graphs(graphs: Iterable[MetaGraph]) -> None:
-    """Refuse graphs that reach out of the model.
-
-    Raises:
-        ForbiddenError: names the operator.
-    """
+    """Raise ForbiddenError, with the name of the operator, for graphs that reach out of the model."""
     try:
         for graph in graphs:
             _check_graph(graph)
@@ -85,10 +76,9 @@ def _check_shards(folder: Path) -> None:
 
 
 def _check_graph(graph: MetaGraph) -> None:
-    """Check everything that can run.
+    """Check everything that can run: all functions count but those that only the saving of the model leads to.
 
-    Only the restore step may read checkpoints, and what it calls; only what the loader runs gets paths of assets. All
-    functions count except those that nothing but the saving of the model leads to.
+    Only the restore step may read checkpoints, and what it calls; only what the loader runs gets paths of assets.
     """
     no_paths, assets = _Paths(graph, set(), graph.kinds), _Paths(graph, graph.assets, graph.kinds)
     for fed, fetched in graph.signatures:
