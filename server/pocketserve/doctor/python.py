@@ -11,7 +11,7 @@ from pocketserve.doctor.finding import Finding, ok, problem, warning
 
 SUBJECT = "python"
 OLDEST = (3, 11)
-CORE = ("pocketserve", "flask", "waitress", "requests", "platformdirs", "prometheus_client")
+CORE = ("pocketserve", "flask", "waitress", "platformdirs", "prometheus_client")
 FDROID = "take Termux from F-Droid or GitHub (see docs/termux.md)"
 
 
