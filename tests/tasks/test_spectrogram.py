@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from pocketserve.repository.manifest import ManifestError, parse_manifest
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio import sounds as module
-from pocketserve.tasks.audio.features import feature_layout
 from pocketserve.tasks.audio.options import SpectrogramOptions
-from pocketserve.tasks.audio.spectrogram import Spectrogram, cosines, mel_filters
+from pocketserve.tasks.audio.spectrogram import Spectrogram, cosines, feature_layout, mel_filters
 from pocketserve.tasks.base import Hints
 from pocketserve.tensors import Quantization, TensorSpec
 from pocketserve_wire import ApiError

@@ -23,11 +23,7 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def create(facts: ModelFacts) -> AudioClassification:
-    """Set up with the manifest's ``[audio]`` and the file's metadata.
-
-    Raises:
-        ModelLoadError: the model's tensors do not fit, or its sampling rate is not known.
-    """
+    """Set up with the manifest's ``[audio]`` and the file's metadata."""
     options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
     ranking = ranking_of(facts, options.output, NAME)
     return AudioClassification(sound_input(facts, options, NAME), ranking, options.pool)

@@ -10,9 +10,9 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import AudioProperties
 from pocketserve.tasks import arrays
-from pocketserve.tasks.audio.features import Features, features_of
 from pocketserve.tasks.audio.options import AudioOptions
 from pocketserve.tasks.audio.resampling import resample
+from pocketserve.tasks.audio.spectrogram import Features, features_of
 from pocketserve.tasks.audio.wav import (
     FLOAT,
     MAX_CHANNELS,
@@ -96,11 +96,7 @@ class SoundInput:
             self._fixed[rate_spec.name] = np.full([] if rate_spec.open else [1] * len(rate_spec.shape), rate, kind)
 
     def read(self, body: memoryview, hints: Hints) -> Sound:
-        """Return a request's sound at the model's rate and with its channels.
-
-        Raises:
-            ApiError: INVALID_INPUT, INVALID_PARAMETER.
-        """
+        """Return a request's sound at the model's rate and with its channels."""
         samples, rate = self._decode(body, hints)
         if samples.shape[1] != self._channels:
             samples = np.repeat(samples.mean(axis=1, keepdims=True), self._channels, axis=1)
@@ -114,11 +110,7 @@ class SoundInput:
         return Sound(samples.astype(np.float32, copy=False), self._rate)
 
     def windows(self, sound: Sound) -> list[Window]:
-        """Return the sound in the model's pieces, in order; at least one.
-
-        Raises:
-            ApiError: INVALID_INPUT when there are too many.
-        """
+        """Return the sound in the model's pieces, in order; at least one."""
         samples, window = sound.samples, self.window
         length = len(samples) if window is None else window + self._options.context
         size = length * self._channels
@@ -237,11 +229,7 @@ def _listed(body: memoryview) -> Array:
 
 
 def sound_input(facts: ModelFacts, options: AudioOptions, task: str) -> SoundInput:
-    """Set up the input from the manifest and what the file says.
-
-    Raises:
-        ModelLoadError: no input takes a sound, or its sampling rate is not known.
-    """
+    """Set up the input from the manifest and what the file says."""
     spec = _sample_spec(facts, options, task)
     properties = _properties(facts)
     config = facts.json_beside("preprocessor_config.json")

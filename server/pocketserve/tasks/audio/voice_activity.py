@@ -27,11 +27,7 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def create(facts: ModelFacts) -> VoiceActivity:
-    """Set up with the manifest's ``[audio]`` and ``[state]``.
-
-    Raises:
-        ModelLoadError: the model's tensors do not fit, or the window or the sampling rate is not known.
-    """
+    """Set up with the manifest's ``[audio]`` and ``[state]``."""
     options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
     sound = sound_input(facts, options, NAME)
     if sound.window is None or sound.window < 1:

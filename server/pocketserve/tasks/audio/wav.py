@@ -73,9 +73,6 @@ def read_wav(body: memoryview, max_seconds: float, *, mono: bool) -> Sound:
     Args:
         max_seconds: length above which it is refused before any sample is decoded.
         mono: mix the channels down to their mean.
-
-    Raises:
-        ApiError: INVALID_INPUT.
     """
     order = ">" if bytes(body[:4]) == b"RIFX" else "<"
     form: SampleFormat | None = None
@@ -90,11 +87,7 @@ def read_wav(body: memoryview, max_seconds: float, *, mono: bool) -> Sound:
 
 
 def decode(data: memoryview, form: SampleFormat, max_seconds: float, *, mono: bool) -> Sound:
-    """Convert samples in memory to numbers; a last frame that is cut off is left out.
-
-    Raises:
-        ApiError: INVALID_INPUT.
-    """
+    """Convert samples in memory to numbers; a last frame that is cut off is left out."""
     size = form.width * form.channels
     frames = len(data) // size
     if not frames:

@@ -30,11 +30,7 @@ _NEEDS_FORMAT = ("width", "height", "rotation", "row_stride", "uv_row_stride", "
 
 
 def is_frame(hints: Hints) -> bool:
-    """Return whether the caller says that the body is a frame.
-
-    Raises:
-        ApiError: INVALID_PARAMETER for an unknown format, or a frame's parameter without a format.
-    """
+    """Return whether the caller says that the body is a frame."""
     name = hints.values.get("format")
     if name is None:
         stray = next((name for name in _NEEDS_FORMAT if name in hints.values), None)
@@ -47,11 +43,7 @@ def is_frame(hints: Hints) -> bool:
 
 
 def frame_size(hints: Hints, max_pixels: int) -> tuple[int, int]:
-    """Return (width, height) of the frame once it is turned upright.
-
-    Raises:
-        ApiError: INVALID_PARAMETER, or INVALID_INPUT for more pixels than the limit.
-    """
+    """Return (width, height) of the frame once it is turned upright."""
     values = hints.values
     if "width" not in values or "height" not in values:
         raise invalid_parameter(f"format={values['format']} needs the parameters width and height")
@@ -68,9 +60,6 @@ def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Image
         hints: those of a frame whose size was checked by :func:`frame_size`.
         halved: at half its width and height, for ``nv21`` and ``yuv420``: that is how their colours come anyway, and a
             quarter of the work.
-
-    Raises:
-        ApiError: INVALID_PARAMETER, or INVALID_INPUT where the length does not fit the parameters exactly.
     """
     import PIL.Image
 

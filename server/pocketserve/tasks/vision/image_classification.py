@@ -12,8 +12,7 @@ from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
 from pocketserve.tasks.vision.options import IMAGE
-from pocketserve.tasks.vision.picture_input import PictureInput, picture_input, takes_picture
-from pocketserve.tasks.vision.picture_task import PictureTask
+from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
 
 if TYPE_CHECKING:
     from pocketserve.tasks.vision.drawing import Canvas
@@ -37,11 +36,7 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def create(facts: ModelFacts) -> ImageClassification:
-    """Set up with the manifest's ``[image]``, ``[classification]`` and labels, completed by what the files say.
-
-    Raises:
-        ModelLoadError: the input is no picture, or the manifest's numbers do not fit its channels.
-    """
+    """Set up with the manifest's ``[image]``, ``[classification]`` and labels, completed by what the files say."""
     if not facts.outputs:
         raise ModelLoadError(f"model.toml: task {NAME} needs an output, the model has none")
     return ImageClassification(picture_input(facts, NAME), ranking_of(facts, facts.outputs[0].name, NAME))

@@ -16,8 +16,7 @@ from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.geometry import Area, Placement
 from pocketserve.tasks.vision.options import IMAGE
-from pocketserve.tasks.vision.picture_input import PictureInput, picture_input, takes_picture
-from pocketserve.tasks.vision.picture_task import PictureTask
+from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.pictures import CheckedFile
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
@@ -52,11 +51,7 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def create(facts: ModelFacts) -> ImageSegmentation:
-    """Set up with the manifest's ``[image]``, ``[segmentation]`` and labels, completed by what the files say.
-
-    Raises:
-        ModelLoadError: input or output do not fit.
-    """
+    """Set up with the manifest's ``[image]``, ``[segmentation]`` and labels, completed by what the files say."""
     options = facts.manifest.section(SegmentationOptions)
     fitting = [
         spec

@@ -17,11 +17,10 @@ from pocketserve.tasks.model_facts import CONFIG, ModelFacts
 from pocketserve.tasks.scores import threshold_of
 from pocketserve.tasks.vision.boxes import generate_anchors, suppress
 from pocketserve.tasks.vision.detection_options import DETECTION, DetectionOptions
-from pocketserve.tasks.vision.detection_outputs import FORMATS, Layout, find_layout, is_postprocessed, read_candidates
+from pocketserve.tasks.vision.detection_outputs import DetectionOutputs, is_postprocessed
 from pocketserve.tasks.vision.geometry import Placement, box_entry
 from pocketserve.tasks.vision.options import IMAGE
-from pocketserve.tasks.vision.picture_input import PictureInput, picture_input, takes_picture
-from pocketserve.tasks.vision.picture_task import PictureTask
+from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.preprocessing import is_ultralytics
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
@@ -41,15 +40,11 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def create(facts: ModelFacts) -> ObjectDetection:
-    """Set up with the manifest's ``[image]``, ``[detection]`` and labels, completed by what the files say.
-
-    Raises:
-        ModelLoadError: input or outputs do not fit, or the anchors cannot be read.
-    """
+    """Set up with the manifest's ``[image]``, ``[detection]`` and labels, completed by what the files say."""
     options = _options(facts)
     picture = picture_input(facts, NAME)
-    layout = find_layout(options, facts.outputs, facts.metadata)
-    return ObjectDetection(picture, layout, find_labels(facts), options, _anchors(facts, options, picture))
+    outputs = DetectionOutputs(options, facts.outputs, facts.metadata, _anchors(facts, options, picture))
+    return ObjectDetection(picture, outputs, find_labels(facts), options)
 
 
 def _options(facts: ModelFacts) -> DetectionOptions:
@@ -109,28 +104,23 @@ class ObjectDetection(PictureTask):
     answer_text = "label, index, score and box of each object, best first; boxes in pixels of the picture"
 
     def __init__(
-        self, picture: PictureInput, layout: Layout, labels: Labels, options: DetectionOptions, anchors: Array | None
+        self, picture: PictureInput, outputs: DetectionOutputs, labels: Labels, options: DetectionOptions
     ) -> None:
         super().__init__(picture, labels)
-        self._layout = layout
+        self._outputs = outputs
         self._options = options
-        self._anchors = anchors
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
-        """Return ``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture.
-
-        Raises:
-            ApiError: INFERENCE_FAILED when the outputs do not have the layout's shapes.
-        """
+        """Return ``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture."""
         placement: Placement = context
         defaults, size = self._options, self._picture.size
         floor = next((v for v in (options.threshold, defaults.threshold) if v is not None), THRESHOLD)
         try:
-            candidates = read_candidates(self._layout, defaults, runs[0], self._anchors, size, floor)
+            candidates = self._outputs.candidates(runs[0], size, floor)
         except ValueError as error:
             raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [detection]: {error}") from None
         iou = options.values.get("iou", defaults.iou)
-        if iou is None and not FORMATS[self._layout.format].suppressed:
+        if iou is None and not self._outputs.suppressed:
             iou = IOU
         maximum = options.top_k or defaults.max
         best = np.arange(min(maximum, len(candidates.boxes)))

@@ -34,9 +34,6 @@ def size_to_hold(body: bytes) -> tuple[int, int] | None:
     A GIF's first frame may be larger than its screen, and Pillow allocates both on opening. Of a WebP it allocates the
     canvas twice, in four bytes a pixel: 34 bytes of a file can ask for 2 GiB. A JPEG counts where the decoder needs
     several scans for a picture: then it holds all coefficients, whatever scale it is asked for.
-
-    Raises:
-        ApiError: INVALID_INPUT, too much stands in front of the picture.
     """
     if body.startswith((b"GIF87a", b"GIF89a")) and len(body) >= 13:
         return _gif_size(body)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input
+from pocketserve.tasks.base import NO_HINTS, Answer, Arrays, Hints, Prepared, invalid_input, single_run
+from pocketserve.tasks.labels import Labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.vision.frames import is_frame
 from pocketserve.tasks.vision.geometry import Placement, place
@@ -15,6 +20,9 @@ from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve.tasks.vision.preprocessing import complete, image_options
 from pocketserve.tensors import Array, TensorSpec, quantize
 from pocketserve_wire import DATATYPES
+
+if TYPE_CHECKING:
+    from pocketserve.tasks.vision.drawing import Canvas
 
 CHANNELS = (1, 3)
 NO_OPTIONS = ImageOptions()
@@ -54,9 +62,6 @@ class PictureInput:
 
         Numbers (JSON, ``.npy``) are the tensor itself: then the input counts as the picture. An array of uint8 is a
         picture in RGB, unless it has the tensor's own datatype and shape.
-
-        Raises:
-            ApiError: INVALID_INPUT, INVALID_PARAMETER, INVALID_TENSOR or MALFORMED_JSON.
         """
         if not len(body):
             raise invalid_input("the body is empty; send a picture")
@@ -114,9 +119,6 @@ def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS
 
     Args:
         usual: what is customary for this kind of model, where neither manifest nor file says anything.
-
-    Raises:
-        ModelLoadError: the input is no picture, or the manifest's numbers do not fit its channels.
     """
     spec = facts.only_input(task)
     if spec.datatype in ("BYTES", "BOOL", "BF16"):
@@ -186,3 +188,57 @@ def picture_shape(spec: TensorSpec, size: tuple[int, int] | None = None) -> tupl
 def _text(numbers: tuple[float, ...]) -> str:
     texts = [f"{number:.6g}" for number in numbers]
     return texts[0] if len(set(texts)) == 1 else f"[{', '.join(texts)}]"
+
+
+class PictureTask(ABC):
+    """Takes a picture; also the input tensor's values as JSON or ``.npy``. Each task adds ``answer``.
+
+    Args:
+        picture: the only input.
+        labels: names of what is answered; empty where none are known.
+    """
+
+    name: str
+    answer_text: ClassVar[str]
+
+    def __init__(self, picture: PictureInput, labels: Labels) -> None:
+        self.labels = labels.names
+        self._labels = labels
+        self._picture = picture
+
+    def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
+        """See :class:`~pocketserve.tasks.base.Task`; the context is the picture's placement in the input."""
+        array, placement = self._picture.read(body, hints)
+        return single_run({self._picture.spec.name: array}, placement)
+
+    def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
+        """See :class:`~pocketserve.tasks.base.Annotator`."""
+        if is_tensor(body, hints):
+            raise invalid_input("annotate needs a picture, the body holds numbers")
+        from pocketserve.tasks.vision.drawing import Canvas  # late: few answers are drawn
+
+        canvas = Canvas(body, hints, self._picture.max_pixels)
+        self._draw(canvas, runs, answer, context)
+        return canvas.png()
+
+    @abstractmethod
+    def _draw(self, canvas: Canvas, runs: Sequence[Arrays], answer: Answer, context: Any) -> None:
+        """Draw an answer on its picture."""
+
+    def describe(self) -> Mapping[str, str]:
+        """See :class:`~pocketserve.tasks.base.Described`."""
+        return {
+            "input": "a picture (JPEG, PNG, WebP, BMP, GIF), or a camera frame with ?format=",
+            "preprocessing": self._picture.describe(),
+            "answer": self.answer_text,
+            "example": "photo.jpg",
+        }
+
+
+def named_output(outputs: Sequence[TensorSpec], key: str, name: str) -> TensorSpec:
+    """Return the output that a key of the manifest names."""
+    for spec in outputs:
+        if name in (spec.name, *spec.aliases):
+            return spec
+    names = ", ".join(repr(spec.name) for spec in outputs)
+    raise ModelLoadError(f"model.toml: {key} names {name!r}; the model's outputs are {names}")

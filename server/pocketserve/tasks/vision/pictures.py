@@ -78,9 +78,6 @@ def read_picture(
 
     Returns:
         uint8 of shape [height, width, channels], 0 to 255; and where the picture lies in it.
-
-    Raises:
-        ApiError: INVALID_INPUT or INVALID_PARAMETER.
     """
     size = (shape.width, shape.height)
     with _opened(body, hints, max_pixels, size) as (image, upright_size, orientation):
@@ -110,9 +107,6 @@ def read_whole(
 
     Returns:
         The picture, and the (width, height) that it has in truth.
-
-    Raises:
-        ApiError: INVALID_INPUT or INVALID_PARAMETER.
     """
     with _opened(body, hints, max_pixels, (longest, longest)) as (image, upright_size, orientation):
         scale = min(1.0, longest / max(upright_size))
@@ -208,11 +202,7 @@ def _decode(image: Image, mode: str, orientation: int, placement: Placement, max
 
 
 def _make_room(size: tuple[int, int], max_pixels: int) -> None:
-    """Hold so many pixels of the memory that all requests share.
-
-    Raises:
-        ApiError: INVALID_INPUT, there are too many.
-    """
+    """Hold so many pixels of the memory that all requests share."""
     width, height = size
     if width * height > max_pixels:
         raise invalid_input(f"the picture has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)")
@@ -241,11 +231,7 @@ class CheckedFile(io.BytesIO):
 
 
 def _register_heif() -> None:
-    """Make Pillow open HEIC; again does no harm.
-
-    Raises:
-        ApiError: INVALID_INPUT, pillow-heif is missing, or its libheif is too old.
-    """
+    """Make Pillow open HEIC; again does no harm."""
     try:
         import pillow_heif
     except ImportError:

@@ -15,8 +15,7 @@ from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import real_values, sigmoid
 from pocketserve.tasks.vision.geometry import Placement, box_entry
 from pocketserve.tasks.vision.options import IMAGE, ImageOptions
-from pocketserve.tasks.vision.picture_input import PictureInput, picture_input, takes_picture
-from pocketserve.tasks.vision.picture_task import PictureTask, named_output
+from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, named_output, picture_input, takes_picture
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -89,11 +88,7 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def create(facts: ModelFacts) -> PoseEstimation:
-    """Set up with the manifest's ``[image]`` and ``[pose]``.
-
-    Raises:
-        ModelLoadError: input or outputs do not fit.
-    """
+    """Set up with the manifest's ``[image]`` and ``[pose]``."""
     options = facts.manifest.section(PoseOptions)
     name = options.format or _format_of(facts.outputs)
     if name is None:

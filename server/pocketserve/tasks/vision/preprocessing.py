@@ -26,11 +26,7 @@ _PIXEL_RANGES = {
 
 
 def image_options(facts: ModelFacts) -> ImageOptions:
-    """Return the manifest's options, completed by what the model's files say.
-
-    Raises:
-        ModelLoadError: a file beside the model cannot be read.
-    """
+    """Return the manifest's options, completed by what the model's files say."""
     options = facts.manifest.section(ImageOptions)
     for source in (_tflite, _onnx, _hugging_face, _timm):
         options = complete(options, source(facts))
