@@ -31,7 +31,7 @@ pytestmark = pytest.mark.java
 SCRIPT: ModuleType = load_script(ROOT / "android_bridge" / "build.py")
 FORMS = ("library", "dexed")
 SOCKET = "socket_port" in SETTINGS
-STREAMS = b'"stream"' in b"".join(bytes(chunk) for chunk in openapi.document(ROUTES).chunks)
+STREAMS = b'"stream"' in b"".join(bytes(chunk) for chunk in openapi.describe_routes(ROUTES).chunks)
 LIVE = [
     name
     for name in SCRIPT.test_classes(live=True)

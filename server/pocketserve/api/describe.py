@@ -1,11 +1,11 @@
-"""What the server says of a loaded model: tensors, what runs it, and what its file says of itself."""
+"""A loaded model's metadata: tensors, what runs it, and what its file says of itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.api.cards import DEFAULT_PORT, card
+from pocketserve.api.model_card import DEFAULT_PORT, card
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
@@ -13,16 +13,13 @@ from pocketserve.tensors import spec_metadata
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.loaded_model import LoadedModel
-    from pocketserve.runtimes.metadata import Normalization, TensorMetadata
+    from pocketserve.runtimes.metadata import TensorMetadata
 
 
 def describe_model(
     entry: ModelEntry, running: ModelHandle, port: int = DEFAULT_PORT, local: str = ""
 ) -> dict[str, Any]:
-    """A model's metadata as ``GET /v2/models/NAME`` answers it.
-
-    The protocol's own keys come first. ``parameters`` holds flat facts, ``card`` the model's card, ``metadata`` what a
-    TFLite file carries.
+    """Return a model's metadata as ``GET /v2/models/NAME`` answers it: the protocol's own keys come first.
 
     Args:
         port: where the server listens for HTTP, for the card's examples.
@@ -60,14 +57,13 @@ def describe_model(
         "card": card(model, port, local),
     }
     metadata = _file_metadata(model)
-    problem = getattr(model.task, "problem", "")
-    if problem:
+    if problem := getattr(model.task, "problem", ""):
         metadata = {**metadata, "problem": problem}
     return description | ({"metadata": metadata} if metadata else {})
 
 
 def device_of(sessions: Sequence[Session]) -> str:
-    """Return what really runs a loaded model: all that its instances name. Empty when it was closed meanwhile."""
+    """Return what really runs a loaded model; empty when it was closed meanwhile."""
     return "; ".join(dict.fromkeys(session.device for session in sessions))
 
 
@@ -78,21 +74,21 @@ def _file_metadata(model: LoadedModel) -> dict[str, Any]:
     from pocketserve.formats import DamagedFileError
 
     try:
-        found = read(model.source.path)
+        metadata = read(model.source.path)
     except DamagedFileError as error:
         return {"problem": str(error)}
-    if found is None:
+    if metadata is None:
         return {}
-    texts = {key: getattr(found, key) for key in ("name", "description", "version", "author", "license")}
+    texts = {key: getattr(metadata, key) for key in ("name", "description", "version", "author", "license")}
     tensors = {
-        "inputs": [_tensor(tensor) for tensor in found.inputs],
-        "outputs": [_tensor(tensor) for tensor in found.outputs],
+        "inputs": [_tensor(tensor) for tensor in metadata.inputs],
+        "outputs": [_tensor(tensor) for tensor in metadata.outputs],
     }
     return {key: value for key, value in {**texts, **tensors}.items() if value}
 
 
 def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
-    normalization: Normalization | None = tensor.normalization
+    normalization = tensor.normalization
     facts: dict[str, Any] = {
         "name": tensor.name,
         "description": tensor.description,

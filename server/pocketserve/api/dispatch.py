@@ -1,4 +1,4 @@
-"""From a method and a path to an answer, for both transports: what they share, so that they cannot differ.
+"""Route and answer requests, for both transports.
 
 Flask registers the same table and routes by itself; ``tests/transports`` holds that it finds the same routes.
 """
@@ -28,10 +28,10 @@ from pocketserve_wire import ApiError, ErrorCode, strict_json
 log = logging.getLogger(__name__)
 
 REMEMBERED = 256
-"""Paths whose route is kept at hand: apps ask the same few again and again."""
+"""Paths whose route is cached."""
 
 LONGEST_REMEMBERED = 512
-"""Characters of such a path: whoever makes up longer ones, perhaps without the token, must not fill the memory."""
+"""Characters of such a path: long ones, perhaps from strangers, must not fill the memory."""
 
 SMALL_DOCUMENT = 64 * 1024
 """Bytes of JSON or CSV that are read without counting what they take."""
@@ -60,7 +60,7 @@ class MethodNotAllowedError(ApiError):
 
 
 class Target(NamedTuple):
-    """What a request is for.
+    """A route, and what the path says.
 
     Attributes:
         path: values of the route's placeholders, percent-decoded; not to be changed, it is shared.
@@ -73,7 +73,7 @@ class Target(NamedTuple):
 
 
 def decode_path(raw: str) -> str:
-    """A path's text from its percent-encoded form. What is no UTF-8 becomes U+FFFD, as in WSGI frameworks."""
+    """Return a path's text from its percent-encoded form. What is no UTF-8 becomes U+FFFD, as in WSGI frameworks."""
     return unquote_to_bytes(raw).decode("utf-8", errors="replace")
 
 
@@ -88,38 +88,36 @@ def match(method: str, path: str) -> Target:
         ApiError: NOT_FOUND.
         MethodNotAllowedError: the path is known, but not with this method.
     """
-    return _remembered(method, path) if len(path) <= LONGEST_REMEMBERED else _match(method, path)
+    return _match_cached(method, path) if len(path) <= LONGEST_REMEMBERED else _match(method, path)
 
 
 def _match(method: str, path: str) -> Target:
     path = f"/{path.lstrip('/')}"
-    found = _candidates(path)
-    if not found and path.endswith("/"):
-        found = _candidates(path[:-1])
-    if not found:
+    candidates = _candidates(path)
+    if not candidates and path.endswith("/"):
+        candidates = _candidates(path[:-1])
+    if not candidates:
         raise ApiError(ErrorCode.NOT_FOUND, "Not Found: no such path; GET /openapi.json lists all of them")
-    wanted = "GET" if method == "HEAD" else method
-    for route, values in found:
-        if route.method == wanted:
+    for route, values in candidates:
+        if route.method == ("GET" if method == "HEAD" else method):
             return Target(route, values, head=method == "HEAD")
-    allowed = {route.method for route, _ in found}
+    allowed = {route.method for route, _ in candidates}
     raise MethodNotAllowedError(method, tuple(sorted(allowed | ({"HEAD"} if "GET" in allowed else set()))))
 
 
-_remembered = lru_cache(REMEMBERED)(_match)
+_match_cached = lru_cache(REMEMBERED)(_match)
 
 
 def _candidates(path: str) -> list[tuple[Route, dict[str, str]]]:
-    literal = _LITERAL.get(path)
-    if literal is not None:
-        return [(route, {}) for route in literal]
     segments = path.split("/")
-    matches = ((route, _values(parts, segments)) for route, parts in _PATTERNS.get(len(segments), ()))
-    return [(route, values) for route, values in matches if values is not None]
+    matches = [(route, _values(parts, segments)) for route, parts in _PATTERNS.get(len(segments), ())]
+    candidates = [(route, values) for route, values in matches if values is not None]
+    # No model can be called as a literal segment.
+    return [(route, values) for route, values in candidates if not values] or candidates
 
 
 def _values(parts: list[Part], segments: list[str]) -> dict[str, str] | None:
-    """The values of a pattern's placeholders in a path of as many segments; None where it does not fit."""
+    """Return the values of a pattern's placeholders in a path of as many segments; None where it does not fit."""
     values: dict[str, str] = {}
     for (name, literal), segment in zip(parts, segments, strict=True):
         if not name:
@@ -134,36 +132,21 @@ def _values(parts: list[Part], segments: list[str]) -> dict[str, str] | None:
     return values
 
 
-def _literals() -> dict[str, list[Route]]:
-    table: dict[str, list[Route]] = {}
-    for route in ROUTES:
-        if "{" not in route.pattern:
-            table.setdefault(route.pattern, []).append(route)
-    return table
-
-
-def _parts(pattern: str) -> list[Part]:
-    """Regular expressions say the same, but compiling them is a hundredth of a start."""
-    named = (segment.rpartition("}") for segment in pattern.split("/"))
-    return [(name.removeprefix("{"), literal) for name, _, literal in named]
-
-
 def _patterns() -> dict[int, list[tuple[Route, list[Part]]]]:
-    """The routes with placeholders by their number of segments."""
+    """Return the routes by their number of segments. Compiling regular expressions takes a hundredth of a start."""
     table: dict[int, list[tuple[Route, list[Part]]]] = {}
     for route in ROUTES:
-        if "{" in route.pattern:
-            parts = _parts(route.pattern)
-            table.setdefault(len(parts), []).append((route, parts))
+        segments = [segment.rpartition("}") for segment in route.pattern.split("/")]
+        parts = [(name.removeprefix("{"), literal) for name, _, literal in segments]
+        table.setdefault(len(parts), []).append((route, parts))
     return table
 
 
-_LITERAL = _literals()
 _PATTERNS = _patterns()
 
 
 def parse_query(query: str) -> dict[str, str]:
-    """The parameters of a query string, percent-decoded; a name without ``=`` has an empty value.
+    """Return the parameters of a query string, percent-decoded; a name without ``=`` has an empty value.
 
     Raises:
         ApiError: INVALID_PARAMETER for one that comes twice.
@@ -179,7 +162,7 @@ def parse_query(query: str) -> dict[str, str]:
 
 
 def split_target(target: bytes) -> tuple[str, str, str]:
-    """Method, decoded path and query string of a target such as ``b"POST /predictions/digits?top_k=3"``.
+    """Return method, decoded path and query string of a target such as ``b"POST /predictions/digits?top_k=3"``.
 
     Raises:
         ApiError: INVALID_REQUEST unless it is a method, one space, and an ASCII path that begins with a slash.
@@ -258,7 +241,7 @@ def _respond(call: Call, route: Route, done: Callable[[ApiResponse], None], outc
 
 
 def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextManager[None]:
-    """Room for the JSON or CSV of a request in the memory that all of them share.
+    """Reserve memory for parsing the JSON or CSV of a request.
 
     Raises:
         ApiError: CANCELLED, DEADLINE_EXCEEDED.
@@ -280,7 +263,7 @@ def _is_text(start: bytes) -> bool:
 
 
 def failure(error: BaseException, where: str) -> ApiResponse:
-    """The answer to a request that failed; what nobody foresaw is logged and is INTERNAL.
+    """Return the answer to a request that failed; unexpected faults are logged and become INTERNAL.
 
     Args:
         where: what was being done, for the log.

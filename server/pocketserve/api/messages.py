@@ -1,4 +1,4 @@
-"""What transports hand to the interface and get back, and what stands between: a handler behind a route."""
+"""Requests, responses and routes: what transports and handlers share."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ Handler = Callable[["Service", ApiRequest], ApiResponse | Call]
 
 
 class Route(NamedTuple):
-    """One entry of the dispatch table, see :mod:`pocketserve.api.routes`.
+    """An entry of the dispatch table, see :mod:`pocketserve.api.routes`.
 
     Attributes:
         handler_name: the handler, as MODULE.FUNCTION of this package: a module is imported for its first request.
@@ -103,11 +103,11 @@ class Route(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A unique name: the operation's id."""
+        """Return a unique name: the operation's id."""
+        function = self.handler_name.rpartition(".")[2].removeprefix("v1_")
         tail = "_version" if "{version}" in self.pattern else ""
         slash = "_slash" if self.pattern.endswith("/") and len(self.pattern) > 1 else ""
-        everything = "_all" if self.pattern == "/v2/models/stats" else ""
-        return f"{self.handler_name.rpartition('.')[2]}{self.label}{tail}{everything}{slash}"
+        return f"{function}{self.label}{tail}{slash}"
 
 
 @functools.cache
@@ -117,12 +117,12 @@ def _handler(name: str) -> Handler:
 
 
 def json_response(value: Any) -> ApiResponse:
-    """A JSON answer with status 200."""
+    """Return a JSON answer with status 200."""
     return ApiResponse(chunks=[strict_json.dumps(value)])
 
 
 def error_response(error: ApiError) -> ApiResponse:
-    """The one shape of every error."""
+    """Return the answer to a fault."""
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
@@ -132,7 +132,7 @@ def error_response(error: ApiError) -> ApiResponse:
 
 
 def query_number(request: ApiRequest, name: str, low: float, high: float, default: float) -> float:
-    """A number from the query string.
+    """Return a number from the query string.
 
     Raises:
         ApiError: INVALID_PARAMETER.
@@ -171,8 +171,8 @@ def inference_call(
     """
     path = request.path
     options = service.request_options(parameters, request.deadline, request.cancellation, request.received)
-    named = path.get("version") if version is None else version
-    return Call(path["model"], named, payload, options, request.execute, respond, explain, request.keeps_thread)
+    version = path.get("version") if version is None else version
+    return Call(path["model"], version, payload, options, request.execute, respond, explain, request.keeps_thread)
 
 
 WAITING_QUERY = ("timeout_ms", "priority", "stream")
@@ -185,31 +185,33 @@ def waiting_parameters(request: ApiRequest) -> dict[str, Any]:
     Raises:
         ApiError: INVALID_PARAMETER.
     """
-    found: dict[str, Any] = {}
     if not request.query:
-        return found
+        return {}
     timeout_us = int(1000 * query_number(request, "timeout_ms", 0, 86_400_000, default=0))
-    if timeout_us:
-        found["timeout"] = timeout_us
     priority = request.query.get("priority", "0")
     if not (priority.isascii() and priority.isdigit()) or len(priority) > 10:
         raise ApiError(ErrorCode.INVALID_PARAMETER, "query parameter priority must be a whole number from 0")
-    if int(priority):
-        found["priority"] = int(priority)
-    if "stream" in request.query:
-        found["stream"] = request.query["stream"]
-    return found
+    values = {"timeout": timeout_us, "priority": int(priority), "stream": request.query.get("stream")}
+    return {name: value for name, value in values.items() if value or value == ""}
 
 
-def refuse_unknown_query(request: ApiRequest, *known: str) -> None:
+def refuse_unknown_query(request: ApiRequest, *names: str) -> None:
     """Refuse misspelt query parameters instead of passing over them.
 
     Raises:
         ApiError: INVALID_PARAMETER.
     """
     for name in request.query:
-        if name not in known:
-            raise ApiError(
-                ErrorCode.INVALID_PARAMETER,
-                f"unknown query parameter {name[:64]!r}; known are {', '.join(known)}",
-            )
+        if name not in names:
+            text = f"unknown query parameter {name[:64]!r}; known are {', '.join(names)}"
+            raise ApiError(ErrorCode.INVALID_PARAMETER, text)
+
+
+def not_offered(text: str) -> Handler:
+    """Return a handler that refuses what other servers offer; ``text`` says what to do instead."""
+
+    def handler(service: Service, request: ApiRequest) -> ApiResponse:
+        raise ApiError(ErrorCode.NOT_IMPLEMENTED, text)
+
+    handler.__doc__ = "Not offered."
+    return handler

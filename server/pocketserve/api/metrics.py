@@ -1,19 +1,22 @@
-"""``/metrics``: the true counters in Prometheus text form."""
+"""``/metrics``: the counters in Prometheus text form."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from pocketserve import __version__
 from pocketserve.api.describe import device_of
 from pocketserve.api.messages import ApiRequest, ApiResponse
-from pocketserve.engine.device.power import REASONS, PowerWatch
-from pocketserve.engine.statistics import Traffic, VersionStatistics
+from pocketserve.engine.device.power import REASONS
+from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.statistics import VersionStatistics
 from pocketserve.service import Service
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+
+VERSION = ["model", "version"]
 
 
 def metrics(service: Service, request: ApiRequest) -> ApiResponse:
@@ -35,135 +38,93 @@ class _Collector:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
-
-        info = InfoMetricFamily("pocketserve", "The server")
-        info.add_metric([], {"version": __version__})
-        yield info
-        engine = self._service.engine
-        yield GaugeMetricFamily(
-            "pocketserve_models_memory_bytes",
-            "Memory that loaded models hold, estimated",
-            value=engine.memory_held(),
-        )
-        yield GaugeMetricFamily(
-            "pocketserve_memory_budget_bytes", "Memory that they may hold together", value=engine.memory_budget
-        )
-        yield from _power(self._service.power)
-        yield from _traffic(self._service.traffic)
-        yield GaugeMetricFamily("pocketserve_usable_cores", "Cores that it may use now", value=engine.usable_cores)
-        threads = GaugeMetricFamily(
-            "pocketserve_model_threads", "Threads that one run of a version may use", labels=["model", "version"]
-        )
-        loaded = GaugeMetricFamily(
-            "pocketserve_model_loaded", "Whether a version is in memory", labels=["model", "version"]
-        )
-        waiting = GaugeMetricFamily("pocketserve_queue_length", "Requests in line", labels=["model", "version"])
-        devices = GaugeMetricFamily(
-            "pocketserve_model_device",
-            "1 for what really runs a version that is in memory",
-            labels=["model", "version", "device", "runtime"],
-        )
+        yield _family("Info", "pocketserve", "The server", (), [([], {"version": __version__})])
+        yield from _of_server(self._service)
         used = list(self._used())
-        for name, version, _ in used:
-            running = engine.running(name, version)
-            loaded.add_metric([name, version], float(running is not None))
-            waiting.add_metric([name, version], float(running.queue.waiting if running is not None else 0))
-            # A model that is closed at this moment has none.
-            sessions = running.model.sessions if running is not None else ()
-            if running is not None and sessions:
-                if not running.model.fixed_threads:
-                    threads.add_metric([name, version], running.model.threads)
-                devices.add_metric([name, version, device_of(sessions), sessions[0].runtime], 1)
-        yield loaded
-        yield waiting
-        yield devices
-        yield threads
-        yield from _counters(used)
-        yield from _durations(used)
+        loaded = [(key, float(running is not None)) for key, _, running in used]
+        waiting = [(key, float(running.queue.waiting if running is not None else 0)) for key, _, running in used]
+        # A model that is closed at this moment has no sessions.
+        models = [(key, running.model) for key, _, running in used if running is not None]
+        opened = [(key, model, model.sessions) for key, model in models if model.sessions]
+        devices = [([*key, device_of(sessions), sessions[0].runtime], 1) for key, _, sessions in opened]
+        threads = [(key, model.threads) for key, model, _ in opened if not model.fixed_threads]
+        yield _gauge("model_loaded", "Whether a version is in memory", VERSION, loaded)
+        yield _gauge("queue_length", "Requests in line", VERSION, waiting)
+        text = "1 for what really runs a version that is in memory"
+        yield _gauge("model_device", text, [*VERSION, "device", "runtime"], devices)
+        yield _gauge("model_threads", "Threads that one run of a version may use", VERSION, threads)
+        yield from _of_versions([(key, counters) for key, counters, _ in used])
 
-    def _used(self) -> Iterator[tuple[str, str, VersionStatistics]]:
+    def _used(self) -> Iterator[tuple[list[str], VersionStatistics, ModelHandle | None]]:
+        engine = self._service.engine
         for status in self._service.statuses():
-            if not status.version:
-                continue
-            found = self._service.engine.statistics(status.model, status.version)
-            if (
-                found.last_inference_ms
-                or found.fail.count
-                or found.failed_loads
-                or self._service.engine.running(status.model, status.version)
-            ):
-                yield status.model, status.version, found
+            if status.version:
+                counters = engine.statistics(status.model, status.version)
+                running = engine.running(status.model, status.version)
+                if counters.last_inference_ms or counters.fail.count or counters.failed_loads or running:
+                    yield [status.model, status.version], counters, running
 
 
-def _traffic(traffic: Traffic) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    connections = GaugeMetricFamily("pocketserve_open_connections", "Connections that are open", labels=["transport"])
-    for transport, opened in traffic.connections.items():
-        connections.add_metric([transport], opened())
-    yield connections
-    labels = ["transport", "method", "route", "status"]
-    answers = CounterMetricFamily(
-        "pocketserve_responses", "Answers; route is empty where none was reached or let in", labels=labels
-    )
-    for (transport, method, route, status), number in traffic.answers():
-        answers.add_metric([transport, method, route, str(status)], number)
-    yield answers
-
-
-def _power(power: PowerWatch) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
-
-    low = GaugeMetricFamily(
-        "pocketserve_low_power",
-        "Whether there are fewer threads and no background requests, by reason",
-        labels=["reason"],
-    )
-    for reason in REASONS:
-        low.add_metric([reason], float(reason in power.reasons))
-    yield low
+def _of_server(service: Service) -> Iterator[Metric]:
+    engine, power, traffic = service.engine, service.power, service.traffic
+    yield _value("models_memory_bytes", "Memory that loaded models hold, estimated", engine.memory_held())
+    yield _value("memory_budget_bytes", "Memory that they may hold together", engine.memory_budget)
+    reasons = [([reason], float(reason in power.reasons)) for reason in REASONS]
+    text = "Whether there are fewer threads and no background requests, by reason"
+    yield _gauge("low_power", text, ["reason"], reasons)
     reading = power.reading
     if reading is not None and reading.charge is not None:
-        yield GaugeMetricFamily("pocketserve_battery_charge_ratio", "Charge, last read", value=reading.charge / 100)
+        yield _value("battery_charge_ratio", "Charge, last read", reading.charge / 100)
     if reading is not None and reading.heat is not None:
-        yield GaugeMetricFamily("pocketserve_battery_celsius", "Temperature, last read", value=reading.heat)
+        yield _value("battery_celsius", "Temperature, last read", reading.heat)
+    connections = [([transport], count()) for transport, count in traffic.connections.items()]
+    yield _gauge("open_connections", "Connections that are open", ["transport"], connections)
+    answers = [([*map(str, labels)], count) for labels, count in traffic.answers()]
+    text = "Answers; route is empty where none was reached or let in"
+    yield _counter("responses", text, ["transport", "method", "route", "status"], answers)
+    yield _value("usable_cores", "Cores that it may use now", engine.usable_cores)
 
 
-def _counters(used: list[tuple[str, str, VersionStatistics]]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily
-
-    keys = ["model", "version"]
-    requests = CounterMetricFamily("pocketserve_requests", "Requests by outcome", labels=[*keys, "outcome"])
-    rows = CounterMetricFamily("pocketserve_inferences", "Batch rows that were computed", labels=keys)
-    runs = CounterMetricFamily("pocketserve_executions", "Runs of the model", labels=keys)
-    seconds = CounterMetricFamily("pocketserve_phase_seconds", "Time spent by phase", labels=[*keys, "phase"])
-    for name, version, found in used:
-        requests.add_metric([name, version, "success"], found.runs.count)
-        known = 0
-        for outcome, duration in found.unanswered.items():
-            requests.add_metric([name, version, outcome], duration.count)
-            known += duration.count
-        requests.add_metric([name, version, "failure"], max(0, found.fail.count - known))
-        rows.add_metric([name, version], found.inference_count)
-        runs.add_metric([name, version], found.execution_count)
-        for phase, ns in found.phase_ns().items():
-            seconds.add_metric([name, version, phase], ns / 1e9)
-    yield from (requests, rows, runs, seconds)
+def _of_versions(used: list[tuple[list[str], VersionStatistics]]) -> Iterator[Metric]:
+    requests = [([*key, outcome], count) for key, each in used for outcome, count in _outcomes(each).items()]
+    phases = [([*key, phase], ns / 1e9) for key, each in used for phase, ns in each.phase_ns().items()]
+    times = [(key, each.latency_classes(), sum(each.phase_ns().values()) / 1e9) for key, each in used]
+    counts = [(key, {"success": each.loads.count, "failure": each.failed_loads}) for key, each in used]
+    loads = [([*key, outcome], count) for key, by_outcome in counts for outcome, count in by_outcome.items()]
+    rows = [(key, each.inference_count) for key, each in used]
+    yield _counter("requests", "Requests by outcome", [*VERSION, "outcome"], requests)
+    yield _counter("inferences", "Batch rows that were computed", VERSION, rows)
+    yield _counter("executions", "Runs of the model", VERSION, [(key, each.execution_count) for key, each in used])
+    yield _counter("phase_seconds", "Time spent by phase", [*VERSION, "phase"], phases)
+    text = "Answered requests by time, from their arrival at the model"
+    yield _family("Histogram", "pocketserve_request_seconds", text, VERSION, times)
+    yield _counter("loads", "Loads by outcome", [*VERSION, "outcome"], loads)
+    yield _counter("load_seconds", "Time spent loading", VERSION, [(key, each.loads.ns / 1e9) for key, each in used])
 
 
-def _durations(used: list[tuple[str, str, VersionStatistics]]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+def _outcomes(counters: VersionStatistics) -> dict[str, int]:
+    unanswered = {outcome: duration.count for outcome, duration in counters.unanswered.items()}
+    failures = max(0, counters.fail.count - sum(unanswered.values()))
+    return {"success": counters.runs.count, **unanswered, "failure": failures}
 
-    keys = ["model", "version"]
-    latency = HistogramMetricFamily(
-        "pocketserve_request_seconds", "Answered requests by time, from their arrival at the model", labels=keys
-    )
-    loads = CounterMetricFamily("pocketserve_loads", "Loads by outcome", labels=[*keys, "outcome"])
-    load_seconds = CounterMetricFamily("pocketserve_load_seconds", "Time spent loading", labels=keys)
-    for name, version, found in used:
-        latency.add_metric([name, version], found.latency_classes(), sum(found.phase_ns().values()) / 1e9)
-        loads.add_metric([name, version, "success"], found.loads.count)
-        loads.add_metric([name, version, "failure"], found.failed_loads)
-        load_seconds.add_metric([name, version], found.loads.ns / 1e9)
-    yield from (latency, loads, load_seconds)
+
+def _value(name: str, text: str, value: float) -> Metric:
+    return _gauge(name, text, (), [([], value)])
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Any, ...]]) -> Metric:
+    return _family("Gauge", f"pocketserve_{name}", text, labels, samples)
+
+
+def _counter(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Any, ...]]) -> Metric:
+    return _family("Counter", f"pocketserve_{name}", text, labels, samples)
+
+
+def _family(kind: str, name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Any, ...]]) -> Metric:
+    """Return a metric with its samples, each the values of the labels and what is counted."""
+    from prometheus_client import core
+
+    family: Any = getattr(core, f"{kind}MetricFamily")(name, text, labels=labels)
+    for sample in samples:
+        family.add_metric(*sample)
+    return cast("Metric", family)

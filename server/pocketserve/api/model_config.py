@@ -21,7 +21,7 @@ MAX_BATCH_SIZE = 1024
 NO_FORMAT = "FORMAT_NONE"
 
 
-def model_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
+def triton_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
     """Describe a loaded version as Triton's ``GET /v2/models/NAME/config`` does."""
     model, format = running.model, running.model.version.format
     inputs, outputs = model.inputs.specs, model.shown_outputs.specs

@@ -69,10 +69,10 @@ def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
 
 def model_config(service: Service, request: ApiRequest) -> ApiResponse:
     """Triton's model configuration in its protobuf-JSON form, as far as it applies."""
-    from pocketserve.api import model_config as configuration  # late: no inference needs it
+    from pocketserve.api.model_config import triton_config  # late: no inference needs it
 
     with service.running(request.path["model"], request.path.get("version")) as (entry, running):
-        return json_response(configuration.model_config(entry, running))
+        return json_response(triton_config(entry, running))
 
 
 def infer(service: Service, request: ApiRequest) -> Call:

@@ -35,20 +35,11 @@ _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_TENSOR_NAME_
 DATATYPE: Schema = {"type": "string", "enum": list(DATATYPES)}
 
 
-def _tensor(shape_minimum: int) -> Schema:
+def _tensor(shape_minimum: int, **more: Schema) -> Schema:
+    shape = _array({"type": "integer", "minimum": shape_minimum})
     return _object(
-        ("name", "datatype", "shape"),
-        name=_NAME,
-        datatype=DATATYPE,
-        shape=_array({"type": "integer", "minimum": shape_minimum}),
-        parameters=PARAMETERS,
+        ("name", "datatype", "shape"), name=_NAME, datatype=DATATYPE, shape=shape, parameters=PARAMETERS, **more
     )
-
-
-def _tensor_with_data() -> Schema:
-    tensor = _tensor(0)
-    tensor["properties"]["data"] = {"type": ["array", "null"], "items": {}}
-    return tensor
 
 
 def _hexadecimal(length: int) -> Schema:
@@ -62,19 +53,25 @@ _PAIRING: dict[str, Schema] = {
 }
 _DURATION = _object(("count", "ns"), count=COUNT, ns=COUNT)
 
+
+def _reference(schema: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
+def _json(schema: Schema) -> Schema:
+    return {"application/json": {"schema": schema}}
+
+
 SCHEMAS: dict[str, Schema] = {
     "Error": _object(("error", "code"), error=TEXT, code={"type": "string", "enum": [c.name for c in ErrorCode]}),
-    "Tensor": _tensor_with_data(),
+    "Tensor": _tensor(0, data={"type": ["array", "null"], "items": {}}),
     "TensorMetadata": _tensor(-1),
     "InferRequest": _object(
         ("inputs",),
         id={"type": ["string", "null"], "maxLength": 256},
         parameters=PARAMETERS,
-        inputs=_array({"$ref": "#/components/schemas/Tensor"}),
-        outputs={
-            "type": ["array", "null"],
-            "items": _object(("name",), name=_NAME, parameters=PARAMETERS),
-        },
+        inputs=_array(_reference("Tensor")),
+        outputs={"type": ["array", "null"], "items": _object(("name",), name=_NAME, parameters=PARAMETERS)},
     ),
     "InferResponse": _object(
         ("model_name", "model_version", "outputs"),
@@ -82,22 +79,19 @@ SCHEMAS: dict[str, Schema] = {
         model_name=TEXT,
         model_version=TEXT,
         parameters=PARAMETERS,
-        outputs=_array({"$ref": "#/components/schemas/Tensor"}),
+        outputs=_array(_reference("Tensor")),
     ),
     "ModelMetadata": _object(
         ("name", "versions", "platform", "inputs", "outputs"),
         name=TEXT,
         versions=_array(TEXT),
         platform=TEXT,
-        inputs=_array({"$ref": "#/components/schemas/TensorMetadata"}),
-        outputs=_array({"$ref": "#/components/schemas/TensorMetadata"}),
+        inputs=_array(_reference("TensorMetadata")),
+        outputs=_array(_reference("TensorMetadata")),
         parameters=PARAMETERS,
         card=_object(
             ("task", "examples"),
-            task=TEXT,
-            input=TEXT,
-            preprocessing=TEXT,
-            answer=TEXT,
+            **dict.fromkeys(("task", "input", "preprocessing", "answer"), TEXT),
             labels=COUNT,
             first_labels=_array(TEXT),
             examples={"type": "object", "additionalProperties": TEXT},
@@ -110,24 +104,19 @@ SCHEMAS: dict[str, Schema] = {
                 ("name", "version", "inference_count", "execution_count", "inference_stats"),
                 name=TEXT,
                 version=TEXT,
-                last_inference=COUNT,
-                inference_count=COUNT,
-                execution_count=COUNT,
+                **dict.fromkeys(("last_inference", "inference_count", "execution_count"), COUNT),
                 inference_stats={"type": "object", "additionalProperties": _DURATION},
             )
         ),
     ),
     "Prediction": _object(
         ("model", "version", "task", "predictions", "timing_ms"),
-        model=TEXT,
-        version=TEXT,
-        task=TEXT,
+        **dict.fromkeys(("model", "version", "task"), TEXT),
         predictions=_array({"type": "object"}),
         timing_ms={"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
     ),
 }
 
-_EMPTY_OR = {"required": False}
 _BINARY: Schema = {"type": "string", "format": "binary"}
 
 _RAW_KINDS = ("application/octet-stream", "image/*", "audio/*", "text/*", "application/json")
@@ -137,30 +126,7 @@ REQUEST_BODIES: dict[str, Schema] = {
     "infer": {
         "required": True,
         "description": "JSON, or with the header Inference-Header-Content-Length JSON followed by raw tensors.",
-        "content": {
-            "application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}},
-            "application/octet-stream": {"schema": _BINARY},
-        },
-    },
-    "index": _EMPTY_OR | {"content": {"application/json": {"schema": _object(ready=FLAG)}}},
-    "load": _EMPTY_OR | {"content": {"application/json": {"schema": _object(parameters=PARAMETERS)}}},
-    "v1_predict": {
-        "required": True,
-        "content": {"application/json": {"schema": _object(signature_name=TEXT, instances={}, inputs={})}},
-    },
-    "settings": _EMPTY_OR | {"content": {"application/json": {"schema": {"type": "object"}}}},
-    "nothing": _EMPTY_OR | {"content": {"application/json": {"schema": {"type": "object", "maxProperties": 0}}}},
-    "pairing_begin": {
-        "required": True,
-        "content": {"application/json": {"schema": _object(("public",), public=_hexadecimal(256))}},
-    },
-    "pairing_finish": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": _object(("exchange", "proof"), exchange=_hexadecimal(16), proof=_hexadecimal(32))
-            }
-        },
+        "content": _json(_reference("InferRequest")) | {"application/octet-stream": {"schema": _BINARY}},
     },
     "raw": {
         "required": True,
@@ -171,56 +137,62 @@ REQUEST_BODIES: dict[str, Schema] = {
             "multipart/form-data": {"schema": _object(("data",), data=_BINARY)},
         },
     },
+    **{
+        name: {"required": required, "content": _json(schema)}
+        for name, required, schema in (
+            ("index", False, _object(ready=FLAG)),
+            ("load", False, _object(parameters=PARAMETERS)),
+            ("settings", False, {"type": "object"}),
+            ("nothing", False, {"type": "object", "maxProperties": 0}),
+            ("v1_predict", True, _object(signature_name=TEXT, instances={}, inputs={})),
+            ("pairing_begin", True, _object(("public",), public=_hexadecimal(256))),
+            (
+                "pairing_finish",
+                True,
+                _object(("exchange", "proof"), exchange=_hexadecimal(16), proof=_hexadecimal(32)),
+            ),
+        )
+    },
 }
 
-ANSWERS: dict[str, tuple[str, Schema]] = {
-    "health": ("application/json", _object(("live",), live=FLAG, ready=FLAG)),
-    "server_metadata": (
-        "application/json",
-        _object(("name", "version", "extensions"), name=TEXT, version=TEXT, extensions=_array(TEXT), low_power=TEXT),
+ANSWERS: dict[str, Schema] = {
+    "health": _object(("live",), live=FLAG, ready=FLAG),
+    "server_metadata": _object(
+        ("name", "version", "extensions"), name=TEXT, version=TEXT, extensions=_array(TEXT), low_power=TEXT
     ),
-    "model_list": ("application/json", _object(("models",), models=_array(TEXT))),
-    "model_metadata": ("application/json", {"$ref": "#/components/schemas/ModelMetadata"}),
-    "model_ready": ("application/json", _object(("name", "ready"), name=TEXT, ready=FLAG)),
-    "model_config": (
-        "application/json",
-        _object(("name", "platform", "input", "output"), name=TEXT, platform=TEXT),
+    "model_list": _object(("models",), models=_array(TEXT)),
+    "model_metadata": _reference("ModelMetadata"),
+    "model_ready": _object(("name", "ready"), name=TEXT, ready=FLAG),
+    "model_config": _object(("name", "platform", "input", "output"), name=TEXT, platform=TEXT),
+    "statistics": _reference("Statistics"),
+    "infer": _reference("InferResponse"),
+    "index": _array(
+        _object(("name", "version", "state", "reason"), **dict.fromkeys(("name", "version", "state", "reason"), TEXT))
     ),
-    "statistics": ("application/json", {"$ref": "#/components/schemas/Statistics"}),
-    "infer": ("application/json", {"$ref": "#/components/schemas/InferResponse"}),
-    "index": (
-        "application/json",
-        _array(_object(("name", "version", "state", "reason"), name=TEXT, version=TEXT, state=TEXT, reason=TEXT)),
+    "load": _object(("name", "load"), name=TEXT, load=FLAG),
+    "unload": _object(("name", "unload"), name=TEXT, unload=FLAG),
+    "regions": _array({"type": "object"}),
+    "unregistered": _object(),
+    "not_offered": {"type": "object"},
+    "alive": _object(("status",), status=TEXT),
+    "model_status": _object(
+        ("name", "ready", "model_version_status"), name=TEXT, ready=FLAG, model_version_status=_array({})
     ),
-    "load": ("application/json", _object(("name", "load"), name=TEXT, load=FLAG)),
-    "unload": ("application/json", _object(("name", "unload"), name=TEXT, unload=FLAG)),
-    "regions": ("application/json", _array({"type": "object"})),
-    "unregistered": ("application/json", _object()),
-    "not_offered": ("application/json", {"type": "object"}),
-    "alive": ("application/json", _object(("status",), status=TEXT)),
-    "model_status": (
-        "application/json",
-        _object(("name", "ready", "model_version_status"), name=TEXT, ready=FLAG, model_version_status=_array({})),
+    "signature_metadata": _object(("model_spec", "metadata")),
+    "v1_predict": _object(predictions=_array({}), outputs={}),
+    "prediction": _reference("Prediction"),
+    "pairing_state": _object(tuple(_PAIRING), **_PAIRING),
+    "pairing_closed": _object(tuple(_PAIRING), **_PAIRING),
+    "pairing_code": _object(("code", *_PAIRING), code={"type": "string", "pattern": "^[0-9]{10}$"}, **_PAIRING),
+    "pairing_begun": _object(
+        ("exchange", "salt", "public"), exchange=_hexadecimal(16), salt=_hexadecimal(16), public=_hexadecimal(256)
     ),
-    "signature_metadata": ("application/json", _object(("model_spec", "metadata"))),
-    "v1_predict": ("application/json", _object(predictions=_array({}), outputs={})),
-    "prediction": ("application/json", {"$ref": "#/components/schemas/Prediction"}),
-    "pairing_state": ("application/json", _object(tuple(_PAIRING), **_PAIRING)),
-    "pairing_closed": ("application/json", _object(tuple(_PAIRING), **_PAIRING)),
-    "pairing_code": (
-        "application/json",
-        _object(("code", *_PAIRING), code={"type": "string", "pattern": "^[0-9]{10}$"}, **_PAIRING),
-    ),
-    "pairing_begun": (
-        "application/json",
-        _object(
-            ("exchange", "salt", "public"), exchange=_hexadecimal(16), salt=_hexadecimal(16), public=_hexadecimal(256)
-        ),
-    ),
-    "pairing_done": ("application/json", _object(("proof", "token"), proof=_hexadecimal(32), token=TEXT)),
-    "metrics": ("text/plain", TEXT),
-    "openapi": ("application/json", {"type": "object"}),
+    "pairing_done": _object(("proof", "token"), proof=_hexadecimal(32), token=TEXT),
+    "metrics": TEXT,
+    "openapi": {"type": "object"},
 }
+_OTHER_TYPES = {"infer": "application/octet-stream", "prediction": "image/png"}
+"""Content types that an answer may have beside JSON."""
 
 _WAITING: tuple[tuple[str, Schema, str], ...] = (
     ("timeout_ms", {"type": "number", "minimum": 0, "maximum": 86_400_000}, "Longest wait for a turn."),
@@ -241,7 +213,7 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
 }
 
 
-def document(routes: Sequence[Route], port: int = 8470, *, auth: bool = True) -> ApiResponse:
+def describe_routes(routes: Sequence[Route], port: int = 8470, *, auth: bool = True) -> ApiResponse:
     """Describe these routes.
 
     Args:
@@ -251,6 +223,7 @@ def document(routes: Sequence[Route], port: int = 8470, *, auth: bool = True) ->
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.pattern, {})[route.method.lower()] = _operation(route)
+    password = {"type": "http", "scheme": "basic", "description": "The token as the password."}
     return json_response(
         {
             "openapi": "3.1.0",
@@ -264,14 +237,7 @@ def document(routes: Sequence[Route], port: int = 8470, *, auth: bool = True) ->
             "paths": paths,
             "components": {
                 "schemas": SCHEMAS,
-                "securitySchemes": {
-                    "token": {"type": "http", "scheme": "bearer"},
-                    "password": {
-                        "type": "http",
-                        "scheme": "basic",
-                        "description": "The token as the password.",
-                    },
-                },
+                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}, "password": password},
             },
             "security": [{"token": []}, {"password": []}] if auth else [],
         }
@@ -279,24 +245,17 @@ def document(routes: Sequence[Route], port: int = 8470, *, auth: bool = True) ->
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    content_type, schema = ANSWERS[route.answer]
-    content = {content_type: {"schema": schema}}
-    if route.answer == "infer":
-        content["application/octet-stream"] = {"schema": _BINARY}
-    if route.answer == "prediction":
-        content["image/png"] = {"schema": _BINARY}
-    summary = (route.handler.__doc__ or "").strip().splitlines()[0]
+    schema = ANSWERS[route.answer]
+    content = {"text/plain": {"schema": schema}} if route.answer == "metrics" else _json(schema)
+    if route.answer in _OTHER_TYPES:
+        content[_OTHER_TYPES[route.answer]] = {"schema": _BINARY}
+    done = {} if route.answer == "not_offered" else {"200": {"description": "Done.", "content": content}}
+    fault = {"description": "The fault in words and its stable code.", "content": _json(_reference("Error"))}
     operation: dict[str, Any] = {
         "operationId": f"{route.group}_{route.name}_{route.method.lower()}",
         "tags": [route.group],
-        "summary": summary,
-        "responses": {
-            **({} if route.answer == "not_offered" else {"200": {"description": "Done.", "content": content}}),
-            "default": {
-                "description": "The fault in words and its stable code.",
-                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-            },
-        },
+        "summary": (route.handler.__doc__ or "").strip().splitlines()[0],
+        "responses": {**done, "default": fault},
     }
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": TEXT} for name in re.findall(r"{(\w+)}", route.pattern)

@@ -15,7 +15,6 @@ from pocketserve.api.messages import (
     refuse_unknown_query,
     waiting_parameters,
 )
-from pocketserve.engine.statistics import Timing
 from pocketserve.inference.call import Call, Prediction, RawPayload
 from pocketserve.inference.waiter import answer
 from pocketserve.service import Service
@@ -50,7 +49,7 @@ def call_of(service: Service, request: ApiRequest, respond: Callable[[Prediction
     refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY)
     body, content_type = request.body, request.content_type
     if content_type[: len(FORM)].lower() == FORM:
-        from pocketserve.api.forms import only_part  # late: few send forms
+        from pocketserve.api.multipart import only_part  # late: few send forms
 
         body, content_type = only_part(body, content_type)
     hints, options = parameters.hints_and_options(request.query, content_type)
@@ -75,11 +74,12 @@ def _explain(request: ApiRequest, error: ApiError) -> ApiError:
 
 
 def _version(request: ApiRequest) -> str | None:
-    """The version in the path, as TorchServe has it, or in the query."""
-    named, asked = request.path.get("version"), request.query.get("version")
-    if named is not None and asked not in (None, named):
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"the path names version {named!r:.80}, the query {asked!r:.80}")
-    return asked if named is None else named
+    """Return the version in the path, as TorchServe has it, or in the query."""
+    in_path, in_query = request.path.get("version"), request.query.get("version")
+    if in_path is not None and in_query not in (None, in_path):
+        text = f"the path names version {in_path!r:.80}, the query {in_query!r:.80}"
+        raise ApiError(ErrorCode.INVALID_PARAMETER, text)
+    return in_query if in_path is None else in_path
 
 
 def ping(service: Service, request: ApiRequest) -> ApiResponse:
@@ -97,23 +97,14 @@ def _hint(request: ApiRequest, message: str) -> str:
 
 
 def document(prediction: Prediction) -> dict[str, Any]:
-    """The answer's content, before it is encoded."""
+    """Return the answer's content, before it is encoded; times are in milliseconds."""
+    timing = prediction.timing
+    phases = {"queue": timing.queue_ns, "pre": timing.input_ns, "infer": timing.infer_ns, "post": timing.output_ns}
     return {
         "model": prediction.model,
         "version": prediction.version,
         "task": prediction.task,
         "predictions": prediction.predictions,
         **prediction.more,
-        "timing_ms": timing_ms(prediction.timing),
+        "timing_ms": {name: round(ns / 1e6, 3) for name, ns in phases.items()},
     }
-
-
-def timing_ms(timing: Timing) -> dict[str, float]:
-    """The phases in milliseconds, to a microsecond."""
-    phases = {
-        "queue": timing.queue_ns,
-        "pre": timing.input_ns,
-        "infer": timing.infer_ns,
-        "post": timing.output_ns,
-    }
-    return {name: round(ns / 1e6, 3) for name, ns in phases.items()}

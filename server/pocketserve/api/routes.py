@@ -12,9 +12,9 @@ from pocketserve.service import Service
 
 def _openapi(service: Service, request: ApiRequest) -> ApiResponse:
     """This interface in OpenAPI 3.1."""
-    from pocketserve.api import openapi  # late: few ask for it
+    from pocketserve.api.openapi import describe_routes  # late: few ask for it
 
-    return openapi.document(ROUTES, service.config.http_port, auth=service.config.auth)
+    return describe_routes(ROUTES, service.config.http_port, auth=service.config.auth)
 
 
 def _oip() -> list[Route]:
@@ -25,7 +25,7 @@ def _oip() -> list[Route]:
         # The protocol's own document writes this path with a slash, its text without.
         Route("GET", "/v2/", "oip.server_metadata", "oip", "server_metadata"),
         Route("GET", "/v2/models", "oip.list_models", "oip", "model_list"),
-        Route("GET", "/v2/models/stats", "oip.statistics", "oip", "statistics"),
+        Route("GET", "/v2/models/stats", "oip.statistics", "oip", "statistics", label="_all"),
     ]
     for base in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         routes += [
@@ -35,71 +35,64 @@ def _oip() -> list[Route]:
             Route("GET", f"{base}/stats", "oip.statistics", "oip", "statistics"),
             Route("POST", f"{base}/infer", "oip.infer", "oip", "infer", body="infer"),
         ]
-    return routes
-
-
-def _repository() -> list[Route]:
-    base = "/v2/repository"
-    model = f"{base}/models/{{model}}"
+    model = "/v2/repository/models/{model}"
     return [
-        Route("POST", f"{base}/index", "oip.repository_index", "repository", "index", body="index"),
+        *routes,
+        Route("POST", "/v2/repository/index", "oip.repository_index", "repository", "index", body="index"),
         Route("POST", f"{model}/load", "oip.repository_load", "repository", "load", body="load"),
         Route("POST", f"{model}/unload", "oip.repository_unload", "repository", "unload", body="load"),
     ]
 
 
 def _triton() -> list[Route]:
-    def get(path: str, handler: str, answer: str = "not_offered", label: str = "") -> Route:
-        return Route("GET", path, handler, "triton", answer, label=label)
+    routes: list[Route] = []
 
-    def post(path: str, handler: str, answer: str = "not_offered", label: str = "") -> Route:
-        return Route("POST", path, handler, "triton", answer, body="settings", label=label)
+    def add(methods: str, path: str, handler: str, label: str = "", answer: str = "not_offered") -> None:
+        for method in methods.split():
+            body = "settings" if method == "POST" else None
+            routes.append(Route(method, path, f"triton.{handler}", "triton", answer, body=body, label=label))
 
-    routes = []
-    for method in (get, post):
-        routes += [
-            method("/v2/trace/setting", "triton.trace_setting"),
-            method("/v2/models/{model}/trace/setting", "triton.trace_setting", label="_model"),
-            method("/v2/logging", "triton.logging_setting"),
-        ]
+    add("GET POST", "/v2/trace/setting", "trace_setting")
+    add("GET POST", "/v2/models/{model}/trace/setting", "trace_setting", "_model")
+    add("GET POST", "/v2/logging", "logging_setting")
     for kind in ("system", "cuda"):
         base, label = f"/v2/{kind}sharedmemory", f"_{kind}"
         region = f"{base}/region/{{region}}"
-        routes += [
-            get(f"{base}/status", "triton.memory_status", "regions", label),
-            get(f"{region}/status", "triton.region_status", "not_offered", label),
-            post(f"{region}/register", "triton.register_region", "not_offered", label),
-            post(f"{region}/unregister", "triton.unregister_region", "unregistered", label),
-            post(f"{base}/unregister", "triton.unregister_region", "unregistered", f"{label}_all"),
-        ]
+        add("GET", f"{base}/status", "memory_status", label, "regions")
+        add("GET", f"{region}/status", "region_status", label)
+        add("POST", f"{region}/register", "register_region", label)
+        add("POST", f"{region}/unregister", "unregister_region", label, "unregistered")
+        add("POST", f"{base}/unregister", "unregister_region", f"{label}_all", "unregistered")
     return routes
 
 
 def _tfserving() -> list[Route]:
     routes = [
         Route("GET", "/", "tfserving.alive", "tfserving", "alive", open=True),
-        Route("GET", "/v1/models", "tfserving.list_models", "tfserving", "model_list"),
+        Route("GET", "/v1/models", "oip.list_models", "tfserving", "model_list"),
     ]
     for base in ("/v1/models/{model}", "/v1/models/{model}/versions/{version}"):
         routes += [
             Route("GET", base, "tfserving.model_status", "tfserving", "model_status"),
-            Route("GET", f"{base}/metadata", "tfserving.model_metadata", "tfserving", "signature_metadata"),
-            Route("POST", f"{base}:predict", "tfserving.predict", "tfserving", "v1_predict", body="v1_predict"),
-            Route("POST", f"{base}:classify", "tfserving.classify", "tfserving", "not_offered", body="settings"),
-            Route("POST", f"{base}:regress", "tfserving.regress", "tfserving", "not_offered", body="settings"),
-            Route("POST", f"{base}:explain", "tfserving.explain", "tfserving", "not_offered", body="settings"),
+            Route("GET", f"{base}/metadata", "tfserving.v1_model_metadata", "tfserving", "signature_metadata"),
+            Route("POST", f"{base}:predict", "tfserving.v1_predict", "tfserving", "v1_predict", body="v1_predict"),
+            *(
+                Route("POST", f"{base}:{verb}", f"tfserving.{verb}", "tfserving", "not_offered", body="settings")
+                for verb in ("classify", "regress", "explain")
+            ),
         ]
     return routes
 
 
 def _own() -> list[Route]:
+    # curl -T, TorchServe's example, sends PUT; the version in the path and the health check are TorchServe's, too.
+    predictions = [
+        Route(method, path, "predictions.predict", "predictions", "prediction", body="raw")
+        for path in ("/predictions/{model}", "/predictions/{model}/{version}")
+        for method in ("POST", "PUT")
+    ]
     return [
-        Route("POST", "/predictions/{model}", "predictions.predict", "predictions", "prediction", body="raw"),
-        # curl -T, TorchServe's example, sends PUT.
-        Route("PUT", "/predictions/{model}", "predictions.predict", "predictions", "prediction", body="raw"),
-        # TorchServe's path for a version, and its health check.
-        Route("POST", "/predictions/{model}/{version}", "predictions.predict", "predictions", "prediction", body="raw"),
-        Route("PUT", "/predictions/{model}/{version}", "predictions.predict", "predictions", "prediction", body="raw"),
+        *predictions,
         Route("GET", "/ping", "predictions.ping", "predictions", "alive", open=True),
         Route("POST", "/pairing/open", "pairing.open_desk", "pairing", "pairing_code", body="nothing", owner=True),
         Route("POST", "/pairing/close", "pairing.close_desk", "pairing", "pairing_closed", body="nothing", owner=True),
@@ -113,5 +106,5 @@ def _own() -> list[Route]:
     ]
 
 
-ROUTES = (*_oip(), *_repository(), *_triton(), *_tfserving(), *_own())
+ROUTES = (*_oip(), *_triton(), *_tfserving(), *_own())
 """Every route. A literal segment goes before a placeholder: no model can be called "stats"."""

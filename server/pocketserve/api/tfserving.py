@@ -15,12 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.api.messages import ApiRequest, ApiResponse, inference_call, json_response, waiting_parameters
+from pocketserve.api.messages import (
+    ApiRequest,
+    ApiResponse,
+    inference_call,
+    json_response,
+    not_offered,
+    waiting_parameters,
+)
 from pocketserve.engine.bindings import Bindings
 from pocketserve.inference.call import Call, TensorPayload
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks.arrays import nested
-from pocketserve.tensors import Array, TensorSpec, to_array
+from pocketserve.tensors import TensorSpec, to_array
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor, oip, strict_json
 from pocketserve_wire.tensor import from_json_values, invalid
 
@@ -39,11 +46,6 @@ def alive(service: Service, request: ApiRequest) -> ApiResponse:
     return json_response({"status": "alive"})
 
 
-def list_models(service: Service, request: ApiRequest) -> ApiResponse:
-    """The names of all models (KServe)."""
-    return json_response({"models": service.model_names()})
-
-
 def model_status(service: Service, request: ApiRequest) -> ApiResponse:
     """TF Serving's version states and KServe's readiness in one object."""
     name = request.path["model"]
@@ -58,16 +60,10 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
         statuses = [status._replace(version=version)]
     if not status.ready:
         raise ApiError(ErrorCode.MODEL_NOT_READY, f"model {name!r} is not ready: {status.reason}")
-    return json_response(
-        {
-            "name": name,
-            "ready": True,
-            "model_version_status": [_version_status(status) for status in statuses],
-        }
-    )
+    return json_response({"name": name, "ready": True, "model_version_status": list(map(_version_status, statuses))})
 
 
-def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
+def v1_model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     """The signature definitions."""
     with service.running(request.path["model"], request.path.get("version")) as (entry, running):
         model = running.model
@@ -82,22 +78,12 @@ def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     )
 
 
-def classify(service: Service, request: ApiRequest) -> ApiResponse:
-    """Not offered."""
-    raise ApiError(ErrorCode.NOT_IMPLEMENTED, f":classify takes tf.Example features, {INSTEAD}")
+classify = not_offered(f":classify takes tf.Example features, {INSTEAD}")
+regress = not_offered(f":regress takes tf.Example features, {INSTEAD}")
+explain = not_offered(f"models are not explained here, {INSTEAD}")
 
 
-def regress(service: Service, request: ApiRequest) -> ApiResponse:
-    """Not offered."""
-    raise ApiError(ErrorCode.NOT_IMPLEMENTED, f":regress takes tf.Example features, {INSTEAD}")
-
-
-def explain(service: Service, request: ApiRequest) -> ApiResponse:
-    """Not offered."""
-    raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"models are not explained here, {INSTEAD}")
-
-
-def predict(service: Service, request: ApiRequest) -> Call:
+def v1_predict(service: Service, request: ApiRequest) -> Call:
     """Row format (``instances``) or columnar format (``inputs``).
 
     Raises:
@@ -107,36 +93,39 @@ def predict(service: Service, request: ApiRequest) -> Call:
     if request.content_type.startswith("application/cloudevents"):
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, "CloudEvents are not read here; send their data as plain JSON")
     document = strict_json.loads_object(request.body)
-    signature = _signature_name(document)
+    signature = document.get("signature_name", DEFAULT_SIGNATURE)
+    if not isinstance(signature, str):
+        text = f"signature_name must be a string, not {strict_json.json_type(signature)}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    key = None if signature in ("", DEFAULT_SIGNATURE) else signature
     waiting = waiting_parameters(request)
     options = service.request_options(waiting, request.deadline, request.cancellation, request.received)
     with service.running(request.path["model"], request.path.get("version"), options) as (_, running):
         points, optional = running.model.entry_points, running.model.optional_inputs
-    key = None if signature == DEFAULT_SIGNATURE else signature
     if key not in points:
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"signature_name {signature!r:.80} is not one of the model's")
-    if ("instances" in document) == ("inputs" in document):
-        found = "both" if "instances" in document else "neither"
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"the body must have 'instances' or 'inputs', it has {found}")
     rows = "instances" in document
+    if rows == ("inputs" in document):
+        text = f"the body must have 'instances' or 'inputs', it has {'both' if rows else 'neither'}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
     bound = points[key][0]
-    needed = [spec for spec in bound.specs if key is not None or spec.name not in optional]
-    if rows:
-        tensors = _from_instances(document["instances"], bound, needed)
-    else:
-        tensors = _from_inputs(document["inputs"], bound, needed)
-    tensors, narrowed = _as_columns(tensors, bound)
-    decoded = oip.InferRequest(inputs=tensors, parameters={"signature_name": key} if key else {})
+    required = [spec for spec in bound.specs if key is not None or spec.name not in optional]
+    parse = _from_instances if rows else _from_inputs
+    tensors = parse(document["instances" if rows else "inputs"], bound, required)
+    columns = [_as_column(tensor, bound.by_name[tensor.name][0]) for tensor in tensors]
+    narrowed = any(new is not old for new, old in zip(columns, tensors, strict=True))
+    decoded = oip.InferRequest(inputs=columns, parameters={"signature_name": key} if key else {})
     respond = partial(_respond, rows, narrowed)
     return inference_call(service, request, TensorPayload(decoded, row_by_row=rows), waiting, respond)
 
 
 def _respond(rows: bool, narrowed: bool, response: oip.InferResponse) -> ApiResponse:
-    if narrowed:
-        tensors = [_without_column(tensor) for tensor in response.outputs]
-        response = response._replace(outputs=tensors)
-    outputs = {tensor.name: _to_values(tensor) for tensor in response.outputs}
-    answer = {"predictions": _as_rows(outputs, response.outputs)} if rows else {"outputs": _single_or_all(outputs)}
+    tensors = [_without_column(tensor) if narrowed else tensor for tensor in response.outputs]
+    outputs = {tensor.name: _to_values(tensor) for tensor in tensors}
+    if rows:
+        answer: dict[str, Any] = {"predictions": _as_rows(outputs, tensors)}
+    else:
+        answer = {"outputs": next(iter(outputs.values())) if len(outputs) == 1 else outputs}
     return ApiResponse(chunks=[strict_json.dumps(answer)], compressible=True)
 
 
@@ -171,61 +160,45 @@ def _tensor_info(spec: TensorSpec, bound: Bindings) -> dict[str, Any]:
     }
 
 
-def _signature_name(document: dict[str, Any]) -> str:
-    name = document.get("signature_name", DEFAULT_SIGNATURE)
-    if not isinstance(name, str):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"signature_name must be a string, not {strict_json.json_type(name)}")
-    return name or DEFAULT_SIGNATURE
-
-
-def _from_instances(instances: Any, bound: Bindings, needed: Sequence[TensorSpec]) -> list[Tensor]:
+def _from_instances(instances: Any, bound: Bindings, required: Sequence[TensorSpec]) -> list[Tensor]:
     if not isinstance(instances, list) or not instances:
         raise ApiError(ErrorCode.INVALID_REQUEST, "instances must be an array with at least one element")
     names = {spec.name for spec in bound.specs}
     if _is_named(instances[0]):
-        given = set(instances[0])
-        if given <= names and given >= {spec.name for spec in needed}:
-            names = given  # inputs that the server fills in may be left out, in all rows alike
+        first = set(instances[0])
+        if {spec.name for spec in required} <= first <= names:
+            names = first  # inputs that the server fills in may be left out, in all rows alike
         for index, row in enumerate(instances):
             if not isinstance(row, dict) or set(row) != names:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"instances[{index}] must be an object with the inputs {bound.names()}",
-                )
+                text = f"instances[{index}] must be an object with the inputs {bound.names()}"
+                raise ApiError(ErrorCode.INVALID_REQUEST, text)
         columns = {name: [row[name] for row in instances] for name in names}
-    elif len(needed) == 1:
-        columns = {needed[0].name: instances}
+    elif len(required) == 1:
+        columns = {required[0].name: instances}
     else:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"instances must be objects with the inputs {bound.names()}")
     return [_column(spec, columns[spec.name]) for spec in bound.specs if spec.name in columns]
 
 
-def _from_inputs(inputs: Any, bound: Bindings, needed: Sequence[TensorSpec]) -> list[Tensor]:
+def _from_inputs(inputs: Any, bound: Bindings, required: Sequence[TensorSpec]) -> list[Tensor]:
     if _is_named(inputs):
-        missing = [spec.name for spec in needed if spec.name not in inputs]
+        missing = [spec.name for spec in required if spec.name not in inputs]
         if missing:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"inputs lacks {missing[0]!r}; the model takes {bound.names()}")
         return [_column(spec, inputs[spec.name]) for spec in bound.specs if spec.name in inputs]
-    if len(needed) != 1:
+    if len(required) != 1:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"inputs must be an object with {bound.names()}")
-    return [_column(needed[0], inputs)]
-
-
-def _as_columns(tensors: list[Tensor], bound: Bindings) -> tuple[list[Tensor], bool]:
-    """Inputs of shape [n, 1] for those that were sent as [n], as TensorFlow Serving's own examples do; and whether any
-    was.
-    """
-    fitted = [_as_column(tensor, bound.by_name[tensor.name][0]) for tensor in tensors]
-    return fitted, any(new is not old for new, old in zip(fitted, tensors, strict=True))
+    return [_column(required[0], inputs)]
 
 
 def _as_column(tensor: Tensor, spec: TensorSpec) -> Tensor:
+    """Return an input of shape [n, 1] that was sent as [n], as TensorFlow Serving's own examples do."""
     single = len(tensor.shape) == 1 and not spec.open and spec.shape[1:] == (1,)
     return dataclasses.replace(tensor, shape=(*tensor.shape, 1)) if single else tensor
 
 
 def _without_column(tensor: Tensor) -> Tensor:
-    """An answer of one value a row as it is for rows that were single values."""
+    """Return an output of one value a row as an array of values."""
     single = len(tensor.shape) == 2 and tensor.shape[1] == 1
     return dataclasses.replace(tensor, shape=tensor.shape[:1]) if single else tensor
 
@@ -235,7 +208,7 @@ def _is_named(value: Any) -> bool:
 
 
 def _column(spec: TensorSpec, values: Any) -> Tensor:
-    """Nested values of one input; unlike in OIP, the nesting gives the shape and must be rectangular."""
+    """Parse nested values of an input; unlike in OIP, the nesting gives the shape and must be rectangular."""
     where = f"input {spec.name!r}"
     if spec.datatype in _NOT_IN_JSON:
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{where}: {spec.datatype} cannot be sent in this API")
@@ -262,19 +235,14 @@ def _text(value: Any, where: str) -> bytes:
 
 
 def _to_values(tensor: Tensor) -> Any:
+    """Return nested lists; FP32 in the shortest decimal form that reads back as the same FP32."""
     if tensor.datatype in _NOT_IN_JSON:
-        raise ApiError(
-            ErrorCode.NOT_IMPLEMENTED,
-            f"output {tensor.name!r} is {tensor.datatype}, which this API cannot send",
-        )
-    return _shortest(to_array(tensor), tensor.name)
-
-
-def _shortest(array: Array, name: str) -> Any:
-    """Nested lists; FP32 in the shortest decimal form that reads back as the same FP32."""
+        text = f"output {tensor.name!r} is {tensor.datatype}, which this API cannot send"
+        raise ApiError(ErrorCode.NOT_IMPLEMENTED, text)
+    array = to_array(tensor)
     if array.dtype == object:
         texts = np.empty(array.size, dtype=object)
-        texts[:] = [_encode_text(element, name) for element in array.reshape(-1).tolist()]
+        texts[:] = [_encode_text(element, tensor.name) for element in array.reshape(-1).tolist()]
         return texts.reshape(array.shape).tolist()
     if array.dtype == np.float32:
         exact, flat = np.empty(array.size), array.reshape(-1)
@@ -293,15 +261,9 @@ def _encode_text(element: bytes, name: str) -> Any:
 def _as_rows(outputs: dict[str, Any], tensors: list[Tensor]) -> list[Any]:
     sizes = {tensor.shape[0] if tensor.shape else None for tensor in tensors}
     if len(sizes) != 1 or None in sizes:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            "the outputs do not all have one row per instance; ask with 'inputs' instead",
-        )
+        text = "the outputs do not all have one row per instance; ask with 'inputs' instead"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
     if len(outputs) == 1:
         rows: list[Any] = next(iter(outputs.values()))
         return rows
     return [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
-
-
-def _single_or_all(outputs: dict[str, Any]) -> Any:
-    return next(iter(outputs.values())) if len(outputs) == 1 else outputs

@@ -14,25 +14,25 @@ DEFAULT_PORT = 8470
 SHOWN_LABELS = 5
 PLAIN = {"input": "numbers: a JSON array, an object of arrays by input name, or a .npy file", "example": "input.json"}
 
-CURL = """curl -H "Authorization: Bearer $(pocketserve token)" \\
-  -T {file} {url}"""
-
-PYTHON = """from pathlib import Path
+EXAMPLES = {
+    "curl": """curl -H "Authorization: Bearer $(pocketserve token)" \\
+  -T {file} {shell_url}""",
+    "python": """from pathlib import Path
 from pocketserve_client import Client
 
 with Client() as client:
-    print(client.predict({model}, Path({file}).read_bytes())["predictions"])"""
-
-JAVA = """HttpURLConnection connection = (HttpURLConnection) new URL({url}).openConnection();
+    print(client.predict({model}, Path({quoted_file}).read_bytes())["predictions"])""",
+    "java": """HttpURLConnection connection = (HttpURLConnection) new URL({url}).openConnection();
 connection.setRequestMethod("POST");
 connection.setRequestProperty("Authorization", "Bearer " + token);
 connection.setDoOutput(true);
 connection.getOutputStream().write(bytes);  // of {file}
-String json = new Scanner(connection.getInputStream(), "UTF-8").useDelimiter("\\\\A").next();"""
+String json = new Scanner(connection.getInputStream(), "UTF-8").useDelimiter("\\\\A").next();""",
+}
 
 
 def card(model: LoadedModel, port: int = DEFAULT_PORT, local: str = "") -> dict[str, Any]:
-    """The card of a loaded model.
+    """Return the card of a loaded model.
 
     Args:
         port: where the server listens for HTTP; 0 stands for the usual one.
@@ -44,26 +44,23 @@ def card(model: LoadedModel, port: int = DEFAULT_PORT, local: str = "") -> dict[
         that is not served, ``shell``.
     """
     task = model.task
-    said: Mapping[str, str] = task.describe() if isinstance(task, Described) else PLAIN
-    example = said.get("example", PLAIN["example"])
+    texts: Mapping[str, str] = task.describe() if isinstance(task, Described) else PLAIN
+    file = texts.get("example", PLAIN["example"])
     labels = list(getattr(task, "labels", ()))
+    url = f"http://127.0.0.1:{port or DEFAULT_PORT}/predictions/{quote(model.entry.name, safe='')}"
+    parts = {
+        "file": file,
+        "quoted_file": json.dumps(file),
+        "model": json.dumps(model.entry.name),
+        "url": json.dumps(url),
+        "shell_url": f"'{url}'" if "%" in url else url,
+    }
+    examples = {language: text.format(**parts) for language, text in EXAMPLES.items()}
     facts: dict[str, Any] = {
         "task": task.name,
-        **{key: said[key] for key in ("input", "preprocessing", "answer") if key in said},
+        **{key: texts[key] for key in ("input", "preprocessing", "answer") if key in texts},
         "labels": len(labels),
         "first_labels": labels[:SHOWN_LABELS],
-        "examples": {"shell": f"pocketserve predict --local {local} {example}"}
-        if local
-        else _examples(model.entry.name, example, port or DEFAULT_PORT),
+        "examples": {"shell": f"pocketserve predict --local {local} {file}"} if local else examples,
     }
     return {key: value for key, value in facts.items() if value}
-
-
-def _examples(model: str, file: str, port: int) -> dict[str, str]:
-    url = f"http://127.0.0.1:{port}/predictions/{quote(model, safe='')}"
-    quoted = {"model": json.dumps(model), "file": json.dumps(file), "url": json.dumps(url)}
-    return {
-        "curl": CURL.format(file=file, url=f"'{url}'" if "%" in url else url),
-        "python": PYTHON.format(**quoted),
-        "java": JAVA.format(**{**quoted, "file": file}),
-    }
