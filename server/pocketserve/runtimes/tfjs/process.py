@@ -22,10 +22,11 @@ import contextlib
 import itertools
 import json
 import os
-import selectors
+import select
 import shutil
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ IDLE_S = 120.0
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_PAYLOAD_BYTES = 2**30
 STDERR_BYTES = 4096
-"""How much of the end of the process's error output is kept."""
+"""The end of the process's error output that is read."""
 
 _LENGTHS = struct.Struct("<II")
 
@@ -86,7 +87,7 @@ class Worker:
     def pid(self) -> int | None:
         """The process's number, where one runs."""
         child = self._child
-        return child.pid if child is not None and child.is_running else None
+        return child.pid if child is not None else None
 
     def register(self) -> str:
         """Reserve the process for a session; return the session's name in it."""
@@ -130,7 +131,7 @@ class Worker:
         Raises:
             RuntimeMissingError: Node or the packages are not installed, or do not start.
         """
-        if self._child is None or not self._child.is_running:
+        if self.pid is None:
             self._end()
             self._child = self._start(threads)
             self._starts += 1
@@ -179,31 +180,26 @@ class _Child:
     def __init__(self, command: Sequence[str]) -> None:
         # Not the server's own settings, and nothing that changes how Node runs.
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("NODE_", "POCKETSERVE_"))}
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed by end()
         # A session of its own, so that Ctrl-C in the terminal lets running requests finish; but not in a trial, which
         # is ended with all its processes.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._stderr,
             env=environment,
             start_new_session=TRIAL_VARIABLE not in os.environ,
             bufsize=0,
         )
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
-        self._in, self._out, self._err = (pipe.fileno() for pipe in self._pipes)
-        for descriptor in (self._in, self._out, self._err):
-            os.set_blocking(descriptor, False)
-        self._stderr = b""
+        assert self._process.stdin and self._process.stdout
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self._stdin.fileno(), False)
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
+    def pid(self) -> int | None:
+        """The process's number, as long as it runs."""
+        return self._process.pid if self._process.poll() is None else None
 
     def exchange(
         self, header: Mapping[str, Any], payload: Sequence[memoryview], timeout_s: float
@@ -218,85 +214,65 @@ class _Child:
         size = sum(part.nbytes for part in payload)
         if size > MAX_PAYLOAD_BYTES:
             raise ValueError(f"the inputs have {size} bytes, more than {MAX_PAYLOAD_BYTES}")
-        unsent = [memoryview(_LENGTHS.pack(len(text), size) + text), *(part for part in payload if part.nbytes)]
         deadline = time.monotonic() + timeout_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._in, selectors.EVENT_WRITE)
-            selector.register(self._out, selectors.EVENT_READ)
-            selector.register(self._err, selectors.EVENT_READ)
-
-            def receive(count: int) -> bytearray:
-                data = bytearray()
-                while len(data) < count:
-                    events = selector.select(max(0.0, deadline - time.monotonic()))
-                    if not events and time.monotonic() >= deadline:
-                        raise WorkerError(f"the Node process did not answer within {timeout_s:g} s and was ended")
-                    for key, _ in events:
-                        if key.fd == self._in:
-                            self._send(selector, unsent)
-                        elif key.fd == self._err:
-                            if not self._read_stderr():
-                                selector.unregister(self._err)
-                        else:
-                            data += self._read(min(count - len(data), 1 << 20))
-                return data
-
-            header_size, size = _LENGTHS.unpack(receive(_LENGTHS.size))
+        try:
+            for part in (memoryview(_LENGTHS.pack(len(text), size) + text), *payload):
+                self._write(part, deadline)
+            header_size, size = _LENGTHS.unpack(self._read(_LENGTHS.size, deadline))
             if not 0 < header_size <= MAX_HEADER_BYTES or size > MAX_PAYLOAD_BYTES:
                 raise WorkerError(f"the Node process announced an answer of {header_size} + {size} bytes")
-            return _parse_header(receive(header_size)), receive(size)
+            answer = json.loads(self._read(header_size, deadline))
+            if not isinstance(answer, dict):
+                raise ValueError("no object")
+            data = self._read(size, deadline)
+        except TimeoutError:
+            raise WorkerError(f"the Node process did not answer within {timeout_s:g} s and was ended") from None
+        except OSError:
+            raise self._death() from None
+        except ValueError as error:
+            raise WorkerError(f"the Node process wrote an answer that cannot be read: {error}") from error
+        self._stderr.seek(0)
+        self._stderr.truncate()  # so that it cannot grow for ever
+        return answer, data
 
     def end(self) -> None:
         """Kill it and wait for it, which takes no time: SIGKILL ends even a stopped process."""
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError):
-                pipe.close()
+        for file in (self._stdin, self._stdout, self._stderr):
+            file.close()
 
-    def _send(self, selector: selectors.BaseSelector, unsent: list[memoryview]) -> None:
-        try:
-            unsent[0] = unsent[0][os.write(self._in, unsent[0]) :]
-        except OSError:
-            raise self._death() from None
-        if not unsent[0].nbytes:
-            unsent.pop(0)
-        if not unsent:
-            selector.unregister(self._in)
+    def _write(self, data: memoryview, deadline: float) -> None:
+        while data.nbytes:
+            _wait(self._stdin.fileno(), select.POLLOUT, deadline)
+            data = data[os.write(self._stdin.fileno(), data) :]
 
-    def _read(self, maximum: int) -> bytes:
-        data = os.read(self._out, maximum)
-        if not data:
-            raise self._death()
+    def _read(self, count: int, deadline: float) -> bytearray:
+        data = bytearray()
+        while len(data) < count:
+            _wait(self._stdout.fileno(), select.POLLIN, deadline)
+            chunk = os.read(self._stdout.fileno(), min(count - len(data), 1 << 20))
+            if not chunk:
+                raise BrokenPipeError
+            data += chunk
         return data
-
-    def _read_stderr(self) -> bool:
-        """Keep the last of what it wrote; return whether there may be more."""
-        data = os.read(self._err, 1 << 16)
-        self._stderr = (self._stderr + data)[-STDERR_BYTES:]
-        return bool(data)
 
     def _death(self) -> WorkerError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
-        with contextlib.suppress(OSError):  # its last words may still lie in the pipe
-            while self._read_stderr():
-                pass
         code = self._process.returncode
         if code == 0:  # it only ends like this by itself, between two requests
             return EndedError("the Node process had ended")
         reason = f"with signal {-code}" if code is not None and code < 0 else f"with code {code}"
-        lines = self._stderr.decode("utf-8", errors="replace").strip().splitlines()
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - STDERR_BYTES))
+        lines = self._stderr.read().decode("utf-8", errors="replace").strip().splitlines()
         complaint = f" ({excerpt(lines[-1], 200)})" if lines else ""
         return WorkerError(f"the Node process ended {reason} while it worked on this request{complaint}")
 
 
-def _parse_header(text: bytearray) -> dict[str, Any]:
-    try:
-        header = json.loads(text)
-    except ValueError as error:
-        raise WorkerError(f"the Node process wrote an answer that cannot be read: {error}") from error
-    if not isinstance(header, dict):
-        raise WorkerError("the Node process wrote an answer that cannot be read")
-    return header
+def _wait(descriptor: int, event: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise TimeoutError
