@@ -74,17 +74,15 @@ class Session(Protocol):
     memory_bytes: int
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """Compute the outputs of one request.
+        """Compute the outputs of one request by name, in arrays that own their memory.
 
         Args:
             inputs: arrays by input name; dtypes and shapes fit the specs.
             signature: one of the file's named entry points; None is the default one.
 
-        Returns:
-            Arrays by output name. They own their memory: the next run does not change them.
-
         Raises:
-            Exception: whatever the framework raises; the engine reports it as a failed inference.
+            ValueError: the input does not fit.
+            Exception: whatever else the framework raises; the engine reports it as a failed inference.
         """
         ...
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pocketserve.runtimes.metadata import ModelMetadata
 
 
+def late(function: str) -> Callable[..., Any]:
+    """Return a function that imports the one of this full name when it is called: not for other formats."""
+    return functools.partial(_import_and_call, function)
+
+
+def _import_and_call(function: str, *args: Any) -> Any:
+    module, _, name = function.rpartition(".")
+    return getattr(importlib.import_module(module), name)(*args)
+
+
 class Code(Enum):
-    """What of a model's file runs as code, so that its owner is asked for consent."""
+    """The part of a model's file that runs as code, so that its owner is asked for consent."""
 
     NONE = "nothing"
     MODULES = "a Python file, with the modules beside it"

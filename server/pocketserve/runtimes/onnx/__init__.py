@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-
-from pocketserve.runtimes.model_format import ModelFormat, Requirement
+from pocketserve.runtimes.model_format import ModelFormat, Requirement, late
 
 FRAMEWORK = Requirement("onnxruntime", ".onnx models", "onnxruntime", "python-onnxruntime")
 INSTALL = f"pip install 'pocketserve[onnx]'; in Termux: pkg install {FRAMEWORK.termux}"
-
-
-def _external_data(path: Path) -> Iterable[str]:
-    from pocketserve.runtimes.onnx.check import check_model  # late: not for other formats
-
-    return check_model(path, may_change=True).locations
-
 
 FORMATS = (
     ModelFormat(
@@ -26,7 +16,7 @@ FORMATS = (
         install=INSTALL,
         frameworks=(FRAMEWORK,),
         own_threads=True,
-        other_files=_external_data,
+        other_files=late(f"{__name__}.check.external_files"),
         triton="onnxruntime",
     ),
 )

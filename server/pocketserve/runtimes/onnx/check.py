@@ -120,6 +120,11 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
         raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
+def external_files(path: Path) -> tuple[str, ...]:
+    """Return the names of files with weights that a model names, while others may write to it."""
+    return check_model(path, may_change=True).locations
+
+
 class _ModelWalk:
     """Visits all messages of a model that lead to tensors or operators. Of a field that occurs twice, each counts."""
 

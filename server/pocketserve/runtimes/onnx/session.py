@@ -31,9 +31,6 @@ from .native import ProviderOptions, import_package, open_native
 from .operators import first_foreign
 from .tensors import TensorOutput, input_spec, object_array, output_of
 
-_BFLOAT16 = 16
-"""``TensorProto.DataType.BFLOAT16``."""
-
 _PROBE_SIZES = (1, 3)
 """Free dimensions of the runs that learn shapes: what differs between them depends on the caller."""
 
@@ -42,11 +39,7 @@ MAX_PROPERTY_CHARS = 4 * 2**20
 
 
 class OnnxRuntime:
-    """Opens ``.onnx`` files.
-
-    Args:
-        module: the module to import ONNX Runtime from.
-    """
+    """Opens ``.onnx`` files with ONNX Runtime, which is imported from ``module``."""
 
     platform = "onnxruntime_onnx"
     option_keys = frozenset({"providers", "required"})
@@ -55,13 +48,7 @@ class OnnxRuntime:
         self._module = module
 
     def open(self, source: ModelSource) -> OnnxSession:
-        """Load a model.
-
-        Raises:
-            RuntimeMissingError: ONNX Runtime is not installed or does not work.
-            ModelLoadError: an option is wrong, the file is no ONNX model, is damaged, keeps weights outside its
-                folder, or needs what this ONNX Runtime does not have.
-        """
+        """See :class:`~pocketserve.runtimes.base.Runtime`."""
         options = ProviderOptions.parse(source.options)
         # ONNX Runtime looks for weights beside the path that it is given, so both must see the same one.
         path = source.path.resolve()
@@ -86,13 +73,6 @@ RUNTIME = OnnxRuntime()
 class OnnxSession:
     """An ``InferenceSession`` with its model. Not to be used by several threads at a time, but by any.
 
-    Args:
-        ort: the imported package.
-        native: its ``InferenceSession``.
-        facts: what the file itself told.
-        runtime: the framework with its version.
-        device: what runs the model.
-
     Attributes:
         inputs: the model's inputs; ``open`` where the file does not tell the shape.
         outputs: specs as :mod:`.tensors` describes. Shapes that the file does not tell are learned from runs on zeros;
@@ -102,10 +82,6 @@ class OnnxSession:
         memory_bytes: the file, its external data and one copy of every input and output, free dimensions counted
             as 1. Intermediate results are not in it: nothing tells their size.
         properties: the file's ``metadata_props``, texts by name.
-
-    Raises:
-        ModelLoadError: an input or output has a type that the protocol cannot carry, bfloat16 outputs lie beside what
-            cannot be exchanged in the same way, or two outputs would have one name.
     """
 
     signatures: Mapping[str, Signature] = {}
@@ -188,9 +164,10 @@ class OnnxSession:
 
     def _value(self, array: Array, spec: TensorSpec) -> Any:
         """Return an OrtValue that uses the array's memory, which must outlive it."""
+        kind = self._ort.OrtValue
         if spec.datatype != "BF16":
-            return self._ort.OrtValue.ortvalue_from_numpy(array)
-        return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
+            return kind.ortvalue_from_numpy(array)
+        return kind.ortvalue_from_numpy_with_onnx_type(array, 16)  # TensorProto.DataType.BFLOAT16
 
     def _learn_outputs(self) -> None:
         """Learn shapes and keys from runs on zeros; a model that takes none keeps what is declared."""
@@ -218,11 +195,7 @@ def _may_index(spec: TensorSpec) -> bool:
 
 
 def _prepared(array: Array, spec: TensorSpec) -> Array:
-    """Return an array as ONNX Runtime wants it: native byte order, row-major, text as str.
-
-    Raises:
-        ValueError: a text is not UTF-8, or a scalar is no scalar (which ONNX Runtime does not check).
-    """
+    """Return an array as ONNX Runtime wants it: native byte order, row-major, text as str."""
     if spec.shape == () and array.shape != ():
         raise ValueError(f"input {spec.name!r} has shape {list(array.shape)}, expected []")
     if spec.datatype != "BYTES" or array.dtype.kind not in "OSU":

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from pocketserve.runtimes.model_format import ModelFormat
-
-
-def _missing() -> str | None:
-    from pocketserve.runtimes.tfjs.packages import missing  # late: not for other formats
-
-    return missing()
-
+from pocketserve.runtimes.model_format import ModelFormat, late
 
 FORMATS = (
     ModelFormat(
@@ -17,7 +10,7 @@ FORMATS = (
         "pocketserve.runtimes.tfjs.session",
         marker="model.json",
         by_name=True,
-        missing=_missing,
+        missing=late(f"{__name__}.packages.missing"),
         starts_processes=True,
         whole_folder=True,
     ),

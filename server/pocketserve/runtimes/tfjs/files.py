@@ -129,11 +129,7 @@ def _check_shards(folder: Path, group: _WeightGroup, title: str) -> list[Path]:
 
 
 def _check_shard(folder: Path, name: Any, title: str) -> Path:
-    """Return the file that a weights manifest names.
-
-    Raises:
-        ModelLoadError: it leads out of the folder, or does not exist.
-    """
+    """Return the file that a weights manifest names."""
     inside = isinstance(name, str) and name != "" and not any(mark in name for mark in ("\0", "\\", "://"))
     # JSON may hold halves of letters, which no name can.
     if not inside or name.startswith("/") or ".." in name.split("/") or any("\ud800" <= c <= "\udfff" for c in name):

@@ -126,10 +126,7 @@ class Worker:
             threads: that a new one may use; one that runs keeps its number.
 
         Returns:
-            The number of the process: models that were opened in another one are gone.
-
-        Raises:
-            RuntimeMissingError: Node or the packages are not installed, or do not start.
+            Which process it is: models that were opened in another one are gone.
         """
         if self.pid is None:
             self._end()
@@ -140,11 +137,7 @@ class Worker:
     def ask(
         self, header: Mapping[str, Any], payload: Sequence[memoryview], timeout_s: float
     ) -> tuple[dict[str, Any], bytearray]:
-        """Exchange a request for its answer, and end a process that fails.
-
-        Raises:
-            WorkerError: it died, hung or wrote nonsense.
-        """
+        """Exchange a request for its answer, and end a process that fails."""
         assert self._child is not None
         try:
             return self._child.exchange(header, payload, timeout_s)
@@ -183,14 +176,15 @@ class _Child:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed by end()
         # A session of its own, so that Ctrl-C in the terminal lets running requests finish; but not in a trial, which
         # is ended with all its processes.
+        own_session, pipe = TRIAL_VARIABLE not in os.environ, subprocess.PIPE
         self._process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            bufsize=0,
+            stdin=pipe,
+            stdout=pipe,
             stderr=self._stderr,
             env=environment,
-            start_new_session=TRIAL_VARIABLE not in os.environ,
-            bufsize=0,
+            start_new_session=own_session,
         )
         assert self._process.stdin and self._process.stdout
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
@@ -204,12 +198,7 @@ class _Child:
     def exchange(
         self, header: Mapping[str, Any], payload: Sequence[memoryview], timeout_s: float
     ) -> tuple[dict[str, Any], bytearray]:
-        """Write a frame and read the answer.
-
-        Raises:
-            ValueError: the payload is too long.
-            WorkerError: the process ended, wrote nonsense, or did not answer in time.
-        """
+        """Write a frame and read the answer."""
         text = json.dumps(header).encode()
         size = sum(part.nbytes for part in payload)
         if size > MAX_PAYLOAD_BYTES:

@@ -28,32 +28,22 @@ _LACKING = re.compile(r"not registered for backend 'wasm'|not (?:yet implemented
 _TEXT = "an output is of type string"
 """What the worker says of an output that it cannot send."""
 
-_COPIES = {"wasm": 2, "cpu": 1}
-"""How many times a backend holds the weights."""
-
 
 class TfjsRuntime:
     """Opens folders with a ``model.json``; the path of that file will do as well.
 
-    Options: ``backend`` (``"wasm"`` or ``"cpu"``; without it wasm where it is available).
+    The option ``backend`` is ``"wasm"`` or ``"cpu"``; without it wasm where it is available.
 
     Args:
-        modules: the ``node_modules`` folder; by default ``POCKETSERVE_TFJS_MODULES``, else one in the state folder.
-        node: the program to start, by default ``node`` on the path.
-        run_timeout: seconds that one run may take.
-        idle: seconds without work after which the process ends itself.
+        modules: the ``node_modules`` folder; by default as :func:`~.packages.find_modules` finds it.
+        run_timeout, idle: seconds that one run may take, and after which an idle process ends itself.
     """
 
     platform = "tensorflow_js"
     option_keys = frozenset({"backend"})
 
     def __init__(
-        self,
-        modules: Path | None = None,
-        node: str = "node",
-        *,
-        run_timeout: float = RUN_TIMEOUT_S,
-        idle: float = IDLE_S,
+        self, modules: Path | None = None, node: str = "node", run_timeout: float = RUN_TIMEOUT_S, idle: float = IDLE_S
     ) -> None:
         self._worker = Worker(modules, node, idle, run_timeout)
 
@@ -63,12 +53,7 @@ class TfjsRuntime:
         return self._worker.pid
 
     def open(self, source: ModelSource) -> TfjsSession:
-        """Load a model.
-
-        Raises:
-            RuntimeMissingError: Node or the packages are not installed, or do not start.
-            ModelLoadError: the files are damaged, reach out of their folder, or need what cannot be served.
-        """
+        """See :class:`~pocketserve.runtimes.base.Runtime`."""
         backend = source.options.get("backend")
         if backend not in (None, "wasm", "cpu"):
             raise ModelLoadError(f"the option backend is 'wasm' or 'cpu', not {backend!r:.80}")
@@ -85,10 +70,6 @@ class TfjsSession:
         device: ``wasm`` or ``cpu``, the backend of TensorFlow.js that runs it.
         memory_bytes: the weights as they are in memory, where quantised ones are real numbers again, and with the wasm
             backend a second time in WebAssembly's own memory (measured: 400 MB for 192).
-
-    Raises:
-        RuntimeMissingError: the process does not start.
-        ModelLoadError: TensorFlow.js cannot load the model.
     """
 
     signatures: Mapping[str, Signature] = {}
@@ -105,7 +86,7 @@ class TfjsSession:
             description = self._load()
             self.runtime = f"tensorflow.js {worker.version}"
             self.device: str = description["backend"]
-            self.memory_bytes = files.memory_bytes * _COPIES[self.device]
+            self.memory_bytes = files.memory_bytes * (2 if self.device == "wasm" else 1)
             self.inputs: Sequence[TensorSpec] = input_specs(description["inputs"], files)
             self.outputs: Sequence[TensorSpec] = output_specs(description, files)
             if any(spec.open for spec in self.outputs):
@@ -137,20 +118,10 @@ class TfjsSession:
             self._worker.unregister(self._name, self._process)
 
     def _load(self) -> dict[str, Any]:
-        """Open the model in the process, which is necessary again in every new one.
-
-        Raises:
-            ModelLoadError: TensorFlow.js cannot load it.
-        """
+        """Open the model in the process, which is necessary again in every new one."""
         files = self._files
-        header = {
-            "op": "open",
-            "model": self._name,
-            "file": str(files.path),
-            "shards": [str(path) for path in files.shards],
-            "graph": files.graph,
-            "backend": self._backend,
-        }
+        header = {"op": "open", "model": self._name, "file": str(files.path), "graph": files.graph}
+        header |= {"shards": [str(path) for path in files.shards], "backend": self._backend}
         with self._worker.exclusive():
             self._process = self._worker.ensure_running(self._threads)
             answer, _ = self._worker.ask(header, (), OPEN_TIMEOUT_S)
@@ -169,11 +140,7 @@ class TfjsSession:
         return _read_arrays(answer["outputs"], data)
 
     def _ask(self, header: Mapping[str, Any], payload: Sequence[memoryview]) -> tuple[dict[str, Any], bytearray]:
-        """Exchange a request with a process that has the model; start it and load the model where necessary.
-
-        Raises:
-            WorkerError, ValueError, RuntimeError: as :meth:`run`.
-        """
+        """Exchange a request with a process that has the model; start it and load the model where necessary."""
         with self._worker.exclusive():
             for is_last in (False, True):
                 if self._process != self._worker.ensure_running(self._threads):
@@ -197,10 +164,8 @@ class TfjsSession:
                 raise ModelLoadError(f"{self._files.title} cannot be served: {error}") from error
             return self.outputs
         free = any(-1 in spec.shape for spec in self.inputs)
-        return [
-            learned_spec(spec, array, free) if spec.open else spec
-            for spec, array in zip(self.outputs, results, strict=True)
-        ]
+        pairs = zip(self.outputs, results, strict=True)
+        return [learned_spec(spec, array, free) if spec.open else spec for spec, array in pairs]
 
 
 class StatefulTfjsSession(TfjsSession):
@@ -210,12 +175,7 @@ class StatefulTfjsSession(TfjsSession):
     """The process in which the state began."""
 
     def reset(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.ResettableSession`.
-
-        Raises:
-            WorkerError: the process died or hung.
-            RuntimeError: TensorFlow.js cannot forget the state.
-        """
+        """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
         self._ask({"op": "reset", "model": self._name}, ())
         self._state_process = self._process
 
@@ -238,11 +198,7 @@ def _run_error(answer: Mapping[str, Any]) -> Exception:
 
 
 def _read_arrays(entries: Sequence[Mapping[str, Any]], data: bytearray) -> list[Array]:
-    """Return the payload's tensors. They share one memory that nobody else uses.
-
-    Raises:
-        WorkerError: the description does not fit the bytes.
-    """
+    """Return the payload's tensors. They share one memory that nobody else uses."""
     arrays: list[Array] = []
     start = 0
     for entry in entries:

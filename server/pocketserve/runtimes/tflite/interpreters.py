@@ -23,7 +23,6 @@ class TflitePackage(NamedTuple):
     """A Python package with a TFLite interpreter.
 
     Attributes:
-        title: how it is called in texts.
         module: where ``Interpreter`` and ``OpResolverType`` are.
         distributions: names under which it may be installed, for its version.
     """
@@ -78,11 +77,6 @@ def _with_version(package: TflitePackage) -> str:
 class InterpreterOpener:
     """Opens interpreters of one file, one at a time, each with a delegate of its own if there is to be one.
 
-    Args:
-        module: the package's.
-        xnnpack: whether TFLite may use it.
-        delegate: None for the CPU alone.
-
     Attributes:
         device: what runs the last interpreter, as far as it is known.
     """
@@ -100,12 +94,7 @@ class InterpreterOpener:
         self.device = "cpu"
 
     def open(self, *, use_delegate: bool = True) -> Any:
-        """Return a fresh interpreter, not yet allocated; the one before is no longer in use.
-
-        Raises:
-            ModelLoadError: the file is another one by now.
-            Exception: whatever the package or the delegate raises.
-        """
+        """Return a fresh interpreter, not yet allocated; the one before is no longer in use."""
         source, delegate = self._source, self.delegate if use_delegate else None
         if _identity(source.path) != self._identity:
             raise ModelLoadError(f"{source.path.name} changed while it was loaded; load the model again")
@@ -145,10 +134,6 @@ class InterpreterOpener:
 
         That is where missing operators show, inputs of types that pass for strings but are none, and what a delegate
         takes.
-
-        Raises:
-            ModelLoadError: a tensor has a type that the protocol cannot carry, or the file changed meanwhile.
-            Exception: whatever the package or the delegate raises.
         """
         interpreter: Any = self.open()
         inputs = model_tensors(interpreter.get_input_details(), "input")

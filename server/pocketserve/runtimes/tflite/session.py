@@ -44,11 +44,7 @@ _DEFAULT_SIGNATURE = "serving_default"
 
 
 class TfliteRuntime:
-    """Opens ``.tflite`` files.
-
-    Args:
-        packages: the packages to try, in order.
-    """
+    """Opens ``.tflite`` files with the first of some packages that imports."""
 
     platform = "tensorflow_lite"
     option_keys = frozenset({"xnnpack"}) | OPTION_KEYS
@@ -57,13 +53,7 @@ class TfliteRuntime:
         self._packages = packages
 
     def open(self, source: ModelSource) -> TfliteSession:
-        """Load a model.
-
-        Raises:
-            RuntimeMissingError: no package with an interpreter is installed, or none of them works.
-            ModelLoadError: an option is wrong, the file is no TFLite model, is damaged, or needs what the package does
-                not have, or a delegate that is required does not run.
-        """
+        """See :class:`~pocketserve.runtimes.base.Runtime`."""
         xnnpack = source.options.get("xnnpack", True)
         if not isinstance(xnnpack, bool):
             raise ModelLoadError(f"the option xnnpack is true or false, not {xnnpack!r}")
@@ -107,11 +97,6 @@ def _open_session(kind: type[TfliteSession], opener: InterpreterOpener, title: s
 class TfliteSession:
     """An interpreter with its model. Not thread-safe, but any thread may use it, one at a time.
 
-    Args:
-        opener: gives fresh interpreters of the same file; used again after a failed run.
-        runtime: the framework with its version.
-        file_bytes: size of the model file.
-
     Attributes:
         inputs, outputs: specs of the main graph, their aliases being the names of its signature; or of the signature
             ``serving_default``, where that is another graph of the file.
@@ -122,10 +107,6 @@ class TfliteSession:
         memory_bytes: the file (its weights are mapped, so this is their upper bound) plus one copy of every
             input and output of the main graph, free dimensions counted as 1. Intermediate results are not in
             it: no package tells their size.
-
-    Raises:
-        ModelLoadError: a tensor has a type that the protocol cannot carry.
-        Exception: whatever the interpreter raises for a file that it cannot load.
     """
 
     def __init__(self, opener: InterpreterOpener, runtime: str, file_bytes: int) -> None:
@@ -203,11 +184,7 @@ class TfliteSession:
         return self._interpreter
 
     def _bypass(self, error: Exception) -> str:
-        """Open the model without its delegate, until other shapes come or a run fails; return the delegate's fault.
-
-        Raises:
-            Exception: the error itself, where there is no delegate, where it is required or bypassed already.
-        """
+        """Open the model without its delegate, until other shapes come or a run fails; return the delegate's fault."""
         assert self._opener is not None
         delegate = self._opener.delegate
         if delegate is None or delegate.required or self._bypassing:
@@ -240,11 +217,7 @@ class TfliteSession:
         return {tensor.spec.name: copy_out(interpreter, tensor) for tensor in entry.outputs}
 
     def _fit(self, entry: GraphEntry, arrays: Mapping[str, Array]) -> None:
-        """Give the inputs the arrays' shapes, if they have others now.
-
-        Raises:
-            ValueError: the model cannot take them.
-        """
+        """Give the inputs the arrays' shapes, if they have others now."""
         by_number = {number: arrays[spec.name].shape for spec, number in entry.inputs}
         shapes = [by_number[number] for _, number in self._main.inputs]
         if shapes == self._shapes:
