@@ -19,7 +19,7 @@ from pocketserve.inference.respond import output_tensor, task_outputs
 from pocketserve.inference.run import run_inputs, run_session, run_steps
 from pocketserve.inference.validate import Inputs, collect, raw_tensor, signature_of, wanted_outputs
 from pocketserve.runtimes.base import Session
-from pocketserve.tasks.base import Annotator, Arrays, Detailed, OwnTensors, Task
+from pocketserve.tasks.base import Annotator, Arrays, Detailed, Task
 from pocketserve.tasks.cancellation import BytePool, cancellation_scope
 from pocketserve.tensors import Array, to_tensor
 from pocketserve_wire import ApiError, ErrorCode
@@ -216,7 +216,7 @@ def prepare(handle: ModelHandle, payload: Payload, options: RequestOptions, budg
 
 def _raise_fault_of_task(task: Task, error: ApiError) -> None:
     """Raise INFERENCE_FAILED for tensors that code in the model's folder made: they are not the caller's fault."""
-    source = task.source if isinstance(task, OwnTensors) else ""
+    source = getattr(task, "source", "")
     if source and error.code in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_TENSOR):
         reason = f"{source} returned what the model does not take: {error.message}"
         raise ApiError(ErrorCode.INFERENCE_FAILED, reason) from error

@@ -42,14 +42,10 @@ def looks_like_json(body: memoryview) -> bool:
 
 
 def read_npy(body: memoryview) -> Array:
-    """Read a ``.npy`` file of numbers, truth values or texts.
+    """Read a ``.npy`` file of numbers, truth values or texts. Source of the format: NumPy's NEP 1.
 
-    The header is matched, not evaluated: NumPy gives it to Python's parser, which warns into the log of whatever a
-    caller writes there, needs deep stacks, and then allocates what the header claims. Source of the format: NumPy's
-    NEP 1.
-
-    Raises:
-        ApiError: INVALID_INPUT.
+    The header is matched, not evaluated: NumPy gives it to Python's parser, which logs warnings about whatever a
+    caller writes there, needs deep stacks, and then allocates what the header claims.
     """
     try:
         return _npy_array(body)
@@ -80,10 +76,8 @@ def _npy_array(body: memoryview) -> Array:
 
 
 def picture_in(array: Array) -> Array | None:
-    """Return the pixels of an array that is one picture: grey, RGB or RGBA, as OpenCV's users and Pillow have them.
-
-    Returns:
-        uint8 of shape [height, width] or [height, width, 3 or 4], without a copy; None for what is no picture.
+    """Return the pixels of an array that is one picture, uint8 [height, width] or [height, width, 3 or 4] (grey, RGB,
+    RGBA), without a copy; None for what is no picture.
     """
     if array.dtype != np.uint8 or 0 in array.shape:
         return None
@@ -95,18 +89,12 @@ def picture_in(array: Array) -> Array | None:
 
 
 def read_values(body: memoryview, spec: TensorSpec) -> Array:
-    """Read an input's values from a JSON array, number or ``.npy`` file; see :func:`fit_shape`.
-
-    Raises:
-        ApiError: INVALID_INPUT or INVALID_TENSOR.
-    """
+    """Read an input's values from a JSON array, number or ``.npy`` file; see :func:`fit_shape`."""
     return fit_array(read_npy(body), spec) if is_npy(body) else fit_values(strict_json.loads(body), spec)
 
 
 def fit_values(values: Any, spec: TensorSpec) -> Array:
-    """Return JSON values as an array of the spec's datatype, in the shape that their nesting has.
-
-    A quantised input takes real numbers.
+    """Return JSON values as an array of the spec's datatype; a quantised input takes real numbers.
 
     Raises:
         ApiError: INVALID_INPUT or INVALID_TENSOR.
@@ -121,13 +109,10 @@ def fit_values(values: Any, spec: TensorSpec) -> Array:
 
 
 def fit_array(array: Array, spec: TensorSpec) -> Array:
-    """Return an array as the spec's datatype, in its own shape.
+    """Return an array as the spec's datatype.
 
     Numbers keep their meaning: whole numbers of 8 and 16 bits are pixels, samples or codes, so they are no real
     numbers, and only integers of a quantised input's own datatype are its codes.
-
-    Raises:
-        ApiError: INVALID_INPUT.
     """
     dtype = array.dtype
     target = np.dtype(DATATYPES[spec.datatype].typestr)
@@ -169,25 +154,20 @@ def fit_shape(sent: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...] | None
 
 
 def nested(values: Any, owner: str) -> tuple[tuple[int, ...], list[Any]]:
-    """Return the shape that nested JSON arrays have, and their leaves in row-major order.
-
-    Args:
-        owner: named in the error.
+    """Return the shape of nested JSON arrays, and their leaves in row-major order.
 
     Raises:
-        ApiError: INVALID_TENSOR where they are not rectangular.
+        ApiError: INVALID_TENSOR, which names the ``owner``: they are not rectangular.
     """
     shape: list[int] = []
     level = values
     while isinstance(level, list):
         shape.append(len(level))
-        if len(shape) > MAX_JSON_DEPTH or not level:
-            break
-        level = level[0]
+        level = level[0] if level and len(shape) <= MAX_JSON_DEPTH else None
     leaves = [values]
     for size in shape:
         if not all(isinstance(value, list) and len(value) == size for value in leaves):
-            raise invalid(owner, "the nested arrays are not rectangular")
+            break
         leaves = leaves[0] if len(leaves) == 1 else [item for value in leaves for item in value]
     if any(isinstance(value, list) for value in leaves):
         raise invalid(owner, "the nested arrays are not rectangular")

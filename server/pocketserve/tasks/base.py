@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Answer = list[dict[str, Any]]
 Arrays = Mapping[str, Array]
+Runs = Sequence[Arrays]
 _NO_VALUES: Mapping[str, Any] = {}
 
 
@@ -56,13 +57,12 @@ class Prepared(NamedTuple):
     """The model's input.
 
     Attributes:
-        runs: the input arrays of each run by the names that callers see. Most tasks need one run; a recording that is
-            longer than the model's window needs one per window. No other request runs in between.
+        runs: the input arrays of each run, such as a window of a recording, by the names that callers see.
         context: what :meth:`Task.answer` needs to know of the input, such as a picture's size.
         chained: the runs are steps of one sequence: a stateful model keeps its state from one to the next.
     """
 
-    runs: Sequence[Arrays]
+    runs: Runs
     context: Any = None
     chained: bool = False
 
@@ -89,12 +89,10 @@ class Task(Protocol):
         """
         ...
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer | Detailed:
-        """Return the labelled answer to the model's outputs, best first where there is an order.
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | Detailed:
+        """Return the labelled answer to the outputs of each run, best first where there is an order.
 
-        Args:
-            runs: the outputs of each run, in the order of :attr:`Prepared.runs`; real numbers where the input was real.
-            context: that of :class:`Prepared`.
+        The outputs are real numbers where the input was real.
         """
         ...
 
@@ -103,24 +101,9 @@ class Task(Protocol):
 class Annotator(Protocol):
     """A task that can draw its answer: ``?annotate=png``."""
 
-    def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
-        """Return the input with the answer drawn on it, as a PNG file.
-
-        Raises:
-            ApiError: INVALID_INPUT where the input is nothing to draw on.
-        """
+    def annotate(self, body: memoryview, hints: Hints, runs: Runs, answer: Answer, context: Any) -> bytes:
+        """Return the input with the answer drawn on it, as a PNG file; INVALID_INPUT if it is nothing to draw on."""
         ...
-
-
-@runtime_checkable
-class OwnTensors(Protocol):
-    """A task whose input arrays are made by code in the model's folder: where they do not fit, no caller is at fault.
-
-    Attributes:
-        source: what made them, for the error; empty where they are the caller's after all.
-    """
-
-    source: str
 
 
 @runtime_checkable
@@ -137,28 +120,17 @@ class TaskDefinition(NamedTuple):
 
     Attributes:
         name: as in a manifest's ``task``: the module's name, with dashes.
-        fits: tells whether a model without ``task`` in its manifest certainly has this task.
-        create: sets the task up for a model. It raises ``ModelLoadError`` where the model's tensors, or the manifest's
-            keys, do not fit the task.
+        fits: tells whether a model without ``task`` in its manifest certainly has this task; None for never.
+        create: sets the task up for a model; ``ModelLoadError`` where its tensors or manifest do not fit.
         sections: tables of the manifest that the task reads. Others may read them as well.
         takes_pictures: the raw input is a picture.
     """
 
     name: str
-    fits: Callable[[ModelFacts], bool]
+    fits: Callable[[ModelFacts], bool] | None
     create: Callable[[ModelFacts], Task]
     sections: tuple[Section, ...] = ()
     takes_pictures: bool = False
-
-
-def fits_never(facts: ModelFacts) -> bool:
-    """Return False: what such a model's numbers mean is for its owner to say, in the manifest."""
-    return False
-
-
-def single_run(arrays: Arrays, context: Any = None) -> Prepared:
-    """Return what most tasks prepare: one run."""
-    return Prepared((arrays,), context)
 
 
 def invalid_input(message: str) -> ApiError:

@@ -34,12 +34,7 @@ _scope = _Scope()
 
 @contextmanager
 def cancellation_scope(check: Callable[[], None], budget: BytePool | None = None) -> Iterator[None]:
-    """Make ``check`` what :func:`checkpoint` calls on this thread.
-
-    Args:
-        check: raises the error that the request ends with once it is cancelled.
-        budget: of :func:`hold_bytes`, which lasts until the scope ends; None is without bounds.
-    """
+    """Let :func:`checkpoint` call ``check`` on this thread, and :func:`hold_bytes` take from ``budget``."""
     before = _scope.check, _scope.budget, _scope.reservation
     _scope.check, _scope.budget, _scope.reservation = check, budget, None
     try:
@@ -52,23 +47,16 @@ def cancellation_scope(check: Callable[[], None], budget: BytePool | None = None
 
 
 def hold_bytes(count: int) -> None:
-    """Hold bytes of the scope's budget until the scope ends; wait until there is room.
-
-    Raises:
-        ApiError: CANCELLED, DEADLINE_EXCEEDED.
-    """
+    """Hold bytes of the scope's budget until the scope ends; wait until there is room. Without a budget, return."""
     if _scope.budget is not None and not _scope.reserved:
         _scope.reservation = ExitStack()
         _scope.reservation.enter_context(byte_reservation(_scope.budget, count, checkpoint))
 
 
 def byte_reservation(budget: BytePool, count: int, check: Callable[[], None]) -> AbstractContextManager[None]:
-    """Return a context that holds bytes of a budget, unless this thread holds some already.
+    """Return a context that holds bytes of a budget; ``check`` is called while there is no room.
 
     Two requests that each wait for what the other holds would never end: so a nested block holds nothing more.
-
-    Raises:
-        ApiError: whatever ``check`` raises while there is no room.
     """
     return nullcontext() if _scope.reserved else _reserve(budget, count, check)
 
@@ -84,11 +72,7 @@ def _reserve(budget: BytePool, count: int, check: Callable[[], None]) -> Iterato
 
 
 def checkpoint() -> None:
-    """Return if the request is still to be answered; outside of requests always.
-
-    Raises:
-        ApiError: CANCELLED, DEADLINE_EXCEEDED.
-    """
+    """Raise CANCELLED or DEADLINE_EXCEEDED if the request is not to be answered any more."""
     if _scope.check is not None:
         _scope.check()
 

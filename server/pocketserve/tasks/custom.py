@@ -16,16 +16,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import (
-    NO_HINTS,
-    Answer,
-    AnswerOptions,
-    Arrays,
-    Hints,
-    Prepared,
-    TaskDefinition,
-    invalid_input,
-)
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.tensors import Tensors
 from pocketserve.tensors import Array, datatype_of
@@ -44,11 +35,7 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def create(facts: ModelFacts) -> Custom:
-    """Run the file and take its functions.
-
-    Raises:
-        ModelLoadError: it is missing, not to be trusted, fails or defines neither function.
-    """
+    """Run the file, if it is trusted, and take its functions."""
     path = facts.beside(FILE_NAME)
     if path is None:
         raise ModelLoadError(f"model.toml: task custom needs a file {FILE_NAME} beside the model")
@@ -69,7 +56,7 @@ class Custom:
         inputs: names of inputs that ``prepare`` may use.
 
     Attributes:
-        source: see :class:`~pocketserve.tasks.base.OwnTensors`.
+        source: what made the input arrays, for the error where they do not fit; empty where the caller did.
     """
 
     name = "custom"
@@ -99,7 +86,7 @@ class Custom:
             raise _fault("prepare", "returned no runs: Prepared takes a list of dicts of arrays by input name")
         return prepared._replace(runs=tuple(self._checked(run) for run in prepared.runs))
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return the owner's answer; a function gets one run's outputs bare, several as a list."""
         if self._answer is None:
             return self._plain.answer(runs, options, context)
@@ -147,11 +134,7 @@ def _fault(function: str, detail: str) -> ApiError:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return NumPy's numbers and arrays as JSON's.
-
-    Raises:
-        ApiError: INFERENCE_FAILED, JSON cannot hold it.
-    """
+    """Return NumPy's numbers and arrays as JSON's."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, dict):

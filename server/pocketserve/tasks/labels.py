@@ -49,13 +49,10 @@ class Labels(NamedTuple):
 
 
 def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
-    """Find the class names of an output.
+    """Find the class names of an output; None takes the first output that has names.
 
     They are from the first of these that has any: the manifest, TFLite metadata, ONNX metadata, ``config.json``
     (Hugging Face), ``labels.txt`` in the model's own folder.
-
-    Args:
-        output: its position; None takes the first output that has names.
 
     Raises:
         ModelLoadError: the manifest's file, or a file beside the model, cannot be read.
@@ -124,20 +121,15 @@ def label_of(labels: Sequence[str], index: int) -> str:
 def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
     """Return the fault of labels that are not as many as the classes; empty where they are, or nothing is known.
 
-    Args:
-        classes: how many the model has; what is not above 1 tells nothing, since one score may stand for two classes.
-        offset: what is added to a class's number to find its label.
+    One class tells nothing, since one score may stand for two classes. ``offset`` leads from classes to labels.
     """
-    names = len(labels.names)
-    if names == classes + offset:
-        return ""  # blank ones at the end are classes without a name
-    while names and not labels.names[names - 1].strip():
-        names -= 1
-    if not names or classes <= 1 or names == classes + offset:
+    count = max((number for number, name in enumerate(labels.names, 1) if name.strip()), default=0)
+    # Blank labels at the end may be classes without a name, or none.
+    if classes + offset in (len(labels.names), count) or not count or classes <= 1:
         return ""
     shifted = f" with label_offset = {offset}" if offset else ""
     return (
-        f"the model has {plural(names, 'label')} for {classes:,} classes{shifted}, so that names are missing or stand "
+        f"the model has {plural(count, 'label')} for {classes:,} classes{shifted}, so that names are missing or stand "
         "for other classes: complete the labels, or set [classification] label_offset in model.toml"
     )
 
@@ -155,10 +147,7 @@ def _of_metadata(facts: ModelFacts, output: int | None) -> Labels:
 
 
 def labels_of_tensor(tensor: TensorMetadata, read: Callable[[Sequence[str], int], list[bytes]]) -> Labels:
-    """Return the labels that a tensor's metadata names.
-
-    Args:
-        read: returns the content of associated files, within a size.
+    """Return the labels that a tensor's metadata names; ``read`` returns associated files within a size.
 
     Raises:
         DamagedFileError: a file cannot be read, or there are too many.

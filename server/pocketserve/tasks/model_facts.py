@@ -38,9 +38,9 @@ class ModelFacts:
     Attributes:
         inputs, outputs: specs of the default entry point, as callers see them, in the model's order.
         properties: see :func:`properties_of`.
-        max_image_pixels: a setting: decoded size above which pictures are refused.
+        max_image_pixels: decoded size above which pictures are refused.
         opened: the copy of the version's file that was opened; None where it is no copy.
-        trusted: SHA-256 of the code that may run; see :class:`~pocketserve.runtimes.base.ModelSource`.
+        trusted: SHA-256 of the code that may run.
         sides: SHA-256 of the files beside the model, as they were tried; None where they were not.
         weights: estimated bytes of memory of labels and tokenizer, by name.
         cache: what several parts of a task ask for and one has read.
@@ -59,11 +59,6 @@ class ModelFacts:
     cache: dict[object, Any] = field(default_factory=dict)
 
     @property
-    def file(self) -> Path:
-        """The version's file, to read its metadata."""
-        return self.opened or self.version.path
-
-    @property
     def memory_bytes(self) -> int:
         """The estimated memory of the task's labels and its tokenizer."""
         return sum(self.weights.values())
@@ -78,7 +73,7 @@ class ModelFacts:
         """What the file's author wrote for tasks; empty where there is nothing."""
         read = self.version.format.metadata
         try:
-            return (read and read(self.file)) or ModelMetadata()
+            return (read and read(self.opened or self.version.path)) or ModelMetadata()
         except DamagedFileError:
             return ModelMetadata()  # the model runs without it; `inspect` says what is wrong with it
 
@@ -91,33 +86,23 @@ class ModelFacts:
         return next(iter(self.metadata.outputs[number : number + 1]), TensorMetadata(""))
 
     def associated_files(self, names: Sequence[str], limit: int) -> list[bytes]:
-        """Read files that the metadata names, of at most ``limit`` bytes together.
-
-        Raises:
-            DamagedFileError: one cannot be read, or they are larger.
-        """
+        """Read files that the metadata names, of at most ``limit`` bytes together; DamagedFileError if not."""
         read = self.version.format.associated_files
         assert read is not None  # a format whose metadata names files reads them
-        return read(self.file, names, limit)
+        return read(self.opened or self.version.path, names, limit)
 
     @functools.cached_property
     def _side_files(self) -> list[Path]:
         return sidecar_files(self.entry, self.version) if self.sides is None else list(self.sides)
 
     def beside(self, name: str) -> Path | None:
-        """Return a file of :mod:`~pocketserve.repository.sidecar_files` that lies in the model's own folder or with its
-        manifest; None where there is none. No link leads out of the folder.
-        """
+        """Return a sidecar file in the model's own folder or with its manifest; None where there is none."""
         assert name in names_for(self.manifest), f"{name} is read, but counts for no verdict"
         paths = [folder / name for folder in folders_of(self.entry, self.version)]
         return next((path for path in paths if path in self._side_files), None)
 
     def read_beside(self, path: Path, limit: int) -> bytes:
-        """Return the content of a file beside the model, of at most ``limit`` bytes.
-
-        Raises:
-            ModelLoadError: it cannot be read, is larger, or is no longer what was tried.
-        """
+        """Return the content of a file beside the model, of at most ``limit`` bytes, as it was tried."""
         try:
             return self.read_tried(path, limit)
         except OSError as error:
@@ -131,11 +116,7 @@ class ModelFacts:
         return content
 
     def json_beside(self, name: str) -> dict[str, Any]:
-        """Return a JSON object next to the model, such as ``config.json``; empty where there is none.
-
-        Raises:
-            ModelLoadError: it is there and cannot be read.
-        """
+        """Return a JSON object next to the model, such as ``config.json``; empty where there is none."""
         path = self.beside(name)
         if path is None:
             return {}
@@ -154,11 +135,7 @@ class ModelFacts:
         return tuple(spec for spec in self.inputs if not any(name in fed for name in (spec.name, *spec.aliases)))
 
     def only_input(self, task: str) -> TensorSpec:
-        """Return the input of a model that has one, beside those of its state.
-
-        Raises:
-            ModelLoadError: it has more.
-        """
+        """Return the input of a model that has one, beside those of its state."""
         specs = self.asked
         if len(specs) == 1:
             return specs[0]

@@ -32,11 +32,7 @@ class Parameter(NamedTuple):
     choices: tuple[Any, ...] = ()
 
     def read(self, value: Any) -> Any:
-        """Return a value from a query (text) or from JSON as the parameter's own type.
-
-        Raises:
-            ApiError: INVALID_PARAMETER.
-        """
+        """Return a value from a query (text) or from JSON as the parameter's own type."""
         if self.kind == "string":
             fits = isinstance(value, str) and len(value) <= MAX_TEXT
         else:
@@ -100,11 +96,7 @@ NAMES = tuple(_BY_NAME)
 
 
 def hints_and_options(query: Mapping[str, Any], content_type: str) -> tuple[Hints, AnswerOptions]:
-    """Return a request's description of its input and its wishes for the answer; other parameters are left out.
-
-    Raises:
-        ApiError: INVALID_PARAMETER.
-    """
+    """Return what a request's parameters say of its input and of the answer; parameters of others are left out."""
     values = {name: _BY_NAME[name].read(value) for name, value in query.items() if name in _BY_NAME}
     options = AnswerOptions(values.get("top_k"), values.get("threshold"), values.get("language"), values)
     return Hints(content_type, values), options

@@ -83,15 +83,10 @@ class Ranking(NamedTuple):
 
 
 def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
-    """Set up with the manifest's ``[classification]``, labels and what the files say.
-
-    Args:
-        name: the output with the scores; empty takes the one that can be meant.
-
-    Raises:
-        ModelLoadError: there is no such output, or a file cannot be read.
+    """Set up with the manifest's ``[classification]``, labels and what the files say of an output; see
+    :func:`_output_number`.
     """
-    number = output_number(facts, name, task)
+    number = _output_number(facts, name, task)
     metadata = facts.output_metadata(number)
     labels = find_labels(facts, number if metadata.associated_files else None)
     spec = facts.outputs[number]
@@ -99,12 +94,8 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
     return Ranking(spec, labels, _options(facts, threshold_of(metadata)), calibration_of(facts, number), keys)
 
 
-def output_number(facts: ModelFacts, name: str, task: str) -> int:
-    """Return which output holds the scores: the named one, the only one, else the one with labels or a usual name.
-
-    Raises:
-        ModelLoadError: there is no such output, or several and none is named.
-    """
+def _output_number(facts: ModelFacts, name: str, task: str) -> int:
+    """Return which output holds the scores: the named one, the only one, else the one with labels or a usual name."""
     names = [spec.name for spec in facts.outputs]
     listed = ", ".join(names)
     if name and name not in names:

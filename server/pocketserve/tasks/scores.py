@@ -11,12 +11,10 @@ from pocketserve.runtimes.metadata import FileType, ScoreCalibration, ScoreThres
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, dequantize
 
-MAX_BYTES = 1 << 22
-MAX_CLASSES = 1 << 16
-"""Of a calibration: what a file may ask for, in bytes and in lines."""
+MAX_BYTES, MAX_CLASSES = 1 << 22, 1 << 16
+"""Of a calibration file: bytes and lines."""
 
-_TINY = 1e-16
-"""Keeps logarithms finite."""
+_TINY = 1e-16  # keeps logarithms finite
 
 
 class Calibration(NamedTuple):

@@ -18,7 +18,7 @@ def select_task(facts: ModelFacts) -> Task:
     Raises:
         ModelLoadError: the manifest names a task that does not fit the model's tensors.
     """
-    name = facts.manifest.task or next(name for name in TASK_NAMES if task_named(name).fits(facts))
+    name = facts.manifest.task or next(n for n in TASK_NAMES if (fits := task_named(n).fits) and fits(facts))
     version = (facts.entry.name, facts.version.name)
     try:
         task = task_named(name).create(facts)

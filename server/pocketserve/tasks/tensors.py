@@ -7,16 +7,7 @@ from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import (
-    NO_HINTS,
-    Answer,
-    AnswerOptions,
-    Arrays,
-    Hints,
-    Prepared,
-    TaskDefinition,
-    invalid_input,
-)
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
 from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, to_tensor
@@ -30,11 +21,7 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def create(facts: ModelFacts, problem: str = "") -> Tensors:
-    """Set up with the labels that there are.
-
-    Raises:
-        ModelLoadError: the manifest's labels cannot be read.
-    """
+    """Set up with the labels that there are."""
     try:
         labels = find_labels(facts).names
     except ModelLoadError:
@@ -78,7 +65,7 @@ class Tensors:
         spec = self._single()
         return Prepared([{spec.name: arrays.fit_values(values, spec)}])
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return every output whole; ``top_k`` and ``threshold`` do not apply."""
         tensors = [to_tensor(name, array) for outputs in runs for name, array in outputs.items()]
         return [

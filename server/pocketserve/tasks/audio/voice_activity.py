@@ -21,11 +21,6 @@ HYSTERESIS = 0.15
 """Speech that has begun goes on until the probability is this much below the threshold."""
 
 
-def fits(facts: ModelFacts) -> bool:
-    """Return False: a probability per window may be that of anything."""
-    return False
-
-
 def create(facts: ModelFacts) -> VoiceActivity:
     """Set up with the manifest's ``[audio]`` and ``[state]``."""
     options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
@@ -127,4 +122,4 @@ def speech_windows(scores: Array, threshold: float, silence: int) -> list[tuple[
     return runs
 
 
-TASK = TaskDefinition(NAME, fits, create, (AUDIO, SPECTROGRAM, CLASSIFICATION))
+TASK = TaskDefinition(NAME, None, create, (AUDIO, SPECTROGRAM, CLASSIFICATION))

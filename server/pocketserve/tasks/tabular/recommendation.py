@@ -10,17 +10,7 @@ import numpy as np
 from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.arrays import first_sign
-from pocketserve.tasks.base import (
-    NO_HINTS,
-    Answer,
-    AnswerOptions,
-    Arrays,
-    Hints,
-    Prepared,
-    TaskDefinition,
-    fits_never,
-    invalid_input,
-)
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
 from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
@@ -84,8 +74,6 @@ class Recommendation:
         spec: takes the numbers of items, [n] or [1, n].
         user: takes the user's number; None where the model knows none.
         outputs: scores; and the items' numbers, where the model ranks by itself.
-        labels: titles by number.
-        activation: what makes the scores.
     """
 
     name = NAME
@@ -129,7 +117,7 @@ class Recommendation:
             arrays[self._user.name] = np.full(shape, user, DATATYPES[self._user.datatype].typestr)
         return Prepared([arrays], frozenset(numbers))
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score"}``, best first, without the items of the request."""
         scores, ids = self._outputs
         row = activate(real_values(runs[0][scores.name], scores).reshape(-1).astype(np.float64), self._activation)
@@ -180,4 +168,4 @@ class Recommendation:
 
 
 ITEMS = Section("items", ItemsOptions)
-TASK = TaskDefinition(NAME, fits_never, create, (ITEMS, CLASSIFICATION))
+TASK = TaskDefinition(NAME, None, create, (ITEMS, CLASSIFICATION))

@@ -20,8 +20,8 @@ from pocketserve_wire import strict_json
 from pocketserve_wire.limits import MAX_JSON_CONTAINERS
 
 MAX_ROWS = 100_000
-MAX_SHOWN = 50
-MAX_INSPECTED = 65_536
+MAX_SHOWN = 50  # names of features in a description
+MAX_INSPECTED = 65_536  # bytes, for advice
 POINT = "; numbers have a decimal point, 5.1 and not 5,1"
 _COMMA = re.compile(r"[+-]?\d+,\d+")
 _COMMA_IN_LINE = re.compile(r"(?:^|[;\t \"])[+-]?\d{1,20},\d{1,20}(?:$|[;\t \"\r])", re.MULTILINE)
@@ -33,24 +33,17 @@ MAX_CELLS = MAX_JSON_CONTAINERS
 
 
 class Rows:
-    """Reads rows, for one input or for as many as there are features, as scikit-learn's pipelines are exported to ONNX.
-
-    Takes a row ``[5.1, 3.5]``, rows, an object of features, a list of such objects, and CSV: lines of numbers, with or
-    without a line of names in front.
+    """Reads a row ``[5.1, 3.5]``, rows, an object of features, a list of such objects, or CSV: lines of numbers, with
+    or without a line of names in front.
 
     Args:
         spec: the only input, of shape [rows, features], or the table that several are together.
-        features: names in the model's order; empty where the manifest gives none.
-        units: of the features, for people; empty where the manifest gives none.
-        columns: the inputs of a model that has one for each feature, in their order; empty for all others.
+        features: names in the model's order, and their ``units``; empty where the manifest gives none.
+        columns: the inputs of a model that has one for each feature, as of scikit-learn's pipelines; empty for others.
     """
 
     def __init__(
-        self,
-        spec: TensorSpec,
-        features: Sequence[str],
-        units: Sequence[str] = (),
-        columns: Sequence[TensorSpec] = (),
+        self, spec: TensorSpec, features: Sequence[str], units: Sequence[str] = (), columns: Sequence[TensorSpec] = ()
     ) -> None:
         self._spec = spec
         self._columns = columns
@@ -68,11 +61,7 @@ class Rows:
         return f"{text}; the features are {', '.join(names[:MAX_SHOWN])}{more}"
 
     def read(self, body: memoryview) -> tuple[dict[str, Array], int]:
-        """Return the input arrays by name, and the number of rows.
-
-        Raises:
-            ApiError: INVALID_INPUT and others with what is wrong with which row.
-        """
+        """Return the input arrays by name, and the number of rows."""
         if arrays.is_npy(body):
             inputs = self._split_array(arrays.read_npy(body))
         elif arrays.first_sign(body) in (b"[", b"{"):
@@ -191,11 +180,7 @@ class Rows:
 
 
 class TableTask:
-    """A task on rows.
-
-    Attributes:
-        answer_text: describes the answer on model cards.
-    """
+    """A task on rows; ``answer_text`` describes the answer on model cards."""
 
     answer_text: str
 
@@ -217,11 +202,7 @@ class TableTask:
 
 
 def rows_of(facts: ModelFacts, task: str) -> Rows:
-    """Set up with the manifest's ``[features]``.
-
-    Raises:
-        ModelLoadError: the model's input is no table, or has another number of columns.
-    """
+    """Set up with the manifest's ``[features]``."""
     inputs, names = facts.asked, facts.manifest.feature_names
     columns = inputs if len(inputs) > 1 and all(map(_is_column, inputs)) else ()
     if not columns and (len(inputs) != 1 or len(inputs[0].shape) != 2):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, TaskDefinition, fits_never
+from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
 from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
@@ -31,7 +30,7 @@ class TabularClassification(TableTask):
         self.problem = ranking.problem
         self._ranking = ranking
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score"}``, best first; of several rows each with ``row``, its number."""
         answer: Answer = []
         ranking = self._ranking.with_labels_of(runs[0])
@@ -40,4 +39,4 @@ class TabularClassification(TableTask):
         return answer
 
 
-TASK = TaskDefinition(NAME, fits_never, create, (CLASSIFICATION,))
+TASK = TaskDefinition(NAME, None, create, (CLASSIFICATION,))

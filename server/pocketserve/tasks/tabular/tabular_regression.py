@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, TaskDefinition, fits_never
+from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.tabular.tables import Rows, TableTask, rows_of
 
@@ -33,10 +32,10 @@ class TabularRegression(TableTask):
         self._target = target
         self._unit = {"unit": unit} if unit else {}
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"name", "value", "unit"}`` per row; ``top_k`` and ``threshold`` do not apply."""
         (output,) = runs[0].values()
         return [{"name": self._target, "value": float(value), **self._unit} for value in output.reshape(-1)]
 
 
-TASK = TaskDefinition(NAME, fits_never, create)
+TASK = TaskDefinition(NAME, None, create)

@@ -88,11 +88,7 @@ class TokenEncoder:
 
 
 def encoder_of(facts: ModelFacts, options: TextOptions, task: str) -> StringEncoder | TokenEncoder:
-    """Set up the encoder of a model with any input for text.
-
-    Raises:
-        ModelLoadError: there is no tokenizer, or an input has no known role.
-    """
+    """Set up the encoder of a model with any input for text."""
     if len(facts.inputs) == 1 and facts.inputs[0].datatype == "BYTES":
         return StringEncoder(facts.inputs[0])
     return token_encoder(facts, options, task)

@@ -40,11 +40,7 @@ def patterns_in(part: Any) -> Iterator[str]:
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse a pattern that may keep a matcher busy for longer than anyone waits.
-
-    Raises:
-        ValueError: it repeats a group, refers back, or repeats too much.
-    """
+    """Raise ValueError for a pattern that repeats a group, refers back, or repeats too much."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise ValueError(f"its pattern {pattern[:60]!r} has more than {MAX_PATTERN_CHARS} characters")
     at, depth, repeats, before = 0, 0, 0, ""

@@ -8,16 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import (
-    NO_HINTS,
-    Answer,
-    AnswerOptions,
-    Arrays,
-    Hints,
-    Prepared,
-    TaskDefinition,
-    invalid_input,
-)
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import softmax
@@ -101,7 +92,7 @@ class QuestionAnswering:
             runs, Context(texts["context"], tokens, [(at, min(room, len(tokens) - at), offset) for at in starts])
         )
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"answer", "start", "end", "score"}``, likeliest first; positions in characters of the context."""
         scores: dict[tuple[int, int], float] = {}
         for run, window in zip(runs, context.windows, strict=True):
@@ -125,7 +116,7 @@ class QuestionAnswering:
         }
 
     def _spans(
-        self, run: Arrays, window: tuple[int, int, int], tokens: Sequence[Token]
+        self, run: Mapping[str, Array], window: tuple[int, int, int], tokens: Sequence[Token]
     ) -> Iterator[tuple[tuple[int, int], float]]:
         """Yield the characters of the likeliest answers in a window, and their scores."""
         first, count, offset = window

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.model_facts import ModelFacts
@@ -32,11 +32,8 @@ def create(facts: ModelFacts) -> TextClassification:
 
 
 class TextClassification:
-    """Takes a text in UTF-8, or JSON: a text, a list of texts, ``{"text": ...}``.
-
-    Args:
-        ranking: of the output with the scores, one per class.
-        max_chars: longer texts are refused; what a model cannot take of a shorter one is cut off.
+    """Takes a text in UTF-8, or JSON: a text, a list of texts, ``{"text": ...}``. Those of more than ``max_chars`` are
+    refused; what a model cannot take of a shorter one is cut off.
     """
 
     name = NAME
@@ -52,7 +49,7 @@ class TextClassification:
         texts, many = read_texts(body, hints, self._max_chars)
         return Prepared([self._encoder.encode(text) for text in cancellable(texts)], many)
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score"}``, best first; for a list of texts each with ``input``, its number."""
         answer: Answer = []
         for number, run in enumerate(runs):

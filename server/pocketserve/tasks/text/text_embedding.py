@@ -9,7 +9,7 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.arrays import first_sign
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition, fits_never
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import real_values
@@ -75,7 +75,7 @@ class TextEmbedding:
         lengths = [self._encoder.token_count(run) for run in runs]
         return Prepared(runs, Batch(lengths, comparison is not None))
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"index", "embedding"}`` in the order of the texts; with a query ``{"index", "score"}``, nearest
         first. ``score`` is the cosine, from -1 to 1.
         """
@@ -145,4 +145,4 @@ def _comparison(body: memoryview) -> dict[str, Any] | None:
     return content if content.keys() == {"query", "texts"} and isinstance(content["query"], str) else None
 
 
-TASK = TaskDefinition(NAME, fits_never, create, (TEXT,))
+TASK = TaskDefinition(NAME, None, create, (TEXT,))

@@ -24,13 +24,7 @@ def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], b
     """Return one text, or the texts of a JSON list; and whether there were several to begin with.
 
     JSON is a text in quotes, a list of texts or an object with ``text`` or ``texts``; other JSON is refused. A body
-    that is said to be text is never taken for JSON.
-
-    Args:
-        limit: characters of a text above which it is refused.
-
-    Raises:
-        ApiError: INVALID_INPUT, MALFORMED_JSON.
+    that is said to be text is never taken for JSON. A text of more than ``limit`` characters is refused.
     """
     kind = hints.content_type.partition(";")[0].strip().casefold()
     if kind == "application/json":
@@ -61,11 +55,7 @@ def texts_in_json(content: Any, limit: int, advice: str = "") -> tuple[list[str]
 
 
 def read_object(body: memoryview, names: Sequence[str], limit: int) -> Mapping[str, str]:
-    """Return the texts of a JSON object by name.
-
-    Raises:
-        ApiError: INVALID_INPUT, MALFORMED_JSON.
-    """
+    """Return the texts of a JSON object by name."""
     example = "{" + ", ".join(f'"{name}": "..."' for name in names) + "}"
     if first_sign(body) != b"{":
         raise invalid_input(f"this model takes a JSON object: {example}")
@@ -80,11 +70,7 @@ def read_object(body: memoryview, names: Sequence[str], limit: int) -> Mapping[s
 
 
 def checked_text(text: str, limit: int) -> str:
-    """Return a text with something in it, within the limit; halves of characters, as in JSON, become U+FFFD.
-
-    Raises:
-        ApiError: INVALID_INPUT.
-    """
+    """Return a text with something in it, within the limit; halves of characters, as in JSON, become U+FFFD."""
     if len(text) > limit:
         raise invalid_input(f"the text has {len(text)} characters, the limit is {limit} (text.max_chars in model.toml)")
     if not text.strip():

@@ -123,11 +123,7 @@ def _build(
 
 
 def sentencepiece_of(content: bytes, name: str, options: TextOptions) -> SentencePiece:
-    """Set up the tokenizer of a ``.model`` file.
-
-    Raises:
-        ModelLoadError: the file ``name`` cannot be used.
-    """
+    """Set up the tokenizer of the ``.model`` file ``name``."""
     try:
         model = read_model(content)
         words = [p for p, kind in zip(model.pieces, model.types, strict=True) if kind == PieceType.NORMAL]
@@ -260,14 +256,7 @@ def _bert_pipeline(content: bytes) -> WordPiece | None:
 
 
 class LibraryTokenizer:
-    """Any ``tokenizer.json``, through the library.
-
-    Args:
-        library: a ``tokenizers.Tokenizer``.
-
-    Raises:
-        ModelLoadError: it would make a text many times longer.
-    """
+    """Any ``tokenizer.json``, through a ``tokenizers.Tokenizer`` of the library."""
 
     def __init__(self, library: Any) -> None:
         normalizer = library.normalizer
