@@ -162,7 +162,7 @@ def test_damaged_models(name: str, changes: list[tuple[float, int]]) -> None:
 def test_damaged_rules(rules: bytes) -> None:
     """Rules of any content end, and give some text."""
     blob = struct.pack("<I", len(rules) // 4 * 4) + rules + b"ab\0c"
-    rewritten = dataclasses.replace(read_model(content_of("unigram")), charsmap=blob)
+    rewritten = read_model(content_of("unigram"))._replace(charsmap=blob)
     try:
         ours = SentencePiece(rewritten, Special())
     except SentencePieceError:
