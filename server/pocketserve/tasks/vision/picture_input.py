@@ -10,7 +10,7 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import NO_HINTS, Answer, Arrays, Hints, Prepared, invalid_input, single_run
+from pocketserve.tasks.base import NO_HINTS, Answer, Arrays, Hints, Prepared, invalid_input
 from pocketserve.tasks.labels import Labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.vision.frames import is_frame
@@ -209,7 +209,7 @@ class PictureTask(ABC):
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`; the context is the picture's placement in the input."""
         array, placement = self._picture.read(body, hints)
-        return single_run({self._picture.spec.name: array}, placement)
+        return Prepared([{self._picture.spec.name: array}], placement)
 
     def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
         """See :class:`~pocketserve.tasks.base.Annotator`."""
