@@ -19,7 +19,7 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSes
 from pocketserve.runtimes.tensorflow import savedmodel
 from pocketserve.runtimes.tensorflow.common import TensorFlowSession
 from pocketserve.runtimes.tensorflow.savedmodel import RUNTIME
-from pocketserve.runtimes.tensorflow.savedmodel_check import ForbiddenError, check_graphs
+from pocketserve.runtimes.tensorflow.savedmodel_check import ForbiddenError, check_meta_graphs
 from pocketserve.runtimes.tensorflow.savedmodel_graph import read_meta_graphs
 from pocketserve.tensors import TensorSpec
 
@@ -468,8 +468,8 @@ def test_a_function_handed_over_in_an_attribute_of_an_attribute_is_found(counter
 
     _edit(copy, hide)
     with pytest.raises(ForbiddenError, match="ReadFile"):
-        check_graphs(read_meta_graphs(copy))
-    check_graphs(read_meta_graphs(counter))
+        check_meta_graphs(read_meta_graphs(copy))
+    check_meta_graphs(read_meta_graphs(counter))
 
 
 def test_what_nothing_leads_to_is_not_held_against_a_model(copy: Path) -> None:
@@ -501,7 +501,7 @@ def test_truncation_anywhere_is_no_crash(copy: Path) -> None:
     for size in range(0, len(whole), 97):
         path.write_bytes(whole[:size])
         with pytest.raises((DamagedFileError, ForbiddenError)):
-            check_graphs(read_meta_graphs(copy))
+            check_meta_graphs(read_meta_graphs(copy))
 
 
 def test_flipped_bytes_are_no_crash(copy: Path) -> None:
@@ -510,7 +510,7 @@ def test_flipped_bytes_are_no_crash(copy: Path) -> None:
     for at in range(0, len(whole), 53):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         try:
-            check_graphs(read_meta_graphs(copy))
+            check_meta_graphs(read_meta_graphs(copy))
         except (DamagedFileError, ForbiddenError):
             continue
 

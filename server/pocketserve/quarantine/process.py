@@ -233,8 +233,7 @@ def _judge(exit_code: int, answer: bytes) -> Verdict:
     if exit_code == -signal.SIGINT:  # from OpenBLAS, which has no threads: nobody else reaches the trial's session
         _retry_later("there were no threads to try the file")
     if exit_code < 0:
-        known = -exit_code in set(signal.Signals)
-        name = signal.Signals(-exit_code).name if known else f"signal {-exit_code}"
+        name = next((entry.name for entry in signal.Signals if entry == -exit_code), f"signal {-exit_code}")
         return Verdict(False, f"it crashed its framework ({name})")
     try:
         result = json.loads(answer)

@@ -147,34 +147,30 @@ class Quarantine:
         source: ModelSource,
         deadline: float,
     ) -> Verdict:
+        from pocketserve.quarantine.process import TrialProcess  # late: known files need no process
+
         if not self._trial.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
             raise ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while another file was tried")
         try:
-            verdict = self._verdict(key)
-            if verdict is not None:
-                return verdict
+            if (earlier := self._verdict(key)) is not None:
+                return earlier
             started = time.monotonic()
-            verdict = self._run(entry, version, source)
+            timeout, memory = self._limits.timeout, self._limits.memory_bytes()
+            with contextlib.closing(TrialProcess(entry, version, source, self._state_dir, timeout, memory)) as process:
+                self._process = process
+                try:
+                    verdict = process.judge()
+                finally:
+                    self._process = None
             log.info("tried %s in %.2f s: %s", version.path.name, time.monotonic() - started, verdict.reason or "good")
             if self.key(entry, version, content) != key:
                 raise ModelLoadError("its files changed while they were tried; load the model again")
             if not verdict.ok:
                 verdict = verdict._replace(path=str(version.path), seen=_stamp(entry, version))
             self._store.put(key, verdict)
+            return verdict
         finally:
             self._trial.release()
-        return verdict
-
-    def _run(self, entry: ModelEntry, version: VersionEntry, source: ModelSource) -> Verdict:
-        from pocketserve.quarantine.process import TrialProcess  # late: known files need no process
-
-        timeout, memory = self._limits.timeout, self._limits.memory_bytes()
-        with contextlib.closing(TrialProcess(entry, version, source, self._state_dir, timeout, memory)) as process:
-            self._process = process
-            try:
-                return process.judge()
-            finally:
-                self._process = None
 
 
 def _stamp(entry: ModelEntry, version: VersionEntry) -> str:

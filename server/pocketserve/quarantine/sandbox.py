@@ -63,7 +63,7 @@ class Confinement(NamedTuple):
 
 
 def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
-    """Let this thread, and those that it starts, use only some files; and no TCP, where the kernel can say that.
+    """Restrict this thread, and those that it starts, to some files; and forbid TCP, where the kernel can do that.
 
     Args:
         rules: paths by the names of :data:`RIGHTS`. Those that do not exist are left out.

@@ -61,15 +61,15 @@ def small_numbers(spec: TensorSpec) -> Array:
     return array
 
 
-def ones(spec: TensorSpec) -> Array:
+def integer_ones(spec: TensorSpec) -> Array:
     """Return integers of 1, which nearly every vocabulary and mask takes; reals as in :func:`small_numbers`."""
     array = small_numbers(spec)
     return np.ones_like(array) if array.dtype.kind in "iub" else array
 
 
 def masks_of_ones(spec: TensorSpec) -> Array:
-    """Return as :func:`ones` for inputs that are called masks; for all others as :func:`small_numbers`."""
-    return ones(spec) if "mask" in spec.name.casefold() else small_numbers(spec)
+    """Return as :func:`integer_ones` for inputs that are called masks; for all others as :func:`small_numbers`."""
+    return integer_ones(spec) if "mask" in spec.name.casefold() else small_numbers(spec)
 
 
 def enlarged(spec: TensorSpec) -> TensorSpec:

@@ -116,8 +116,8 @@ def _failure(error: Exception) -> dict[str, str]:
     scarce = isinstance(error, OSError) and error.errno in _SCARCE
     if scarce or any(text in str(error) for text in _NO_THREADS):
         return {"outcome": "starved", "reason": str(error)[:300], "runtime": ""}
-    ours = isinstance(error, RuntimeMissingError | ModelLoadError)
-    reason = str(error) if ours else f"{type(error).__name__}: {excerpt(error, 500)}"
+    is_sentence = isinstance(error, RuntimeMissingError | ModelLoadError)
+    reason = str(error) if is_sentence else f"{type(error).__name__}: {excerpt(error, 500)}"
     outcome = "missing" if isinstance(error, RuntimeMissingError) else "rejected"
     return {"outcome": outcome, "reason": reason, "runtime": ""}
 
@@ -127,20 +127,17 @@ def _run(session: Session, setup: Setup) -> tuple[str, str]:
 
     A model that refuses such inputs is not bad: their sizes or values may make no sense to it.
     """
-    by_task = _nan_by_task(session, setup)
-    nan_for_zeros = _nan_outputs(session, session.inputs, zeros) or set()
-    names = nan_for_zeros & (_nan_outputs(session, session.inputs, synthetic.small_numbers) or set())
+    by_task, specs = _nan_by_task(session, setup), session.inputs
+    nan_for_zeros = _nan_outputs(session, specs, zeros)
+    names = nan_for_zeros & _nan_outputs(session, specs, synthetic.small_numbers)
     if names and by_task is not None:
         names &= by_task
-    elif names and any(spec.datatype[0] in "IUB" for spec in session.inputs):
+    elif names and any(spec.datatype[0] in "IUB" for spec in specs):
         # Of zeros, a mean over a mask of zeros has no number; 1 may be beyond what other inputs take.
-        for_ones = _nan_outputs(session, session.inputs, synthetic.ones)
-        if for_ones is None:
-            for_ones = _nan_outputs(session, session.inputs, synthetic.masks_of_ones)
-        names &= for_ones or set()
-    if names and any(-1 in spec.shape[1:] for spec in session.inputs):
+        names &= _nan_outputs(session, specs, synthetic.integer_ones, synthetic.masks_of_ones)
+    if names and any(-1 in spec.shape[1:] for spec in specs):
         # Of a picture of one pixel some graphs have no numbers left, and are good all the same.
-        names &= _nan_outputs(session, [synthetic.enlarged(spec) for spec in session.inputs], synthetic.ones) or set()
+        names &= _nan_outputs(session, [*map(synthetic.enlarged, specs)], synthetic.integer_ones)
     if names:
         return "nan_output", (
             f"its output {min(names)!r:.300} is not a number throughout, whatever goes in; the file is probably "
@@ -150,12 +147,14 @@ def _run(session: Session, setup: Setup) -> tuple[str, str]:
     return "ok", reason
 
 
-def _nan_outputs(session: Session, specs: Sequence[TensorSpec], fill: synthetic.FillTensor) -> set[str] | None:
-    """Return the outputs that are nothing but NaN; None if the model does not take such inputs."""
-    inputs = synthetic.make_inputs(specs, fill)
-    with contextlib.suppress(Exception):
-        return _all_nan(session.run(inputs)) if inputs is not None else None
-    return None
+def _nan_outputs(session: Session, specs: Sequence[TensorSpec], *fills: synthetic.FillTensor) -> set[str]:
+    """Return the outputs that are nothing but NaN for the first inputs that the model takes."""
+    for fill in fills:
+        inputs = synthetic.make_inputs(specs, fill)
+        with contextlib.suppress(Exception):
+            if inputs is not None:
+                return _all_nan(session.run(inputs))
+    return set()
 
 
 def _nan_by_task(session: Session, setup: Setup) -> set[str] | None:
@@ -172,9 +171,9 @@ def _nan_by_task(session: Session, setup: Setup) -> set[str] | None:
             checked = collect(tensors, inputs, row_by_row=True, first_state=setup.first_state)
             rows = slice(1) if checked.row_by_row else ...
             results.append(session.run({**checked.state, **{name: a[rows] for name, a in checked.arrays.items()}}))
-        named: list[Any] = [{s.name: result[outputs.by_name[s.name][1]] for s in outputs.specs} for result in results]
+        by_name: list[Any] = [{s.name: result[outputs.by_name[s.name][1]] for s in outputs.specs} for result in results]
         with np.errstate(all="ignore"), contextlib.suppress(Exception):
-            setup.task.answer(named, AnswerOptions(), prepared.context)
+            setup.task.answer(by_name, AnswerOptions(), prepared.context)
         return set.intersection(*map(_all_nan, results))
     return None
 

@@ -55,5 +55,5 @@ def _group(number: int, user: int) -> tuple[str, bool]:
         group, owner = grp.getgrgid(number), pwd.getpwuid(user)
     except (ImportError, KeyError):
         return str(number), number == user
-    others = set(group.gr_mem) - {owner.pw_name}
-    return group.gr_name, owner.pw_gid == number and group.gr_name == owner.pw_name and not others
+    is_own = owner.pw_gid == number and group.gr_name == owner.pw_name
+    return group.gr_name, is_own and not set(group.gr_mem) - {owner.pw_name}

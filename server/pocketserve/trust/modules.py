@@ -107,8 +107,8 @@ def _lies_in(folder: str, root: str) -> bool:
 def _free_names() -> None:
     """Forget the names of models' modules, so that no model gets those of another."""
     for name, module in list(sys.modules.items()):
-        ours = isinstance(getattr(module, "__loader__", None), _TrustedSource | _TrustedLibrary)
-        if ours and not name.startswith(_MAIN):
+        is_model_code = isinstance(getattr(module, "__loader__", None), _TrustedSource | _TrustedLibrary)
+        if is_model_code and not name.startswith(_MAIN):
             sys.modules.pop(name, None)
 
 

@@ -22,7 +22,7 @@ from pocketserve.tensors import Array
 from pocketserve.trust.verified_files import not_trusted
 
 from . import common
-from .savedmodel_check import ForbiddenError, check_files, check_graphs
+from .savedmodel_check import ForbiddenError, check_files, check_meta_graphs
 from .savedmodel_graph import INIT_SIGNATURE, MetaGraph, read_meta_graphs
 
 _DEFAULT_SIGNATURE = "serving_default"
@@ -81,7 +81,7 @@ def _checked_graphs(folder: Path, source: ModelSource) -> list[MetaGraph]:
     except ForbiddenError as error:
         raise ModelLoadError(f"{title} is not loaded: {error}") from error
     try:
-        check_graphs(graphs)
+        check_meta_graphs(graphs)
     except ForbiddenError as error:
         if not source.trusted or hash_files(files_below(folder), folder) not in source.trusted:
             raise ModelLoadError(not_trusted(source.original, f"{title} is not loaded: {error}")) from error

@@ -1,7 +1,7 @@
 """Checks what a SavedModel would do before TensorFlow loads it, from ``saved_model.pb`` alone.
 
 A SavedModel is a program: its graph may read and write files or call into Python. What is not known to compute only
-(``savedmodel_ops``) is refused in all that can run here: the signatures, the initialisers, the restore step, every
+(:data:`OPERATORS`) is refused in all that can run here: the signatures, the initialisers, the restore step, every
 function that the loader revives, and what those call. The part that saves the model again lies in every file and
 writes, but nothing that is served leads to it.
 
@@ -14,13 +14,31 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from pocketserve.formats import DamagedFileError
+from pocketserve.runtimes.name_lists import read_names
 
 from .savedmodel_graph import Function, MetaGraph, Node, node_name
-from .savedmodel_ops import ALLOWED, FROM_FILE, RESTORES
+
+OPERATORS = read_names(__package__, "savedmodel_operators.txt")
+"""Operators by what they do: an allow-list, so that what is new or unknown is refused.
+
+An operator is on it if all that it does is to compute from its inputs and attributes, or to change what the model
+itself holds: its variables, tables, tensor arrays and random numbers. Left out is what leads elsewhere by any input,
+attribute or state: files (also vocabularies by path, ``DecodeProtoV2``, ``ImmutableConst``, dumps and summaries); data
+sets, iterators and queues; the network, other processes, devices and Python; the process (``Abort``, ``Sleep``,
+printing, batching threads, barriers); XLA's operators, whose custom calls find any symbol of the process by name;
+calibration and tests; and names that begin with ``_`` but ``_EagerConst``, which only TensorFlow's optimizers write.
+"""
+
+ALLOWED = frozenset().union(*OPERATORS.values())
+RESTORES = frozenset({"Restore", "RestoreSlice", "RestoreV2"})
+"""Read checkpoints: allowed in the step that restores the model's own variables, from where the loader says."""
+
+FROM_FILE = {"InitializeTableFromTextFile": 1, "InitializeTableFromTextFileV2": 1}
+"""Operators that may read an asset, and which of their inputs is the path."""
 
 _PLAIN_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 """Calls that hand their inputs to the function one by one."""
@@ -33,7 +51,7 @@ class ForbiddenError(Exception):
     """A SavedModel that would reach out of itself; the text names the operator."""
 
 
-def check_graphs(graphs: Iterable[MetaGraph]) -> None:
+def check_meta_graphs(graphs: Iterable[MetaGraph]) -> None:
     """Raise ForbiddenError, with the name of the operator, for graphs that reach out of the model."""
     try:
         for graph in graphs:
@@ -82,27 +100,30 @@ def _check_graph(graph: MetaGraph) -> None:
     """
     no_paths, assets = _Paths(graph, set(), graph.kinds), _Paths(graph, graph.assets, graph.kinds)
     for fed, fetched in graph.signatures:
-        _check_reachable(graph, _Reach(graph).from_tensors(fetched, fed), no_paths)
-    _check_reachable(graph, _Reach(graph).from_tensors(graph.start_ops), assets)
-    restore = _Reach(graph).from_tensors(graph.restore_op)
-    _check_reachable(graph, restore, assets, _Paths(graph, {graph.checkpoint} - {""}))
-    apart = {*_Reach(graph).from_tensors(graph.save_ops).functions, *restore.functions}
+        _check_reach(graph, _Reach(graph, fetched, fed), no_paths)
+    _check_reach(graph, _Reach(graph, graph.start_ops), assets)
+    restore = _Reach(graph, graph.restore_op)
+    _check_reach(graph, restore, assets, _Paths(graph, {graph.checkpoint} - {""}))
+    apart = {*_Reach(graph, graph.save_ops).functions, *restore.functions}
     rest = {*(graph.functions.keys() - apart), *graph.captured, *graph.callees}
-    _check_reachable(graph, _Reach(graph).from_functions(rest), assets)
+    _check_reach(graph, _Reach(graph, functions=rest), assets)
 
 
-def _check_reachable(graph: MetaGraph, reach: _Reach, assets: _Paths, checkpoint: _Paths | None = None) -> None:
-    for scope, node in reach.nodes():
-        for op in node.ops:
-            if op in FROM_FILE:
-                _check_path(scope, node, op, FROM_FILE[op], assets, "one of its assets")
-            elif op in RESTORES and checkpoint is not None:
-                _check_path(scope, node, op, 0, checkpoint, "that of its own variables")
-            elif op not in ALLOWED and op not in graph.functions:  # a function may be an operator itself
-                raise ForbiddenError(
-                    f"its graph has the operator {op:.80}, which is not one of those that are known to compute only: "
-                    "it may reach files, the network, devices or other code"
-                )
+def _check_reach(graph: MetaGraph, reach: _Reach, assets: _Paths, checkpoint: _Paths | None = None) -> None:
+    # All of a function counts: what has side effects runs even when no result needs it.
+    scopes: list[tuple[Function | None, dict[str, Node]]] = [(None, reach.nodes)]
+    scopes += [(function, function.nodes) for function in reach.functions.values()]
+    steps = ((scope, node, op) for scope, nodes in scopes for node in nodes.values() for op in node.ops)
+    for scope, node, op in steps:
+        if op in FROM_FILE:
+            _check_path(scope, node, op, FROM_FILE[op], assets, "one of its assets")
+        elif op in RESTORES and checkpoint is not None:
+            _check_path(scope, node, op, 0, checkpoint, "that of its own variables")
+        elif op not in ALLOWED and op not in graph.functions:  # a function may be an operator itself
+            raise ForbiddenError(
+                f"its graph has the operator {op:.80}, which is not one of those that are known to compute only: "
+                "it may reach files, the network, devices or other code"
+            )
 
 
 def _check_path(scope: Function | None, node: Node, op: str, index: int, paths: _Paths, kind: str) -> None:
@@ -111,50 +132,36 @@ def _check_path(scope: Function | None, node: Node, op: str, index: int, paths: 
 
 
 class _Reach:
-    """The nodes that run when some tensors of the main graph are fetched, or some functions called."""
+    """The nodes of the main graph, and the functions, that run when tensors are fetched or functions called."""
 
-    def __init__(self, graph: MetaGraph) -> None:
-        self._graph = graph
-        self._main: dict[str, Node] = {}
+    def __init__(
+        self, graph: MetaGraph, fetched: Iterable[str] = (), fed: Iterable[str] = (), functions: Iterable[str] = ()
+    ) -> None:
+        self.nodes: dict[str, Node] = {}
         self.functions: dict[str, Function] = {}
-        self._alike: dict[str, list[str]] = defaultdict(list)
+        alike: dict[str, list[str]] = defaultdict(list)
         for function in graph.functions.values():
             for group in function.implements:
-                self._alike[group].append(function.name)
-
-    def nodes(self) -> Iterator[tuple[Function | None, Node]]:
-        """Yield all nodes with the function that they lie in; None is the main graph."""
-        for node in self._main.values():
-            yield None, node
-        for function in self.functions.values():
-            # All of a function counts: what has side effects runs even when no result needs it.
-            for node in function.nodes.values():
-                yield function, node
-
-    def from_tensors(self, fetched: Iterable[str], fed: Iterable[str] = ()) -> _Reach:
-        stops = set(map(_tensor, fed))
-        pending = list(fetched)
-        while pending:
-            tensor = pending.pop()
-            name = node_name(tensor)
-            node = self._graph.nodes.get(name)
-            if _tensor(tensor) not in stops and node is not None and name not in self._main:
-                self._main[name] = node
-                self.from_functions((*node.calls, *node.ops))
-                pending += node.inputs
-        return self
-
-    def from_functions(self, names: Iterable[str]) -> _Reach:
-        pending = list(names)
-        while pending:
-            name = pending.pop()
-            function = self._graph.functions.get(name)
-            if function is not None and name not in self.functions:
-                self.functions[name] = function
-                # An operator may be a function's name itself.
-                pending += [callee for node in function.nodes.values() for callee in (*node.calls, *node.ops)]
-                pending += [other for group in function.implements for other in self._alike[group]]
-        return self
+                alike[group].append(function.name)
+        tensors, names, stops = list(fetched), list(functions), set(map(_tensor, fed))
+        while tensors or names:
+            if tensors:
+                tensor = tensors.pop()
+                node = graph.nodes.get(node_name(tensor))
+                if node is None or node.name in self.nodes or _tensor(tensor) in stops:
+                    continue
+                self.nodes[node.name] = node
+                tensors += node.inputs
+                nodes: Iterable[Node] = [node]
+            else:
+                name = names.pop()
+                if name not in graph.functions or name in self.functions:
+                    continue
+                function = self.functions[name] = graph.functions[name]
+                names += [other for group in function.implements for other in alike[group]]
+                nodes = function.nodes.values()
+            # An operator may be a function's name itself.
+            names += [callee for node in nodes for callee in (*node.calls, *node.ops)]
 
 
 class _Paths:

@@ -14,9 +14,16 @@ from pocketserve.formats import DamagedFileError
 from pocketserve.formats.protobuf import ProtobufReader
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.tensorflow.savedmodel import RUNTIME
-from pocketserve.runtimes.tensorflow.savedmodel_check import ForbiddenError, check_files, check_graphs
+from pocketserve.runtimes.tensorflow.savedmodel_check import (
+    ALLOWED,
+    FROM_FILE,
+    OPERATORS,
+    RESTORES,
+    ForbiddenError,
+    check_files,
+    check_meta_graphs,
+)
 from pocketserve.runtimes.tensorflow.savedmodel_graph import read_meta_graphs
-from pocketserve.runtimes.tensorflow.savedmodel_ops import ALLOWED, FROM_FILE, OPERATORS, RESTORES
 
 pytestmark = pytest.mark.tensorflow
 
@@ -225,7 +232,7 @@ def varint(number: int) -> bytes:
 
 def refused(folder: Path, words: str) -> None:
     with pytest.raises(ForbiddenError, match=words):
-        check_graphs(read_meta_graphs(folder))
+        check_meta_graphs(read_meta_graphs(folder))
 
 
 def hidden(graph: Any) -> str:
@@ -237,7 +244,7 @@ def hidden(graph: Any) -> str:
 
 
 def test_the_plain_model_passes(table: Path) -> None:
-    check_graphs(read_meta_graphs(table))
+    check_meta_graphs(read_meta_graphs(table))
 
 
 @pytest.mark.parametrize("op", ["Skipgram", "BatchFunction", "XlaCallModule", "RemoteCall", "NoSuchOperator"])
