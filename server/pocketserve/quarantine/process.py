@@ -50,7 +50,6 @@ class TrialProcess:
 
     Raises:
         ApiError: MODEL_NOT_READY, there is no room for the folder, or no process.
-        ModelLoadError: the version's delegate lies outside of its folder.
     """
 
     def __init__(
@@ -102,9 +101,8 @@ class TrialProcess:
 
         Raises:
             ApiError: MODEL_NOT_READY, the device had too little of something.
-            RuntimeMissingError: the framework is missing; that is no verdict on the file.
-            ModelLoadError: the framework refused the file in good order; that is no verdict either: a newer framework
-                or another manifest may change it.
+            RuntimeMissingError, ModelLoadError: the framework is missing, or refused the file in good order. Neither is
+                a verdict: another framework or manifest may change it.
         """
         try:
             fault = self._watch()

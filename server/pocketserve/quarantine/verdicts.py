@@ -16,8 +16,7 @@ class Verdict(NamedTuple):
         ok: whether the server may load the file.
         reason: why not, in words; for a good file, what the trial could not do.
         runtime: the framework that was tried, with its version.
-        path: where a rejected file lay.
-        seen: the stamp of its files then, see :meth:`~pocketserve.quarantine.quarantine.Quarantine.known_reason`.
+        path, seen: where a rejected file lay, and the stamp of its files.
         memory: bytes that its trial might take, where that was too little; with much more it is tried again.
     """
 

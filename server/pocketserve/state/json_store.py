@@ -48,8 +48,7 @@ class JsonStore(Generic[T]):
     def change(self, added: Mapping[str, T], removed: Collection[str] = ()) -> None:
         """Add and remove entries; of more than ``MAX_ENTRIES`` the oldest go.
 
-        Raises:
-            OSError: the file cannot be written. The change holds for this process all the same.
+        A change that raises OSError, since the file cannot be written, holds for this process all the same.
         """
         with self._lock, locked(self._path.parent):
             self._refresh()
@@ -84,10 +83,9 @@ class JsonStore(Generic[T]):
 
 
 def replace_json(path: Path, document: Any) -> None:
-    """Replace a file of mode 0600 whole. Its folder may be one that others write to: the name is random until then.
+    """Replace a file of mode 0600 whole, or raise OSError and leave nothing behind.
 
-    Raises:
-        OSError: it cannot be written; nothing is left behind.
+    Its folder may be one that others write to: the name is random until then.
     """
     partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}{PARTIAL_SUFFIX}")
     try:

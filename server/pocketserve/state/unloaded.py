@@ -28,10 +28,9 @@ class UnloadedModels:
     """The models that a server was told not to serve. A file that cannot be written costs the memory, not the service.
 
     Args:
-        state_dir: where it is kept.
         models_dir: the folder of the models; names from another folder do not count.
-        port: the port for HTTP, which tells this server from others that run beside it. Nothing is remembered for
-            port 0, with which a server is another one each time.
+        port: the port for HTTP, which tells this server from others. Nothing is remembered for port 0, with which a
+            server is another one each time.
 
     Attributes:
         names: those that were unloaded when a server here was killed.

@@ -15,12 +15,6 @@ class WorkFolder:
     """A new folder of mode 0700, whose lock shows that its owner lives.
 
     Make it while the parent is :func:`~pocketserve.state.file_lock.locked`, or it may be swept before it has its lock.
-
-    Attributes:
-        path: without links.
-
-    Raises:
-        OSError: it cannot be made.
     """
 
     def __init__(self, parent: Path, prefix: str = "") -> None:

@@ -51,9 +51,7 @@ def read_regular(path: Path) -> bytes:
 
 
 def private_copy(path: Path, trusted: Set[str]) -> Path:
-    """Copy a trusted library to where nobody else writes, for loaders that want a path.
-
-    The copy lives as long as the process; the same content is copied once.
+    """Copy a trusted library, once, to where nobody else writes, for loaders that want a path.
 
     Raises:
         ModelLoadError: it is not trusted, cannot be read, or there is no room for it.
@@ -73,12 +71,7 @@ def private_copy(path: Path, trusted: Set[str]) -> Path:
 
 
 def not_trusted(path: Path, reason: str) -> str:
-    """Return the sentence for code, or for a file that may be code, without its owner's consent.
-
-    Args:
-        path: the model's file or folder.
-        reason: such as ``m.savedmodel has the operator ReadFile``.
-    """
+    """Return a reason, such as ``m.savedmodel has the operator ReadFile``, with the way to consent to a model."""
     import shlex  # late: most models hold no code
 
     return f"{reason}; `pocketserve trust {shlex.quote(str(path))}` shows what it may do, and asks for your consent"

@@ -165,7 +165,7 @@ class _Reach:
 
 
 class _Paths:
-    """Finds tensors that can only be a path that the loader gives.
+    """Tensors that can only be a path that the loader gives.
 
     Args:
         sources: tensors of the main graph that the loader feeds with such paths.
