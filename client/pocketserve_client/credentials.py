@@ -51,6 +51,11 @@ def find_credentials(
     return _read_token(platformdirs.user_state_path(APP_NAME) / "token", "the usual place")
 
 
+def find_token(token_file: Path | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the token as :func:`find_credentials` finds it, for clients of others; None if there is none."""
+    return find_credentials(None, token_file, environ).token
+
+
 def find_state_dir() -> Path:
     """Return the folder in which a server of this user says that it runs: ``POCKETSERVE_STATE_DIR``, else the usual."""
     folder = os.environ.get("POCKETSERVE_STATE_DIR")
