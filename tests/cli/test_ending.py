@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import MODELS
-from pocketserve.cli.signals import tidy_end, whole_step
+from pocketserve.cli.signals import tidy_end
 
 LIMIT_S = 60.0
 DIGITS = str(MODELS / "digits" / "digits.tflite")
@@ -126,29 +126,12 @@ def test_a_wish_that_is_repeated_is_heard_in_the_end(monkeypatch: pytest.MonkeyP
     assert heard == [0.0, 2.0, 4.0]
 
 
-def test_a_step_is_finished_first() -> None:
-    """Such as the start of a process, which would belong to nobody; steps within a step are a part of it."""
-    done: list[str] = []
-
-    def work() -> None:
-        with whole_step():
-            with whole_step():
-                signal.raise_signal(signal.SIGTERM)
-                done.append("inner")
-            done.append("outer")
-        done.append("behind it")
-
-    with pytest.raises(KeyboardInterrupt), tidy_end():
-        work()
-    assert done == ["inner", "outer"]
-
-
 def test_other_threads_hear_of_no_signals() -> None:
     """A command may run on one all the same."""
     found: list[bool] = []
 
     def run() -> None:
-        with tidy_end(), whole_step():
+        with tidy_end():
             found.append(True)
 
     thread = threading.Thread(target=run)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.signals import whole_step
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
@@ -46,21 +45,18 @@ def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
         command = [sys.executable, "-m", "pocketserve.cli.parent_death", str(os.getpid()), "serve", str(models)]
         command += ["--http-port", "0", "--socket-port", "0"]
         command += ["--ready-file", str(ready), "--token-file", str(token), "--log-level", "warning", *options]
-        process: subprocess.Popen[bytes] | None = None
+        process = subprocess.Popen(command)
         try:
-            with whole_step():
-                process = subprocess.Popen(command)
             listens = _await_ready(process, ready)
             http, socket = (f"{name}://{listens[name]['host']}:{listens[name]['port']}" for name in ("http", "socket"))
             yield OwnServer(process.pid, http, socket, token)
         finally:
-            if process is not None:
-                process.terminate()
-                try:
-                    process.wait(STOP_TIMEOUT_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> Any:

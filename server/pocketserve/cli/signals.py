@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -13,29 +12,6 @@ from typing import Final
 SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 SAME_WISH_S: Final = 2.0
 """A signal that comes sooner after the first says nothing new, and must not interrupt the tidying; a later one may."""
-
-_steps: Final[list[bool]] = []
-"""For each step that is under way on the main thread, whether the command is to end after it."""
-
-
-@contextlib.contextmanager
-def whole_step() -> Iterator[None]:
-    """Finish what is in the block before the end that ``tidy_end`` asks for, for short steps of the main thread.
-
-    A process that is being started belongs to nobody until ``Popen`` has returned; interrupted inside, it lives on.
-    """
-    if threading.current_thread() is not threading.main_thread():  # no signal interrupts other threads
-        yield
-        return
-    _steps.append(False)
-    try:
-        yield
-    finally:
-        ends = _steps.pop()
-    if ends and _steps:
-        _steps[-1] = True
-    elif ends:
-        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -49,14 +25,9 @@ def tidy_end() -> Iterator[None]:
 
     def end(_number: int, _frame: FrameType | None) -> None:
         nonlocal heeded
-        now = time.monotonic()
-        if now - heeded < SAME_WISH_S:
-            return
-        heeded = now
-        if _steps:
-            _steps[-1] = True
-            return
-        raise KeyboardInterrupt
+        if time.monotonic() - heeded >= SAME_WISH_S:
+            heeded = time.monotonic()
+            raise KeyboardInterrupt
 
     numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     previous = {number: signal.getsignal(number) for number in numbers}

@@ -117,12 +117,9 @@ class SnapshotStore:
             except OSError as error:
                 reasons.append(error.strerror or str(error))
         room = _temporary_folder() if self._folder is None else self._folder.parent
-        raise ApiError(
-            ErrorCode.MODEL_NOT_READY,
-            f"there is no place for a private copy of {version.path.name} ({size} bytes): {reasons[0]}; make room in "
-            f"{room}, which the server writes to",
-            retry_after_s=1,
-        )
+        text = f"there is no place for a private copy of {version.path.name} ({size} bytes): {reasons[0]}"
+        text += f"; make room in {room}, which the server writes to"
+        raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1)
 
     def _make_in_state(self) -> WorkFolder:
         assert self._folder is not None
@@ -186,6 +183,7 @@ def _copy(original: Path, target: Path) -> str:
         raise read_error(error) from None
     with source:
         make_private_folder(target.parent)
+        digest = hashlib.sha256()
         with open(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "r+b") as copy:
             try:
                 fcntl.ioctl(copy, _FICLONE, source.fileno())
@@ -193,7 +191,6 @@ def _copy(original: Path, target: Path) -> str:
                 pass
             else:
                 return hashlib.file_digest(copy, "sha256").hexdigest()
-            digest = hashlib.sha256()
             left = os.fstat(source.fileno()).st_size  # what grows meanwhile might have no end
             while left > 0:
                 try:
@@ -205,4 +202,4 @@ def _copy(original: Path, target: Path) -> str:
                 digest.update(chunk)
                 left -= len(chunk)
                 copy.write(chunk)
-            return digest.hexdigest()
+    return digest.hexdigest()
