@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from conftest import MODELS
 from pocketserve.cli import main
 from pocketserve.cli.commands import tune
-from pocketserve.cli.commands.tune import interleave, thread_candidates
-from pocketserve.cli.comparison import MIN_GAIN, MIN_ROUNDS, choose
+from pocketserve.cli.commands.tune import thread_candidates
+from pocketserve.cli.comparison import MIN_GAIN, MIN_ROUNDS, choose, interleave
 from pocketserve.repository.manifest import Manifest, parse_manifest
 
 
@@ -112,7 +112,7 @@ def test_candidates_take_turns() -> None:
     called: list[int] = []
     calls = {key: lambda key=key: called.append(key) for key in (1, 2, 3)}
     shares: list[float] = []
-    found = interleave(calls, 60.0, 4, shares.append)
+    found = interleave(calls, 60.0, 4, shares.append, min_sample_s=0.002)
     assert {key: len(kept) for key, kept in found.items()} == {1: 4, 2: 4, 3: 4}
     assert shares == sorted(shares) and shares[0] == 0.0 and shares[-1] == 1.0
     runs = [key for turn, key in enumerate(called) if not turn or called[turn - 1] != key]  # a sample is many calls

@@ -1,10 +1,14 @@
-"""Comparison of settings by times that were measured in turn."""
+"""Times of calls that take turns, and the choice between settings by them."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+Key = TypeVar("Key", int, str)
+Calls = Mapping[Key, Callable[[], object]]
 
 MIN_ROUNDS = 7
 """Fewer rounds tell nothing about the noise."""
@@ -58,3 +62,41 @@ def choose(times: Mapping[int, Sequence[float]], current: int) -> Choice:
     spread = 1.4826 * statistics.median(abs(ratio - middle) for ratio in ratios)  # of a normal distribution
     error = 1.2533 * spread / len(ratios) ** 0.5  # a median varies a quarter more than a mean
     return Choice(current, best, 1 - middle, SIGMAS * error if len(ratios) >= MIN_ROUNDS else 1.0, times)
+
+
+def interleave(
+    calls: Calls[Key], seconds: float, rounds: int, progress: Callable[[float], None], *, min_sample_s: float = 0.0
+) -> dict[Key, list[float]]:
+    """Return milliseconds of a call, by key and round. All take turns, in an order that rotates.
+
+    Args:
+        seconds: no round begins after so long; one is made in any case.
+        progress: called with the share of the work that is over, 0 to 1.
+        min_sample_s: a sample is so many calls that it takes this long: the clock and the scheduler blur shorter ones.
+    """
+    began = time.monotonic()
+    progress(0.0)
+    repeats = dict.fromkeys(calls, 1)
+    if min_sample_s:
+        for key, call in calls.items():
+            call()
+            repeats[key] = max(1, int(min_sample_s / max(1e-6, min(_time(call, 1) for _ in range(3)))))
+    times: dict[Key, list[float]] = {key: [] for key in calls}
+    order = list(calls)
+    for number in range(rounds):
+        for key in order:
+            times[key].append(_time(calls[key], repeats[key]) * 1e3)
+        order = order[1:] + order[:1]
+        share = (time.monotonic() - began) / seconds
+        progress(min(1.0, max(share, (number + 1) / rounds)))
+        if share >= 1:
+            break
+    return times
+
+
+def _time(call: Callable[[], object], repeats: int) -> float:
+    """Return seconds of a call."""
+    began = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - began) / repeats

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.comparison import interleave
 from pocketserve.cli.device_load import load_now, load_warning
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_json, print_table, printable
@@ -103,7 +104,11 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
             before, began = memory_of(server.pid), time.perf_counter()
             ways["socket"]()
             first = (time.perf_counter() - began) * 1e3
-            samples = _samples(ways, options.rounds, options.seconds)
+            warm_up, progress = min(WARM_UP, options.rounds), Progress()
+            show = partial(progress.show, "measuring")
+            interleave(ways, options.seconds, warm_up, lambda share: show(0.0))
+            samples = interleave(ways, options.seconds, options.rounds, show)
+            progress.end()
             after = memory_of(server.pid)
     finally:
         service.close()
@@ -112,28 +117,11 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         **facts,
         "inputs": [{"name": key, "shape": list(value.shape)} for key, value in inputs.items()],
         "first_answer_ms": first,
-        "warm_up": min(WARM_UP, options.rounds),
+        "warm_up": warm_up,
         "latency_ms": {way: {**summary(times), "samples": times} for way, times in samples.items()},
         "server_memory_bytes": {"before_loading": before, "after": after},
         "load": load,
     }
-
-
-def _samples(ways: Mapping[str, Callable[[], object]], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Return milliseconds of each way, taken in turn; the first turns do not count."""
-    samples: dict[str, list[float]] = {way: [] for way in ways}
-    ends, progress = time.monotonic() + seconds, Progress()
-    for turn in range(-min(WARM_UP, rounds), rounds):
-        for way, call in ways.items():
-            began = time.perf_counter()
-            call()
-            if turn >= 0:
-                samples[way].append((time.perf_counter() - began) * 1e3)
-        progress.show("measuring", max(0, turn) / rounds)
-        if turn >= 0 and time.monotonic() > ends:
-            break
-    progress.end()
-    return samples
 
 
 def summary(samples: list[float]) -> dict[str, float]:

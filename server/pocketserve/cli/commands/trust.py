@@ -16,7 +16,6 @@ from pocketserve.cli.output import print_json, print_table, printable
 from pocketserve.config import STATE_VARIABLE, load_config
 
 if TYPE_CHECKING:
-    from pocketserve.repository.scan import ModelEntry, VersionEntry
     from pocketserve.service import Service
     from pocketserve.trust.code_parts import CodePart
     from pocketserve.trust.store import TrustStore
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         from pocketserve.trust.store import TrustStore  # late, as the service
 
         store = TrustStore(load_config({}).state_dir)
-        return _revoke(store, options) if options.revoke else _list(store, options.json)
+        return _revoke(store, options) if options.revoke else _list(store, options)
     if not options.model:
         options.parser.error("name a model, or give --list")
     service, name, version = open_local(options.model, options.models_dir)
@@ -67,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _trust(service: Service, name: str, version: str | None, options: argparse.Namespace) -> int:
     from pocketserve.runtimes.base import ModelLoadError
+    from pocketserve.trust.code_parts import code_of, whole_version
     from pocketserve.trust.store import check_writers, embedded_code
 
     entry = service.entry(name)
@@ -74,7 +74,9 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
         raise CommandError(f"{name!r} has no version {version!r}; it has {', '.join(entry.versions) or 'none'}")
     versions = [entry.versions[version]] if version is not None else list(entry.versions.values())
     try:
-        parts = _parts(entry, versions, whole=version is not None)
+        parts = list({part.key: part for variant in versions for part in code_of(entry, variant)}.values())
+        if version is not None and not parts:  # a version that is chosen and has no code counts as a whole
+            parts = list(map(whole_version, versions))
         new = [part for part in parts if part.digest not in embedded_code().values()]
         check_writers(part.path for part in new)
     except ModelLoadError as error:
@@ -82,41 +84,21 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
     consents = service.trust.consents()
     missing = [part for part in new if part.key not in consents or consents[part.key].digest != part.digest]
     if not options.json:
-        _show(name, parts, missing)
-    if missing and not options.yes and not _consents():
+        _print_parts(name, parts, missing)
+    if missing and not options.yes and not _ask_consent():
         print("Nothing is trusted that was not before.")
         return EXIT_FAILED
     if missing:
         service.trust.add(name, missing)
     if options.json:
-        print_json(
-            [
-                {
-                    "name": part.name,
-                    "key": part.key,
-                    "sha256": part.digest,
-                    "effect": part.effect,
-                    "added": part in missing,
-                }
-                for part in parts
-            ]
-        )
+        names = {"name": "name", "key": "key", "sha256": "digest", "effect": "effect"}
+        print_json([{k: getattr(p, v) for k, v in names.items()} | {"added": p in missing} for p in parts])
     elif missing:
         print(f"Trusted. `pocketserve trust --revoke {printable(options.model)}` takes it back.")
     return EXIT_DONE
 
 
-def _parts(entry: ModelEntry, versions: Sequence[VersionEntry], *, whole: bool) -> list[CodePart]:
-    """Return the code of versions; with ``whole``, versions without any code count as a whole."""
-    from pocketserve.trust.code_parts import code_of, whole_version
-
-    parts = {part.key: part for version in versions for part in code_of(entry, version)}
-    if whole and not parts:
-        parts = {part.key: part for part in map(whole_version, versions)}
-    return list(parts.values())
-
-
-def _show(name: str, parts: Sequence[CodePart], missing: Sequence[CodePart]) -> None:
+def _print_parts(name: str, parts: Sequence[CodePart], missing: Sequence[CodePart]) -> None:
     if not parts:
         print(f"{printable(name)} holds no code: there is nothing to trust.")
         return
@@ -126,7 +108,7 @@ def _show(name: str, parts: Sequence[CodePart], missing: Sequence[CodePart]) -> 
         print("\nIt runs with your rights: it can read, change and send whatever you can.")
 
 
-def _consents() -> bool:
+def _ask_consent() -> bool:
     if not sys.stdin.isatty():
         raise CommandError("nobody can be asked here; look at the files, and add --yes if you trust who made them")
     try:
@@ -135,9 +117,9 @@ def _consents() -> bool:
         return False
 
 
-def _list(store: TrustStore, as_json: bool) -> int:
+def _list(store: TrustStore, options: argparse.Namespace) -> int:
     consents = store.consents()
-    if as_json:
+    if options.json:
         print_json([{"key": key, **consent._asdict()} for key, consent in consents.items()])
     elif not consents:
         print("No code is trusted but that of the embedded models.")

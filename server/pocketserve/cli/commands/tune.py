@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.comparison import Choice, choose
+from pocketserve.cli.comparison import Calls, Choice, choose, interleave
 from pocketserve.cli.device_load import load_now, load_warning
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table
@@ -28,13 +27,11 @@ from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
 
 MIN_SAMPLE_S = 0.002
-"""A sample is so many calls that it takes this long: the clock and the scheduler blur what is shorter."""
-
 ROWS = (1, 2, 4, 8, 16, 32)
 MAX_ROUNDS = 200
 HEADERS = {"threads": ("THREADS", "ms a run"), "max_batch": ("ROWS OF A BATCH", "ms a row")}
 
-Measure = Callable[[str, Mapping[int, Callable[[], object]]], dict[int, list[float]]]
+Measure = Callable[[str, Calls[int]], dict[int, list[float]]]
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -54,8 +51,9 @@ def tune(options: argparse.Namespace) -> int:
             reasons = {key: _reason_not_to_try(service.config, model, key, options.force) for key in HEADERS}
             seconds = options.seconds / max(1, sum(not reason for reason in reasons.values()))
 
-            def measure(title: str, calls: Mapping[int, Callable[[], object]]) -> dict[int, list[float]]:
-                return interleave(calls, seconds, options.rounds, partial(progress.show, title))
+            def measure(title: str, calls: Calls[int]) -> dict[int, list[float]]:
+                rounds, show = min(options.rounds, MAX_ROUNDS), partial(progress.show, title)
+                return interleave(calls, seconds, rounds, show, min_sample_s=MIN_SAMPLE_S)
 
             threads = reasons["threads"] or _tune_threads(model, measure)
             number = threads.recommended if isinstance(threads, Choice) else model.threads
@@ -159,42 +157,6 @@ def _session_inputs(model: LoadedModel) -> dict[str, Array]:
     """Return random inputs by the session's own names."""
     bindings = model.inputs
     return {bindings.by_name[name][1]: array for name, array in random_inputs(bindings.specs).items()}
-
-
-def interleave(
-    calls: Mapping[int, Callable[[], object]], seconds: float, rounds: int, progress: Callable[[float], None]
-) -> dict[int, list[float]]:
-    """Return milliseconds of a call, by candidate and round. All take turns, in an order that rotates.
-
-    Args:
-        seconds: no round begins after so long; one is made in any case.
-        progress: called with the share of the work that is over, 0 to 1.
-    """
-    began = time.monotonic()
-    progress(0.0)
-    repeats = {}
-    for key, call in calls.items():
-        call()
-        repeats[key] = max(1, int(MIN_SAMPLE_S / max(1e-6, min(_time(call, 1) for _ in range(3)))))
-    times: dict[int, list[float]] = {key: [] for key in calls}
-    order, maximum = list(calls), min(rounds, MAX_ROUNDS)
-    for number in range(maximum):
-        for key in order:
-            times[key].append(_time(calls[key], repeats[key]) * 1e3)
-        order = order[1:] + order[:1]
-        share = (time.monotonic() - began) / seconds
-        progress(min(1.0, max(share, (number + 1) / maximum)))
-        if share >= 1:
-            break
-    return times
-
-
-def _time(call: Callable[[], object], repeats: int) -> float:
-    """Return seconds of a call."""
-    began = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - began) / repeats
 
 
 def _document(choice: Choice | str) -> dict[str, Any]:
