@@ -93,8 +93,9 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
     marker = RunLock(config.state_dir, tuple(address.port for address in endpoints if address is not None), str(http))
     unloaded_models = UnloadedModels(config.state_dir, config.models_dir, config.http_port)
     service.remember(unloaded_models)
-    unfinished = threading.Event()
+    unfinished, closed, announcing = threading.Event(), threading.Event(), threading.Lock()
     faults: list[Exception] = []
+    ready_files: list[Path] = []
 
     def drain() -> None:
         marker.close()  # whatever ends it now, its end was intended; and the ports are still its own
@@ -107,14 +108,20 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
 
     def ready() -> None:
         _log_models(config.models_dir, service.repository.models())
-        announcement.publish()
+        with announcing:
+            if closed.is_set():
+                return
+            if config.ready_file is not None:
+                write_ready_file(config.ready_file, config, endpoints)
+                ready_files.append(config.ready_file)
+            if on_ready is not None:
+                on_ready(endpoints)
 
     def fail(error: Exception) -> None:
         faults.append(error)
         drain()
 
     restore = _install_signals(end, server.wakeup_descriptor)
-    announcement = _Announcement(config, endpoints, on_ready)
     names = [name for name in config.load if name not in unloaded_models.names]
     try:
         if sockets is not None:
@@ -131,7 +138,10 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
             raise faults[0]
     finally:
         marker.close()
-        announcement.close()
+        with announcing:  # only a ready file that was written is removed
+            closed.set()
+            for file in ready_files:
+                file.unlink(missing_ok=True)
         restore()
         if sockets is not None:
             sockets.stop()
@@ -161,36 +171,6 @@ def _preload(
     except Exception as error:
         if not service.draining:  # else it ends anyway
             fail(error)
-
-
-class _Announcement:
-    """Says once that the server is ready. Its ready file stays until it ends; only one that was written is removed."""
-
-    def __init__(self, config: Config, endpoints: Endpoints, on_ready: Callable[[Endpoints], None] | None) -> None:
-        self._config = config
-        self._endpoints = endpoints
-        self._on_ready = on_ready
-        self._lock = threading.Lock()
-        self._file: Path | None = None
-        self._closed = False
-
-    def publish(self) -> None:
-        """Say that the server is ready, unless it has ended meanwhile."""
-        with self._lock:
-            if self._closed:
-                return
-            if self._config.ready_file is not None:
-                write_ready_file(self._config.ready_file, self._config, self._endpoints)
-                self._file = self._config.ready_file
-            if self._on_ready is not None:
-                self._on_ready(self._endpoints)
-
-    def close(self) -> None:
-        """Remove the ready file: the server accepts no requests any more."""
-        with self._lock:
-            self._closed = True
-            if self._file is not None:
-                self._file.unlink(missing_ok=True)
 
 
 def write_ready_file(path: Path, config: Config, endpoints: Endpoints) -> None:

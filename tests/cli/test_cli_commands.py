@@ -20,8 +20,8 @@ from pocketserve import __version__
 from pocketserve.cli import COMMANDS, main
 from pocketserve.cli.commands.bench import memory_of
 from pocketserve.cli.commands.models import _load_each, _print_models
-from pocketserve.cli.device_load import load_warning
 from pocketserve.cli.local import open_local
+from pocketserve.cli.measurement import load_warning
 from pocketserve_client import ConnectionLostError
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"

@@ -19,7 +19,7 @@ from conftest import MODELS
 from pocketserve.cli import main
 from pocketserve.cli.commands import tune
 from pocketserve.cli.commands.tune import thread_candidates
-from pocketserve.cli.comparison import MIN_GAIN, MIN_ROUNDS, choose, interleave
+from pocketserve.cli.measurement import MIN_GAIN, MIN_ROUNDS, choose, interleave
 from pocketserve.repository.manifest import Manifest, parse_manifest
 
 

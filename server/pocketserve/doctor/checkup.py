@@ -16,13 +16,13 @@ LIMIT_S = 15.0
 """For everything together. The checks that start processes bound themselves to 10 s."""
 
 
-def checks(device: Device, settings: Settings, limit: float) -> Mapping[str, Check]:
-    """Subject -> check, in the order in which they are shown.
+def examine(device: Device, settings: Settings, limit: float = IMPORT_LIMIT_S) -> list[Finding]:
+    """Run every check.
 
     Args:
         limit: seconds for the imports, and for looking at the models folder.
     """
-    return {
+    checks: Mapping[str, Check] = {
         "python": lambda: python.check_python(device),
         "termux": lambda: python.check_play_store(device),
         "upgrade": lambda: python.check_upgrade(device),
@@ -42,11 +42,7 @@ def checks(device: Device, settings: Settings, limit: float) -> Mapping[str, Che
         "battery": lambda: android.check_battery(device, settings),
         "processes": lambda: android.check_phantom_processes(device),
     }
-
-
-def examine(device: Device, settings: Settings, limit: float = IMPORT_LIMIT_S) -> list[Finding]:
-    """Run every check."""
-    return run_checks(checks(device, settings, limit), LIMIT_S)
+    return run_checks(checks, LIMIT_S)
 
 
 def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:

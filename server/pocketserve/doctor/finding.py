@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 
 class Level(enum.StrEnum):
@@ -24,25 +25,14 @@ class Finding(NamedTuple):
         fix: the command or step that mends it; with level OK, what could be added.
     """
 
-    subject: str
     level: Level
+    subject: str
     sentence: str
     fix: str = ""
 
 
 Check = Callable[[], Iterable[Finding]]
 
-
-def ok(subject: str, sentence: str, fix: str = "") -> Finding:
-    """Return a finding that nothing is wrong."""
-    return Finding(subject, Level.OK, sentence, fix)
-
-
-def warning(subject: str, sentence: str, fix: str) -> Finding:
-    """Return a finding that something works, but not as well as it could, or not for long."""
-    return Finding(subject, Level.WARNING, sentence, fix)
-
-
-def problem(subject: str, sentence: str, fix: str) -> Finding:
-    """Return a finding that something does not work."""
-    return Finding(subject, Level.PROBLEM, sentence, fix)
+ok: Final = partial(Finding, Level.OK)
+warning: Final = partial(Finding, Level.WARNING)
+problem: Final = partial(Finding, Level.PROBLEM)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
+from pocketserve.doctor.packages import CORE
 
 SUBJECT = "python"
 OLDEST = (3, 11)
-CORE = ("pocketserve", "flask", "waitress", "platformdirs", "prometheus_client")
 FDROID = "take Termux from F-Droid or GitHub (see docs/termux.md)"
 
 
@@ -38,10 +38,11 @@ def check_play_store(device: Device) -> Iterator[Finding]:
 
 def check_upgrade(device: Device) -> Iterator[Finding]:
     """Look for packages that stayed in the folder of an older Python: pip has a folder per version."""
+    packages = {"pocketserve", *(package.module for package in CORE if not package.termux)}
     library, running = device.prefix / "lib", "python{}.{}".format(*device.python)
     present = _distributions(library / running / "site-packages")
     for folder in sorted(library.glob("python3.*/site-packages")):
-        left = sorted((_distributions(folder) & set(CORE)) - present)
+        left = sorted((_distributions(folder) & packages) - present)
         if left and folder.parent.name != running:
             fix = device.command("sh install-termux.sh", "pip install 'pocketserve[tflite,image]'")
             version = folder.parent.name.removeprefix("python")

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.comparison import interleave
-from pocketserve.cli.device_load import load_now, load_warning
 from pocketserve.cli.local import open_local
+from pocketserve.cli.measurement import interleave, load_now, load_warning
 from pocketserve.cli.output import human_bytes, print_json, print_table, printable
 from pocketserve.cli.own_server import own_server
 from pocketserve.cli.progress import Progress

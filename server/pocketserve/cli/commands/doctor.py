@@ -14,6 +14,7 @@ from pocketserve.doctor.finding import Finding, Level
 from pocketserve.doctor.settings import read_settings
 
 WIDTH = 100
+KEYS = ("subject", "level", "sentence", "fix")
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -36,7 +37,9 @@ def run(options: argparse.Namespace) -> int:
     findings = examine(device, read_settings(device, options.models_dir, options.url))
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if options.json:
-        print_json({"ok": not problems, "findings": [finding._asdict() for finding in findings]})
+        print_json(
+            {"ok": not problems, "findings": [{key: getattr(finding, key) for key in KEYS} for finding in findings]}
+        )
     else:
         _print(findings)
         warnings = sum(finding.level is Level.WARNING for finding in findings)

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.comparison import Calls, Choice, choose, interleave
-from pocketserve.cli.device_load import load_now, load_warning
 from pocketserve.cli.local import open_local
+from pocketserve.cli.measurement import Calls, Choice, choose, interleave, load_now, load_warning
 from pocketserve.cli.output import print_json, print_table
 from pocketserve.cli.progress import Progress
 from pocketserve.cli.random_inputs import random_inputs
