@@ -147,8 +147,8 @@ def _written(program: Any) -> set[str]:
         entry.arg.name: entry.target for entry in program.graph_signature.input_specs if entry.target is not None
     }
     # The tensors whose memory the value of a node may share.
-    aliases = {node: {targets[node.name]} for node in program.graph.nodes
-               if node.op == "placeholder" and node.name in targets}  # fmt: skip
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    aliases = {node: {targets[node.name]} for node in placeholders if node.name in targets}
     written = set(program.graph_signature.buffers_to_mutate.values())
     for node in program.graph.nodes:
         shared: set[str] = set().union(*(aliases.get(source, ()) for source in node.all_input_nodes))

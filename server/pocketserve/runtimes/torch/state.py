@@ -53,10 +53,9 @@ def _written(torch: Any, graph: Any) -> set[AttributePath]:
     """Return the attributes that a run may write to."""
     module = next(graph.inputs())
     _check_subgraphs(torch, graph)
-    getters = [(node, _path_of(node, module)) for node in graph.findAllNodes("prim::GetAttr", True)
-               if _is_tensor(node.output())]  # fmt: skip
-    constants = [node.output() for node in nodes_of(graph)
-                 if node.kind() == "prim::Constant" and any(map(_is_tensor, node.outputs()))]  # fmt: skip
+    attributes = graph.findAllNodes("prim::GetAttr", True)
+    getters = [(node, _path_of(node, module)) for node in attributes if _is_tensor(node.output())]
+    constants = [value for node in nodes_of(graph) if node.kind() == "prim::Constant" for value in node.outputs()]
     # To the analysis all attributes may be one and the same: if one is written, all are. So each of them becomes a
     # tensor of its own.
     tensors: dict[AttributePath, Any] = {}
@@ -66,7 +65,7 @@ def _written(torch: Any, graph: Any) -> set[AttributePath]:
             tensors[path] = graph.insertConstant(torch.zeros(1))
         node.output().replaceAllUsesWith(tensors[path])
     aliases = graph.alias_db()
-    if any(aliases.has_writers(value) for value in constants):
+    if any(_is_tensor(value) and aliases.has_writers(value) for value in constants):
         raise UndecidedError  # a weight that is part of the program
     written = {path for path, value in tensors.items() if aliases.has_writers(value)}
     for node in nodes_of(graph):

@@ -74,10 +74,8 @@ class ScriptSession(ModuleSession):
         self._load()
         if not self._module._c._has_method("forward"):
             raise ModelLoadError(f"{source.path.name} has no method forward")
-        arguments = [
-            Argument(a.name, a.type.annotation_str, a.has_default_value())
-            for a in self._module.forward.schema.arguments[1:]
-        ]
+        schema = self._module.forward.schema
+        arguments = [Argument(a.name, a.type, a.has_default_value()) for a in schema.arguments[1:]]
         self._parameters = Parameters(torch, arguments, source)
         self.inputs: Sequence[TensorSpec] = self._parameters.inputs
         self._reset_method = _reset_method(source, self._module)

@@ -3,62 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.torch.common import flatten, leaf_array, match_specs, to_torch
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 
-# By scalar type: datatype of the protocol, kinds of NumPy arrays, noun, type of a manifest's values.
+# By PyTorch's type: datatype of the protocol, kinds of NumPy arrays, noun, type of a manifest's values.
 _SCALARS: Mapping[str, tuple[str, str, str, Any]] = {
-    "int": ("INT64", "iu", "whole numbers", int),
-    "float": ("FP32", "iuf", "numbers", int | float),
-    "bool": ("BOOL", "b", "BOOL", bool),
-    "str": ("BYTES", "O", "texts", str),
+    "IntType": ("INT64", "iu", "whole numbers", int),
+    "FloatType": ("FP32", "iuf", "numbers", int | float),
+    "BoolType": ("BOOL", "b", "BOOL", bool),
+    "StringType": ("BYTES", "O", "texts", str),
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a method; ``type`` is written as in Python, such as ``Optional[int]``."""
+    """An argument of a method, or a part of one that is a tuple.
 
-    name: str
-    type: str
-    optional: bool = False
+    Attributes:
+        kind: PyTorch's type of the value, or of the elements of a list.
+        parts: of a tuple, such as the two states of an LSTM (``hc.0``, ``hc.1``).
+    """
 
-    @property
-    def kind(self) -> str:
-        """Return the type without ``Optional``."""
-        return self.type[9:-1] if self.type.startswith("Optional[") else self.type
-
-    @property
-    def scalar(self) -> str:
-        """Return the type of the elements of a list, else of the argument."""
-        return self.kind[5:-1] if self.is_list else self.kind
-
-    @property
-    def is_list(self) -> bool:
-        """Return whether it is a list of plain values."""
-        return self.kind.startswith("List[") and self.kind[5:-1] in _SCALARS
-
-    def parts(self) -> list[Argument] | None:
-        """Return the parts of a tuple, such as the two states of an LSTM (``hc.0``, ``hc.1``), else None."""
-        if not self.kind.startswith("Tuple["):
-            return None
-        types, depth = [""], 0
-        for char in self.kind[6:-1]:
-            depth += (char == "[") - (char == "]")
-            if char == "," and depth == 0:
-                types.append("")
-            else:
-                types[-1] += char
-        return [Argument(f"{self.name}.{at}", type.strip()) for at, type in enumerate(types)]
+    def __init__(self, name: str, type: Any, optional: bool = False) -> None:
+        self.name = name
+        self.type = type.annotation_str
+        self.optional = optional
+        if type.kind() == "OptionalType":
+            type = type.getElementType()
+        self.is_list = type.kind() == "ListType"
+        self.kind = type.getElementType().kind() if self.is_list else type.kind()
+        self.is_tensor = type.kind() == "TensorType"
+        elements = type.elements() if type.annotation_str.startswith("Tuple[") else ()  # no named tuple
+        self.parts = [Argument(f"{name}.{at}", element) for at, element in enumerate(elements)]
 
     def leaves(self) -> list[Argument]:
         """Return the argument itself, or the innermost parts of a tuple: each is an input."""
-        parts = self.parts()
-        return [self] if parts is None else [leaf for part in parts for leaf in part.leaves()]
+        return [leaf for part in self.parts for leaf in part.leaves()] or [self]
 
 
 class Parameters:
@@ -95,20 +77,19 @@ class Parameters:
 
     def _value(self, argument: Argument, inputs: Mapping[str, Array]) -> Any:
         """Return a tensor, or plain Python values where the method takes those."""
-        parts = argument.parts()
-        if parts is not None:
-            return tuple(self._value(part, inputs) for part in parts)
+        if argument.parts:
+            return tuple(self._value(part, inputs) for part in argument.parts)
         spec = self._specs[argument.name]
         array = inputs[spec.name]
-        if argument.kind == "Tensor":
+        if argument.is_tensor:
             return to_torch(self._torch, array, spec)
-        _, kinds, noun, _ = _SCALARS[argument.scalar]
+        _, kinds, noun, _ = _SCALARS[argument.kind]
         if array.dtype.kind not in kinds:
             raise ValueError(f"input {spec.name!r} takes {noun}, not {array.dtype}")
         items = array.reshape(-1).tolist()
-        if argument.scalar == "str":
+        if argument.kind == "StringType":
             items = [item.decode() if isinstance(item, bytes) else str(item) for item in items]
-        elif argument.scalar == "float":
+        elif argument.kind == "FloatType":
             items = list(map(float, items))
         if argument.is_list:
             return items
@@ -131,15 +112,15 @@ def _fixed_values(torch: Any, arguments: Sequence[Argument], fixed: Any) -> dict
 
 def _fixed_value(torch: Any, argument: Argument, value: Any) -> Any:
     """Return a manifest's value in the argument's type."""
-    scalar = argument.scalar
     try:
-        if argument.kind == "Tensor":
+        if argument.is_tensor:
             return torch.tensor(value)
         items = value if argument.is_list else [value]
-        fits = all(isinstance(i, _SCALARS[scalar][3]) and (scalar == "bool" or type(i) is not bool) for i in items)
+        expected = _SCALARS[argument.kind][3]
+        fits = all(isinstance(item, expected) and (expected is bool or type(item) is not bool) for item in items)
         if not fits or isinstance(value, list) != argument.is_list:
             raise TypeError
-        items = list(map(float, items)) if scalar == "float" else items
+        items = list(map(float, items)) if argument.kind == "FloatType" else items
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
         raise ModelLoadError(
             f"model.toml: arguments.{argument.name} must be {argument.type}, not {value!r:.80}"
@@ -149,10 +130,10 @@ def _fixed_value(torch: Any, argument: Argument, value: Any) -> Any:
 
 def _open_spec(argument: Argument) -> TensorSpec:
     """Return what to show for an input that nothing describes."""
-    if argument.kind == "Tensor":
+    if argument.is_tensor:
         return TensorSpec(argument.name, "FP32", (-1,), open=True)
-    if argument.scalar in _SCALARS:
-        return TensorSpec(argument.name, _SCALARS[argument.scalar][0], (-1,) if argument.is_list else (), open=True)
+    if argument.kind in _SCALARS:
+        return TensorSpec(argument.name, _SCALARS[argument.kind][0], (-1,) if argument.is_list else (), open=True)
     raise ModelLoadError(
         f"the model's argument {argument.name!r} is of type {argument.type}, which no tensor can carry; wrap the model "
         "in a module that takes tensors"

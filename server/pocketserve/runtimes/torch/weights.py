@@ -113,8 +113,8 @@ def _map(torch: Any, module: Any, tensors: Mapping[str, Any], state: Mapping[str
         return set()
     if any(part._load_state_dict_pre_hooks for part in modules.values()):
         return set()
-    special = {path for path, part in modules.items()
-               if _method(part, "_load_from_state_dict") is not usual._load_from_state_dict}  # fmt: skip
+    loaders = {path: _method(part, "_load_from_state_dict") for path, part in modules.items()}
+    special = {path for path, loader in loaders.items() if loader is not usual._load_from_state_dict}
     mapped, addresses = dict[int, Any](), set[int]()
     names = set()
     for key, target in tensors.items():
