@@ -183,7 +183,7 @@ READERS: dict[str, Reader] = {
         (DamagedFileError, ModelLoadError),
     ),
     "TFLite graphs": Reader(
-        _beside("m.tflite", tflite_check.check_graphs),
+        _beside("m.tflite", tflite_check.check_tflite_graphs),
         _files(DATA / "two_signatures.tflite", DATA / "strings.tflite", MODELS / "petals" / "petals.tflite"),
         (DamagedFileError, ModelLoadError),
     ),

@@ -10,7 +10,7 @@ import pytest
 from places import ROOT
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.tflite.check import check_graphs
+from pocketserve.runtimes.tflite.check import check_tflite_graphs
 from pocketserve.runtimes.tflite.interpreters import PACKAGES
 from pocketserve.runtimes.tflite.session import TfliteRuntime
 
@@ -66,6 +66,6 @@ def test_weights_beyond_the_end_of_the_file_are_refused(tmp_path: Path, table: s
     path = tmp_path / "m.tflite"
     path.write_bytes(with_field(table, number, value))
     with pytest.raises(DamagedFileError, match="weights lie beyond its end"):
-        check_graphs(path)
+        check_tflite_graphs(path)
     path.write_bytes(with_field(table, number, 1))
-    check_graphs(path)
+    check_tflite_graphs(path)

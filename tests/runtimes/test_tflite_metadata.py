@@ -23,7 +23,7 @@ from pocketserve.formats.zip_archives import MAX_DIRECTORY_BYTES
 from pocketserve.runtimes import metadata as md
 from pocketserve.runtimes.tflite import archive as tflite_archive
 from pocketserve.runtimes.tflite import description as tflite_description
-from pocketserve.runtimes.tflite.check import TensorFlowOperatorError, check_graphs
+from pocketserve.runtimes.tflite.check import TensorFlowOperatorError, check_tflite_graphs
 from pocketserve.tasks.labels import labels_of_tensor
 
 DATA = Path(__file__).parent / "data"
@@ -374,7 +374,7 @@ def test_invalid_utf8_is_shown_as_such(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"", b"TFL3", b"1234TFL2" + bytes(50), b"\xff\xff\xff\x7fTFL3" + bytes(50)])
-@pytest.mark.parametrize("function", [tflite_description.read_metadata, check_graphs])
+@pytest.mark.parametrize("function", [tflite_description.read_metadata, check_tflite_graphs])
 def test_other_files(tmp_path: Path, content: bytes, function: Any):
     path = tmp_path / "model.tflite"
     path.write_bytes(content)
@@ -382,7 +382,7 @@ def test_other_files(tmp_path: Path, content: bytes, function: Any):
         function(path)
 
 
-@pytest.mark.parametrize("function", [tflite_description.read_metadata, check_graphs])
+@pytest.mark.parametrize("function", [tflite_description.read_metadata, check_tflite_graphs])
 def test_a_missing_file(tmp_path: Path, function: Any):
     with pytest.raises(DamagedFileError, match=r"none\.tflite cannot be read"):
         function(tmp_path / "none.tflite")
@@ -392,9 +392,9 @@ def test_a_missing_file(tmp_path: Path, function: Any):
 def test_whole_models_pass(path: Path):
     if path.stem == "select_tf_op":
         with pytest.raises(TensorFlowOperatorError, match="FlexMatrixDeterminant"):
-            check_graphs(path)
+            check_tflite_graphs(path)
     else:
-        check_graphs(path)
+        check_tflite_graphs(path)
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.tflite")), ids=lambda path: path.stem)
@@ -405,7 +405,7 @@ def test_models_cut_short_do_not(path: Path, tmp_path: Path):
     for kept in range(0, model - 64, 7):
         cut.write_bytes(whole[:kept])
         with pytest.raises(DamagedFileError):
-            check_graphs(cut)
+            check_tflite_graphs(cut)
 
 
 # --- Anything at all
@@ -419,7 +419,7 @@ _fuzz = settings(
 def _read_everything(path: Path) -> None:
     """All that the module offers; only its own error may come."""
     with contextlib.suppress(DamagedFileError):
-        check_graphs(path)
+        check_tflite_graphs(path)
     try:
         found = tflite_description.read_metadata(path)
     except DamagedFileError:
@@ -477,7 +477,7 @@ def test_public_models_say_what_another_reader_found(assets: Path):
 
 
 def _check_model_against(path: Path, spec: dict[str, Any]) -> None:
-    check_graphs(path)
+    check_tflite_graphs(path)
     found, expected = tflite_description.read_metadata(path), spec["tflite_metadata"]
     if not expected:
         assert found is None

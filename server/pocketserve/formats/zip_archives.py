@@ -13,11 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+# A model has one entry per weight tensor: the largest have some ten thousand. Over 300 bytes for each.
 MAX_ENTRIES = 200_000
-"""A model has one entry per weight tensor: the largest have some ten thousand."""
-
 MAX_DIRECTORY_BYTES = 64 * 1024 * 1024
-"""The same bound in bytes: over 300 for each entry."""
 
 _END, _END64, _LOCATOR64, _ENTRY, _LOCAL = b"PK\5\6", b"PK\6\6", b"PK\6\7", b"PK\1\2", b"PK\3\4"
 _END_SIZE, _ENTRY_SIZE, _LOCAL_SIZE = 22, 46, 30
@@ -58,7 +56,7 @@ def kind_of_zip(path: Path) -> str | None:
         markers = {_marker(member.name) for member in members(path)}
     except (BadZipError, OSError):
         return None
-    return next((kind for needed, kind in _KINDS if needed <= markers), None)
+    return next((kind for required, kind in _KINDS if required <= markers), None)
 
 
 def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
@@ -86,10 +84,10 @@ def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
 
 
 def read_member(path: Path, member: Member, maximum: int) -> bytes:
-    """Return a member's content, if it is no longer than ``maximum`` bytes.
+    """Return a member's content.
 
     Raises:
-        BadZipError: it is longer, damaged, or packed in an unknown way.
+        BadZipError: it is longer than ``maximum`` bytes, damaged, or packed in an unknown way.
     """
     name = repr(member.name[:80])
     if member.size > maximum or member.packed > maximum + 1024:

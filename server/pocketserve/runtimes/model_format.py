@@ -51,7 +51,7 @@ class ModelFormat(NamedTuple):
     """A format of model files. A package of :mod:`pocketserve.runtimes` exports its ``FORMATS``.
 
     Attributes:
-        name: the version's name when a manifest gives none, such as ``tflite``.
+        name: the version's name when a manifest gives none.
         runtime: the module with a ``RUNTIME`` object.
         suffixes: file name endings that announce it.
         marker: for formats that are folders, the file that tells them.
@@ -70,8 +70,7 @@ class ModelFormat(NamedTuple):
         whole_folder: all files beside it belong to it.
         other_files: names of files beside it that it names. May raise ``ModelLoadError``.
         metadata: reads what its author wrote for tasks, such as labels. May raise ``DamagedFileError``.
-        associated_files: reads the files that the metadata names, of a limited size together. May raise
-            ``DamagedFileError``.
+        associated_files: reads files that the metadata names, of a limited size together. Raises as ``metadata``.
         properties: reads what its author wrote, as texts by name; empty where sessions tell it.
         triton: Triton's names of its backend.
     """

@@ -28,27 +28,15 @@ from .operators import OperatorName
 BUDGET = 5_000_000
 """Fields that are read one by one: a forest of trees as ONNX has about one million."""
 
+# Messages inside messages, and bytes of one: protobuf's own limits.
 MAX_DEPTH = 100
-"""Messages inside messages: protobuf's own limit."""
-
 MAX_FILE_BYTES = (1 << 31) - 1
-"""No protobuf message may be larger."""
 
-MAX_ELEMENTS = 1 << 48
-"""Of one tensor, far more than a phone's storage holds."""
-
-_ORT_FORMAT = b"ORTM"
-"""The bytes behind the first four of a model that ONNX Runtime has compiled for itself."""
-
+MAX_ELEMENTS = 1 << 48  # of one tensor, far more than a phone's storage holds
 _MAX_RANK = 64
-_MAX_ENTRY_BYTES = 4096
-"""Of a name or value in a tensor's external data; no file system takes longer paths."""
-
-_MAX_NAME_BYTES = 200
-"""Of an operator's type or domain; more than any has."""
-
-_FILE_COST = 200
-"""Units of the budget that looking up one more file costs."""
+_MAX_ENTRY_BYTES = 4096  # of a name or value in a tensor's external data; no file system takes longer paths
+_MAX_NAME_BYTES = 200  # of an operator's type or domain; more than any has
+_FILE_COST = 200  # units of the budget that looking up one more file costs
 
 _CHILDREN: Mapping[str, Mapping[int, str]] = {
     "ModelProto": {7: "GraphProto", 20: "TrainingInfoProto", 25: "FunctionProto"},
@@ -75,9 +63,7 @@ class GraphFacts(NamedTuple):
     """Facts that the file itself tells.
 
     Attributes:
-        file_bytes: size of the model file.
-        external_bytes: size of the weight files that it names, each counted once.
-        locations: those files, relative to the model file's folder.
+        external_bytes: size of the weight files at ``locations``, each counted once.
         unranked: inputs and outputs whose shape the file does not tell. ONNX Runtime shows them as scalars.
         operators, functions: the names that its nodes call, and those that it defines.
     """
@@ -97,16 +83,13 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
         path: the file with all links resolved; its folder is the one that weights may lie in.
         may_change: whether others may write to the file meanwhile: it is read then, since a mapped file that becomes
             shorter ends the process that reads it.
-
-    Raises:
-        ModelLoadError: one sentence that says what is wrong and what to do.
     """
     try:
         size = _regular_size(path)
         if size > MAX_FILE_BYTES:
             raise ModelLoadError(f"{path.name} is larger than 2 GB; save the model with its weights as external data")
         with nullcontext(path.read_bytes()) if may_change else mapped(path) as data:
-            if data[4:8] == _ORT_FORMAT:
+            if data[4:8] == b"ORTM":
                 raise ModelLoadError(
                     f"{path.name} is in ONNX Runtime's own format, which depends on its version and on the machine; "
                     "use the .onnx file that it was made from"
@@ -134,12 +117,6 @@ class _ModelWalk:
         self._names: dict[str, set[OperatorName]] = {"NodeProto": set(), "FunctionProto": set()}
 
     def facts(self, size: int) -> GraphFacts:
-        """Visit the whole file.
-
-        Raises:
-            DamagedFileError: it cannot be a model.
-            ModelLoadError: weights lie elsewhere, or are not whole.
-        """
         graphs = list(self._reader.messages((0, size), 7))
         if not graphs:
             raise DamagedFileError("there is no graph in it")
@@ -200,11 +177,7 @@ class _ModelWalk:
 
 
 class _WeightFiles:
-    """The weight files that a model names.
-
-    Args:
-        path: the model file with all links resolved.
-    """
+    """The weight files that a model names."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -220,11 +193,7 @@ class _WeightFiles:
         return sum(self._sizes.values())
 
     def check(self, entries: Mapping[str, str], tensor_bytes: int, reader: ProtobufReader) -> None:
-        """Check that the file of one tensor is allowed, exists, and is long enough.
-
-        Raises:
-            ModelLoadError: it is not.
-        """
+        """Check that the file of one tensor is allowed, exists, and is long enough."""
         location = entries.get("location", "")
         if location not in self._targets:
             reader.pay(_FILE_COST + len(location))

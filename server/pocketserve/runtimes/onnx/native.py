@@ -38,11 +38,7 @@ class ProviderOptions(NamedTuple):
 
 
 def import_package(module: str) -> Any:
-    """Import ONNX Runtime, with its telemetry off.
-
-    Raises:
-        RuntimeMissingError: it does not import.
-    """
+    """Import ONNX Runtime, with its telemetry off."""
     try:
         ort = import_framework(module)
         ort.InferenceSession, ort.SessionOptions  # noqa: B018  # a folder left by an uninstall has neither
@@ -61,10 +57,6 @@ def open_native(ort: Any, path: Path, threads: int, options: ProviderOptions) ->
 
     A provider that fails is left out if it is not required. A model that is at fault itself fails on the CPU too, and
     that error is the one to report.
-
-    Raises:
-        ModelLoadError: a provider that is required is not there or does not start.
-        Exception: what ONNX Runtime raises for a model that it cannot load.
     """
     available = ort.get_available_providers()
 

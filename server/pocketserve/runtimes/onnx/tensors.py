@@ -43,7 +43,7 @@ class TensorOutput(NamedTuple):
     unsure: bool
 
     def arrays(self, value: Any) -> dict[str, Array]:
-        """Return a run's value as an array by the output's name; text as UTF-8 ``bytes``, dtype object."""
+        """Return a run's value as arrays by name; text as UTF-8 ``bytes``, dtype object."""
         (spec,) = self.specs
         return {spec.name: _encoded(np.asarray(value), spec)}
 
@@ -80,12 +80,8 @@ class SequenceOutput(NamedTuple):
         """Return the output with the shapes that runs on zeros gave."""
         # How many elements there are may depend on the values, which were all zero.
         elements, shapes = (_learned(spec, results, complete) for spec in self.specs)
-        return self._replace(
-            specs=(
-                elements._replace(shape=(-1, *elements.shape[1:])),
-                shapes._replace(shape=(-1, *shapes.shape[1:])),
-            )
-        )
+        elements, shapes = (spec._replace(shape=(-1, *spec.shape[1:])) for spec in (elements, shapes))
+        return self._replace(specs=(elements, shapes))
 
 
 class MapOutput(NamedTuple):
@@ -125,14 +121,7 @@ _MAPS = re.compile(r"(seq\()?map\((int64|string),tensor\((float|double)\)\)\)?")
 
 
 def input_spec(arg: Any, facts: GraphFacts) -> TensorSpec:
-    """Return an input's spec; free dimensions are -1, and a shape that the file does not tell is ``open``.
-
-    Args:
-        arg: ONNX Runtime's ``NodeArg``.
-
-    Raises:
-        ModelLoadError: it is no tensor, or of a type that the protocol cannot carry.
-    """
+    """Return the spec of an input (a ``NodeArg``); a shape that the file does not tell is ``open``."""
     kind = _TENSOR.fullmatch(arg.type)
     if kind is None:
         raise ModelLoadError(
@@ -145,14 +134,7 @@ def input_spec(arg: Any, facts: GraphFacts) -> TensorSpec:
 
 
 def output_of(arg: Any, facts: GraphFacts) -> Output:
-    """Return how an output becomes tensors; ``unsure`` where the file does not tell its shapes.
-
-    Args:
-        arg: ONNX Runtime's ``NodeArg``.
-
-    Raises:
-        ModelLoadError: the protocol cannot carry its type.
-    """
+    """Return how an output (a ``NodeArg``) becomes tensors."""
     if kind := _TENSOR.fullmatch(arg.type):
         spec, unranked = _tensor_spec(arg, kind[1], facts)
         return TensorOutput((spec,), unranked)

@@ -39,7 +39,7 @@ def check_file(path: Path) -> tuple[int, bool]:
             raise ModelLoadError(
                 f"{path.name} is no TFLite model (bytes 4 to 7 are not TFL3); copy or convert the file again"
             )
-        return path.stat().st_size, check_graphs(path)
+        return path.stat().st_size, check_tflite_graphs(path)
     except OSError as error:
         raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
     except DamagedFileError as error:
@@ -51,11 +51,8 @@ def check_file(path: Path) -> tuple[int, bool]:
         ) from error
 
 
-def check_graphs(path: Path) -> bool:
-    """Refuse a model file whose graphs, tensors or weights lie outside it, as in one that was copied in part.
-
-    Returns:
-        Whether the model keeps state from run to run.
+def check_tflite_graphs(path: Path) -> bool:
+    """Return whether a model keeps state, after a check that graphs, tensors and weights lie inside the file.
 
     Raises:
         DamagedFileError: the file cannot be read, is no TFLite model or is not whole.

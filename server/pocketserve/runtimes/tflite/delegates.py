@@ -41,7 +41,6 @@ class DelegateRequest(NamedTuple):
     Attributes:
         name: the library's name without its folder, which stands for the delegate in texts and as a device.
         library: what the dynamic loader gets: a name, or an absolute path; empty where there is no such file.
-        options: handed to the delegate.
         required: whether the model is refused where the delegate does not run.
     """
 
@@ -51,11 +50,7 @@ class DelegateRequest(NamedTuple):
     required: bool
 
     def load(self, module: Any) -> Any:
-        """Return a new delegate object of the package.
-
-        Raises:
-            DelegateError: the library is missing, is no delegate, or does not start.
-        """
+        """Return a new delegate object of the package, or raise ``DelegateError``."""
         if not self.library:
             raise DelegateError("cannot be loaded (there is no such file)")
         try:
@@ -80,11 +75,7 @@ class DelegateRequest(NamedTuple):
 
 
 def delegate_request(source: ModelSource) -> DelegateRequest | None:
-    """Return the delegate that a version's options ask for.
-
-    Raises:
-        ModelLoadError: an option is wrong, or the library is not trusted.
-    """
+    """Return the delegate that a version's options ask for, if it is trusted."""
     delegate, texts = source.options.get("delegate"), source.options.get("delegate_options", {})
     required = source.options.get("required", False)
     if not isinstance(required, bool):
@@ -123,7 +114,7 @@ def find_library(delegate: str, folder: Path) -> Path | None:
     one, else the loader's to find: in the places that the system's owner and the user's environment name.
 
     Raises:
-        ModelLoadError: a relative path leaves the folder, or cannot be looked at.
+        ModelLoadError: a relative path leaves the folder, or cannot be followed.
     """
     try:
         if "/" not in delegate and not (folder / delegate).exists():
@@ -155,16 +146,10 @@ GraphNode = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class DelegatedPart(NamedTuple):
-    """The part of an interpreter's main graph that a delegate took.
-
-    Attributes:
-        name: the delegate's.
-        nodes: those that it added; None where the package does not tell.
-        whole: nothing of the graph is left to the CPU.
-    """
+    """The part of an interpreter's main graph that a delegate took."""
 
     name: str
-    nodes: frozenset[GraphNode] | None
+    nodes: frozenset[GraphNode] | None  # that the delegate added; None where the package does not tell
     whole: bool
 
     @classmethod

@@ -11,35 +11,17 @@ from pathlib import Path
 
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.flatbuffers import FlatBuffer, FlatTable
-from pocketserve.runtimes.metadata import (
-    AssociatedFile,
-    AudioProperties,
-    BertTokenizer,
-    BoundingBoxProperties,
-    Content,
-    FeatureProperties,
-    FileType,
-    ImageProperties,
-    ModelMetadata,
-    Normalization,
-    ProcessUnit,
-    Properties,
-    RegexTokenizer,
-    ScoreCalibration,
-    ScoreThresholding,
-    SentencePieceTokenizer,
-    TensorMetadata,
-)
+from pocketserve.runtimes import metadata
 
 MAX_METADATA_BYTES = 1 << 20
 """Size of the metadata without the files. The largest in the wild are some kilobytes."""
 
 
-def read_metadata(path: Path) -> ModelMetadata | None:
+def read_metadata(path: Path) -> metadata.ModelMetadata | None:
     """Return the metadata inside a model file, or None where there is none.
 
     Raises:
-        DamagedFileError: the file cannot be read, is no TFLite model, or its metadata is damaged.
+        DamagedFileError: it is damaged, or the file is no TFLite model.
     """
     with mapped(path) as data:
         content = _find_metadata(FlatBuffer(data, b"TFL3"))
@@ -68,106 +50,93 @@ def _find_metadata(model: FlatBuffer) -> bytes | None:
     return model.slice(offset, size)
 
 
-def _model_metadata(root: FlatTable) -> ModelMetadata:
+def _model_metadata(root: FlatTable) -> metadata.ModelMetadata:
     """ModelMetadata: 0 name, 1 description, 2 version, 3 graphs, 4 author, 5 license, 6 files.
 
     SubGraphMetadata: 2 inputs, 3 outputs, 4 files, 5 process units of inputs.
     """
-    model = ModelMetadata(
-        name=root.text(0),
-        description=root.text(1),
-        version=root.text(2),
-        author=root.text(4),
-        license=root.text(5),
-        associated_files=root.tables(6, _file),
-    )
+    name, description, version, author, license = map(root.text, (0, 1, 2, 4, 5))
+    files = root.tables(6, _file)
+    model = metadata.ModelMetadata(name, description, version, author, license, associated_files=files)
     graph = root.element(3, 0)
     if graph is None:
         return model
     return model._replace(
         inputs=graph.tables(2, _tensor),
         outputs=graph.tables(3, _tensor),
-        associated_files=model.associated_files + graph.tables(4, _file),
+        associated_files=files + graph.tables(4, _file),
         input_process_units=_units(graph, 5),
     )
 
 
-def _tensor(table: FlatTable) -> TensorMetadata:
+def _tensor(table: FlatTable) -> metadata.TensorMetadata:
     """TensorMetadata: 0 name, 1 description, 3 content, 4 process units, 6 files."""
     content = table.table(3)
-    return TensorMetadata(
-        name=table.text(0),
-        description=table.text(1),
-        content=None if content is None else _content(content),
-        process_units=_units(table, 4),
-        associated_files=table.tables(6, _file),
-    )
+    meaning = None if content is None else _content(content)
+    return metadata.TensorMetadata(table.text(0), table.text(1), meaning, _units(table, 4), table.tables(6, _file))
 
 
-def _file(table: FlatTable) -> AssociatedFile:
+def _file(table: FlatTable) -> metadata.AssociatedFile:
     """AssociatedFile: 0 name, 2 type, 3 locale."""
     number = table.integer(2, "b")
-    kind = FileType(number) if number in FileType.__members__.values() else FileType.UNKNOWN
-    return AssociatedFile(table.text(0), kind, table.text(3))
+    kind = metadata.FileType(number) if number in metadata.FileType.__members__.values() else metadata.FileType.UNKNOWN
+    return metadata.AssociatedFile(table.text(0), kind, table.text(3))
 
 
-def _content(table: FlatTable) -> Content:
+def _content(table: FlatTable) -> metadata.Content:
     """Content: 0 kind and 1 table of the properties."""
     kind, read = _PROPERTIES.get(table.integer(0, "B"), ("unknown", None))
     properties = table.table(1)
-    return Content(kind, None if read is None or properties is None else read(properties))
+    return metadata.Content(kind, None if read is None or properties is None else read(properties))
 
 
-def _image(table: FlatTable) -> ImageProperties:
+def _image(table: FlatTable) -> metadata.ImageProperties:
     size = table.table(1)
-    return ImageProperties(None if size is None else (size.integer(0, "I"), size.integer(1, "I")))
+    return metadata.ImageProperties(None if size is None else (size.integer(0, "I"), size.integer(1, "I")))
 
 
-def _boxes(table: FlatTable) -> BoundingBoxProperties:
-    return BoundingBoxProperties(
-        order=table.integers(0),
-        type=table.choice(1, ("unknown", "boundaries", "upper_left", "center")),
-        coordinate_type=table.choice(2, ("ratio", "pixel")),
-    )
+def _boxes(table: FlatTable) -> metadata.BoundingBoxProperties:
+    kind = table.choice(1, ("unknown", "boundaries", "upper_left", "center"))
+    return metadata.BoundingBoxProperties(table.integers(0), kind, table.choice(2, ("ratio", "pixel")))
 
 
-_PROPERTIES: dict[int, tuple[str, Callable[[FlatTable], Properties]]] = {
-    1: ("feature", lambda table: FeatureProperties()),
+_PROPERTIES: dict[int, tuple[str, Callable[[FlatTable], metadata.Properties]]] = {
+    1: ("feature", lambda table: metadata.FeatureProperties()),
     2: ("image", _image),
     3: ("bounding_box", _boxes),
-    4: ("audio", lambda table: AudioProperties(table.integer(0, "I"), table.integer(1, "I"))),
+    4: ("audio", lambda table: metadata.AudioProperties(table.integer(0, "I"), table.integer(1, "I"))),
 }
 """The union ContentProperties."""
 
 
-def _units(table: FlatTable, number: int) -> tuple[ProcessUnit, ...]:
+def _units(table: FlatTable, number: int) -> tuple[metadata.ProcessUnit, ...]:
     """Return the process units in a field, without those of newer schemas."""
     return tuple(unit for unit in table.tables(number, _unit) if unit is not None)
 
 
-def _unit(table: FlatTable) -> ProcessUnit | None:
+def _unit(table: FlatTable) -> metadata.ProcessUnit | None:
     """ProcessUnit: 0 kind and 1 table of the options."""
     read, options = _OPTIONS.get(table.integer(0, "B")), table.table(1)
     return None if read is None or options is None else read(options)
 
 
-def _normalization(table: FlatTable) -> ProcessUnit:
+def _normalization(table: FlatTable) -> metadata.ProcessUnit:
     mean, std = table.reals(0), table.reals(1)
     if not mean or not std or 0.0 in std:
         raise DamagedFileError("a normalisation lacks its mean, or its standard deviation is 0")
-    return Normalization(mean, std)
+    return metadata.Normalization(mean, std)
 
 
-def _calibration(table: FlatTable) -> ProcessUnit:
-    return ScoreCalibration(table.choice(0, ("identity", "log", "inverse_logistic")), table.real(1))
+def _calibration(table: FlatTable) -> metadata.ProcessUnit:
+    return metadata.ScoreCalibration(table.choice(0, ("identity", "log", "inverse_logistic")), table.real(1))
 
 
-_OPTIONS: dict[int, Callable[[FlatTable], ProcessUnit]] = {
+_OPTIONS: dict[int, Callable[[FlatTable], metadata.ProcessUnit]] = {
     1: _normalization,
     2: _calibration,
-    3: lambda table: ScoreThresholding(table.real(0)),
-    4: lambda table: BertTokenizer(table.tables(0, _file)),
-    5: lambda table: SentencePieceTokenizer(table.tables(0, _file), table.tables(1, _file)),
-    6: lambda table: RegexTokenizer(table.text(0), table.tables(1, _file)),
+    3: lambda table: metadata.ScoreThresholding(table.real(0)),
+    4: lambda table: metadata.BertTokenizer(table.tables(0, _file)),
+    5: lambda table: metadata.SentencePieceTokenizer(table.tables(0, _file), table.tables(1, _file)),
+    6: lambda table: metadata.RegexTokenizer(table.text(0), table.tables(1, _file)),
 }
 """The union ProcessUnitOptions."""

@@ -12,9 +12,7 @@ from pocketserve.runtimes.base import ModelLoadError, Signature, learned_shape
 from pocketserve.tensors import Array, Quantization, TensorSpec, datatype_of, zeros
 from pocketserve_wire import DATATYPES
 
-# The frameworks have no type information; interpreters and signature runners are Any below.
-Details = Mapping[str, Any]
-
+# The frameworks have no type information; interpreters, their details and signature runners are Any below.
 TensorSignature = tuple[tuple[int, ...], Any, bool]
 """Shape and dtype of an array, and whether it is row-major."""
 
@@ -56,11 +54,7 @@ class GraphEntry(NamedTuple):
         )
 
     def check_shapes(self, arrays: Mapping[str, Array]) -> None:
-        """Refuse shapes that would spoil the interpreter; the packages' own checks differ.
-
-        Raises:
-            ValueError: a shape does not fit its spec.
-        """
+        """Raise ``ValueError`` for shapes that would spoil the interpreter; the packages' own checks differ."""
         for spec, _ in self.inputs:
             shape = arrays[spec.name].shape
             if not spec.accepts(shape):
@@ -68,16 +62,12 @@ class GraphEntry(NamedTuple):
 
 
 def main_entry(interpreter: Any) -> GraphEntry:
-    """Return the main graph under the file's tensor names.
-
-    Raises:
-        ModelLoadError: a tensor has a type that the protocol cannot carry.
-    """
+    """Return the main graph under the file's tensor names."""
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
     return GraphEntry(model_tensors(inputs, "input"), model_tensors(outputs, "output"))
 
 
-def model_tensors(details: Iterable[Details], role: str) -> tuple[ModelTensor, ...]:
+def model_tensors(details: Iterable[Mapping[str, Any]], role: str) -> tuple[ModelTensor, ...]:
     """Return tensors in the model's order under the file's names; repeated names get :1, :2 and so on."""
     tensors: dict[str, ModelTensor] = {}
     for position, entry in enumerate(details):
@@ -96,7 +86,7 @@ def signature_entry(name: str, runner: Any, main: GraphEntry) -> GraphEntry:
     keep in a private attribute; without it the runner is used.
     """
     details = (runner.get_input_details(), runner.get_output_details())
-    inputs, outputs = (tuple(_model_tensor(key, one) for key, one in role.items()) for role in details)
+    inputs, outputs = (tuple(_model_tensor(key, entry) for key, entry in role.items()) for role in details)
     same_inputs = {tensor.number for tensor in inputs} == {tensor.number for tensor in main.inputs}
     if getattr(runner, "_subgraph_index", None) != 0 or not same_inputs:
         return GraphEntry(inputs, outputs, name)
@@ -107,18 +97,16 @@ def signature_entry(name: str, runner: Any, main: GraphEntry) -> GraphEntry:
 def with_aliases(main: GraphEntry, signature: GraphEntry) -> GraphEntry:
     """Return the main graph, its tensors also known by the names that a signature gives them."""
 
-    def named(tensors: Iterable[ModelTensor], aliased: Sequence[ModelTensor]) -> tuple[ModelTensor, ...]:
-        names = [
-            tuple(spec.name for spec, number in aliased if number == tensor.number and spec.name != tensor.spec.name)
-            for tensor in tensors
-        ]
-        pairs = zip(tensors, names, strict=True)
-        return tuple(tensor._replace(spec=tensor.spec._replace(aliases=aliases)) for tensor, aliases in pairs)
+    def add(tensor: ModelTensor, signed: Sequence[ModelTensor]) -> ModelTensor:
+        names = (spec.name for spec, number in signed if number == tensor.number)
+        aliases = tuple(name for name in names if name != tensor.spec.name)
+        return tensor._replace(spec=tensor.spec._replace(aliases=aliases))
 
-    return GraphEntry(named(main.inputs, signature.inputs), named(main.outputs, signature.outputs))
+    inputs = tuple(add(tensor, signature.inputs) for tensor in main.inputs)
+    return GraphEntry(inputs, tuple(add(tensor, signature.outputs) for tensor in main.outputs))
 
 
-def _model_tensor(name: str, details: Details) -> ModelTensor:
+def _model_tensor(name: str, details: Mapping[str, Any]) -> ModelTensor:
     try:
         datatype = datatype_of(details["dtype"])
     except (ValueError, TypeError) as error:
@@ -131,7 +119,7 @@ def _model_tensor(name: str, details: Details) -> ModelTensor:
     return ModelTensor(TensorSpec(name, datatype, declared, _quantization(datatype, details)), int(details["index"]))
 
 
-def _quantization(datatype: str, details: Details) -> Quantization | None:
+def _quantization(datatype: str, details: Mapping[str, Any]) -> Quantization | None:
     """Return the per-tensor quantisation of activations. Per-channel tensors have (0.0, 0) here, as floats do.
 
     Wider integers may carry a scale too, but are counts and indices far more often than numbers to convert.
