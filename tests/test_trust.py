@@ -23,8 +23,8 @@ from pocketserve.repository.files import made_from
 from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code
-from pocketserve.state import ownership
-from pocketserve.state.ownership import foreign_writer
+from pocketserve.state import permissions
+from pocketserve.state.permissions import foreign_writer
 from pocketserve.trust.code_parts import code_of
 from pocketserve.trust.modules import modules_beside, run_file
 from pocketserve.trust.store import FILE_NAME, TrustStore, embedded_code
@@ -219,7 +219,7 @@ def test_the_owners_own_group_may_write(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     file.chmod(0o664)
-    ownership._group.cache_clear()
+    permissions._group.cache_clear()
     import grp
     import pwd
 

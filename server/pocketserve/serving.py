@@ -21,8 +21,8 @@ from pocketserve.messages import listed, plural
 from pocketserve.repository.manifest import name_fault
 from pocketserve.repository.scan import Models
 from pocketserve.service import Service
-from pocketserve.state.folder import secure
 from pocketserve.state.json_store import replace_json
+from pocketserve.state.permissions import secure
 from pocketserve.state.run_lock import RunLock, notice_killed, running_servers
 from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.transports.http.data_plane import create_server_app

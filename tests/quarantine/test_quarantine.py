@@ -27,8 +27,8 @@ from pocketserve.repository.files import content_digest, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.registry import FORMATS
-from pocketserve.state.folder import StateFolderError, secure
-from pocketserve.state.json_store import PARTIAL_SUFFIX
+from pocketserve.state.folder_lock import PARTIAL_SUFFIX
+from pocketserve.state.permissions import StateFolderError, secure
 from pocketserve.trust.code_parts import code_of
 from pocketserve_client import Client, ServerError
 from pocketserve_wire import ApiError, ErrorCode

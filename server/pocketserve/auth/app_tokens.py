@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pocketserve.state.file_lock import locked
+from pocketserve.state.folder_lock import locked
 from pocketserve.state.json_store import replace_json
 from pocketserve_wire.files.plain_file import open_plain
 from pocketserve_wire.files.run_file import LATEST

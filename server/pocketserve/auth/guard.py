@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketserve.state.folder import make_private_folder
+from pocketserve.state.permissions import make_private_folder
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.files.plain_file import open_plain
 

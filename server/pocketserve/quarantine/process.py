@@ -24,8 +24,7 @@ from pocketserve.quarantine.verdicts import Verdict
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
-from pocketserve.state.file_lock import locked
-from pocketserve.state.work_folders import WorkFolder
+from pocketserve.state.folder_lock import WorkFolder, locked
 from pocketserve_wire import ApiError, ErrorCode
 
 POLL_INTERVAL_S = 0.05

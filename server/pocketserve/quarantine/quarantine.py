@@ -24,7 +24,7 @@ from pocketserve.repository.files import check_digest, content_digest, stamp, ve
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import sidecar_files, sidecar_hashes
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.state.work_folders import sweep
+from pocketserve.state.folder_lock import sweep
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from pathlib import Path
 from pocketserve.repository.files import Stamp, base_of, combine_hashes, read_error, stamp, version_files
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.state.file_lock import locked
-from pocketserve.state.folder import make_private_folder
-from pocketserve.state.work_folders import WorkFolder, sweep
+from pocketserve.state.folder_lock import WorkFolder, locked, sweep
+from pocketserve.state.permissions import make_private_folder
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.files.plain_file import open_plain
 

@@ -10,14 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from pocketserve.state.file_lock import locked
-from pocketserve.state.ownership import other_writer
+from pocketserve.state.folder_lock import PARTIAL_SUFFIX, locked
+from pocketserve.state.permissions import other_writer
 from pocketserve_wire.files.plain_file import read_plain
 
 MAX_ENTRIES: Final = 4096
 MAX_BYTES: Final = 8 << 20
-PARTIAL_SUFFIX: Final = ".partial"
-"""What the name of a half-written file ends with, after 16 random hexadecimal digits."""
 
 T = TypeVar("T", bound=NamedTuple)
 

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from pocketserve.state.folder import make_private_folder
+from pocketserve.state.permissions import make_private_folder
 from pocketserve_wire.files.run_file import FOLDER, Run, read_run, runs
 
 KILLED_FILE = "last-killed.json"

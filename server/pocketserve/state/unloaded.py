@@ -14,8 +14,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from pocketserve.state.folder import make_private_folder
 from pocketserve.state.json_store import replace_json
+from pocketserve.state.permissions import make_private_folder
 from pocketserve_wire.files.plain_file import read_plain
 
 FOLDER: Final = "unloaded"

@@ -14,7 +14,7 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code
 from pocketserve.state.json_store import JsonStore
-from pocketserve.state.ownership import foreign_writer
+from pocketserve.state.permissions import foreign_writer
 from pocketserve.trust.verified_files import not_trusted
 
 if TYPE_CHECKING:

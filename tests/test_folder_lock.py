@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
-from pocketserve.state import file_lock
-from pocketserve.state.file_lock import locked
+from pocketserve.state import folder_lock
+from pocketserve.state.folder_lock import locked
 
 TIMEOUT_S = 60.0
 
@@ -36,7 +36,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     """The kernel gives up what a process held."""
-    code = "import os, pathlib, sys; from pocketserve.state.file_lock import locked\n"
+    code = "import os, pathlib, sys; from pocketserve.state.folder_lock import locked\n"
     code += "with locked(pathlib.Path(sys.argv[1])) as held: os._exit(int(held))"
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=TIMEOUT_S, check=False).returncode == 1
     with locked(tmp_path, 0) as held:
@@ -49,8 +49,8 @@ def _judge(path: Path, number: int) -> None:
 
 def test_no_change_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two dozen that each read, change and write the same file, as so many processes would, on a disk of any speed."""
-    acquire = file_lock._acquire
-    monkeypatch.setattr(file_lock, "_acquire", lambda descriptor, end: acquire(descriptor, end + TIMEOUT_S))
+    acquire = folder_lock._acquire
+    monkeypatch.setattr(folder_lock, "_acquire", lambda descriptor, end: acquire(descriptor, end + TIMEOUT_S))
     path = tmp_path / "state.json"
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: _judge(path, number), range(1, 25)))

@@ -1,26 +1,72 @@
-"""Folders that one process works in, and that a later one removes if their owner was killed."""
+"""Locks of folders, which the kernel releases when their process ends, and folders that one process works in."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
-from pocketserve.state.file_lock import FOLDER_FLAGS, locked
-from pocketserve.state.json_store import PARTIAL_SUFFIX
+from pocketserve.state.permissions import make_private_folder
+
+WAIT_S: Final = 2.0
+"""The work under the lock takes milliseconds; a holder that takes longer is frozen."""
+
+POLL_S: Final = 0.01
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PARTIAL_SUFFIX: Final = ".partial"
+"""What the name of a half-written file ends with, after 16 random hexadecimal digits."""
+
+
+@contextmanager
+def locked(folder: Path, wait_s: float = WAIT_S) -> Iterator[bool]:
+    """Hold a folder's lock while the block runs, so that one process at a time changes the files in it.
+
+    The files themselves are replaced by each change; a lock file beside them would stay behind.
+
+    Args:
+        folder: it is made if it is missing.
+
+    Yields:
+        Whether the lock is held; else another process held it, there is no such folder, or it cannot be locked.
+    """
+    try:
+        make_private_folder(folder)
+        descriptor = os.open(folder, _FOLDER_FLAGS & ~os.O_NOFOLLOW)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _acquire(descriptor, time.monotonic() + wait_s)
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, deadline: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES) or time.monotonic() >= deadline:
+                return False
+        time.sleep(POLL_S)  # flock has no timeout, and a signal to interrupt it belongs to the main thread alone
 
 
 class WorkFolder:
     """A new folder of mode 0700, whose lock shows that its owner lives.
 
-    Make it while the parent is :func:`~pocketserve.state.file_lock.locked`, or it may be swept before it has its lock.
+    Make it while the parent is :func:`locked`, or it may be swept before it has its lock.
     """
 
     def __init__(self, parent: Path, prefix: str = "") -> None:
         self.path = parent.resolve() / f"{prefix}{os.urandom(8).hex()}"
         self.path.mkdir(mode=0o700)
-        self._descriptor = os.open(self.path, FOLDER_FLAGS)
+        self._descriptor = os.open(self.path, _FOLDER_FLAGS)
         with suppress(OSError):  # a file system without locks: then nobody sweeps either
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -46,7 +92,7 @@ def sweep(parent: Path, prefix: str = "") -> None:
 
 
 def _remove_ended(folder: str) -> None:
-    descriptor = os.open(folder, FOLDER_FLAGS)
+    descriptor = os.open(folder, _FOLDER_FLAGS)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises OSError while its owner lives
         remove_tree(folder)
