@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 
 from pocketserve_client import fork_safety
+from pocketserve_client.connection import PendingAnswer
 from pocketserve_client.errors import NobodyListensError
-from pocketserve_client.http import HttpTransport
+from pocketserve_client.http import HttpPending, HttpTransport
 from pocketserve_client.socket import SocketTransport
-from pocketserve_client.transport import Answer, Pending, Request, Transport
+from pocketserve_client.transport import Answer, Request
 
 
 class AutomaticTransport:
@@ -22,7 +23,7 @@ class AutomaticTransport:
     def __init__(self, socket: SocketTransport, http: HttpTransport) -> None:
         self._socket = socket
         self._http = http
-        self._current: Transport | None = None
+        self._current: SocketTransport | HttpTransport | None = None
         self.reset_after_fork()
         fork_safety.watch(self)
 
@@ -34,7 +35,7 @@ class AutomaticTransport:
         """Send a request and wait for its answer."""
         return self._transport().send(request)
 
-    def start(self, request: Request) -> Pending:
+    def start(self, request: Request) -> PendingAnswer | HttpPending:
         """Send a request without waiting."""
         return self._transport().start(request)
 
@@ -43,7 +44,7 @@ class AutomaticTransport:
         self._socket.close()
         self._http.close()
 
-    def _transport(self) -> Transport:
+    def _transport(self) -> SocketTransport | HttpTransport:
         if self._current is None:
             with self._lock:
                 try:

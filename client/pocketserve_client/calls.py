@@ -7,11 +7,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from typing import Final, Generic, TypeVar
 
+from pocketserve_client.automatic import AutomaticTransport
+from pocketserve_client.connection import PendingAnswer
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, PocketserveError, ServerError
-from pocketserve_client.transport import Answer, Pending, Request, Transport
+from pocketserve_client.http import HttpPending, HttpTransport
+from pocketserve_client.socket import SocketTransport
+from pocketserve_client.transport import Answer, Request
 from pocketserve_wire import ApiError, strict_json
 
 T = TypeVar("T")
+Transport = AutomaticTransport | HttpTransport | SocketTransport
 
 FOREIGN: Final = "what answers at this address is not a pocketserve server; look at the port"
 
@@ -79,7 +84,7 @@ class Call(Generic[T]):
         self._request = request
         self._decode = decode
         self._cancelled = False
-        self._pending: Pending | ConnectionLostError
+        self._pending: HttpPending | PendingAnswer | ConnectionLostError
         self._outcome: Answer | Exception | None = None
         try:
             self._pending = sender.transport.start(request)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pocketserve_client.arrays import Array, as_array, as_tensor
 from pocketserve_client.automatic import AutomaticTransport
-from pocketserve_client.calls import FOREIGN, Call, RequestSender, is_picture, unreadable_answer
+from pocketserve_client.calls import FOREIGN, Call, RequestSender, Transport, is_picture, unreadable_answer
 from pocketserve_client.connection import MAX_ANSWER_BYTES
 from pocketserve_client.credentials import find_credentials, find_state_dir
 from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
@@ -22,7 +22,7 @@ from pocketserve_client.http import DEFAULT_MAX_ANSWER_BYTES, DEFAULT_URL, HttpT
 from pocketserve_client.inputs import RawInput, raw_body, with_hint
 from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
 from pocketserve_client.socket import SocketTransport
-from pocketserve_client.transport import OCTETS, Answer, Request, Transport
+from pocketserve_client.transport import OCTETS, Answer, Request
 from pocketserve_wire import ApiError, oip, strict_json
 from pocketserve_wire.files import run_file
 from pocketserve_wire.handshake import LEAST_MAX_FRAME

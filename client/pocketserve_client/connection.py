@@ -35,7 +35,7 @@ _MAX_SENT_PIECES: Final = 512
 
 
 class PendingAnswer:
-    """A request under way. See :class:`pocketserve_client.transport.Pending`."""
+    """A request under way on a connection."""
 
     __slots__ = ("_connection", "answer", "error", "request_id", "timeout")
 
@@ -56,7 +56,7 @@ class PendingAnswer:
             self._connection.send_cancel(self.request_id)
 
     def result(self, timeout: float | None = None) -> Answer:
-        """Wait for the answer."""
+        """Wait for the answer; by default for the connection's timeout."""
         if not self.is_done():
             self._connection.wait(self, self.timeout if timeout is None else timeout)
         if self.answer is None:

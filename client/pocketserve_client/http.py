@@ -151,7 +151,7 @@ class HttpTransport:
 
 
 class HttpPending:
-    """A request under way. See :class:`pocketserve_client.transport.Pending`."""
+    """A request under way on another thread."""
 
     def __init__(self, future: Future[Answer]) -> None:
         self._future = future
@@ -160,7 +160,7 @@ class HttpPending:
         self.cancel = future.cancel  # one that was sent cannot be called back over HTTP
 
     def result(self, timeout: float | None = None) -> Answer:
-        """Wait for the answer."""
+        """Wait for the answer; by default for as long as the exchange may take."""
         if os.getpid() != self._process and not self._future.done():
             raise ConnectionLostError("the request is under way in the process from which this one was forked")
         try:

@@ -1,9 +1,9 @@
-"""The interface of the two transports: requests go in, answers come out."""
+"""Requests and answers, whichever transport carries them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"
@@ -41,39 +41,3 @@ class Answer(NamedTuple):
     body: bytes | memoryview
     json_length: int | None = None
     content_type: str = JSON
-
-
-class Pending(Protocol):
-    """A request that was sent and whose answer may not have come yet."""
-
-    def result(self, timeout: float | None = None) -> Answer:
-        """Wait for the answer, by default for the client's own timeout; ServerUnreachableError if none came."""
-        ...
-
-    def is_done(self) -> bool:
-        """Return whether the answer, or the failure, is there."""
-        ...
-
-    def cancel(self) -> object:
-        """Ask the server not to start on it. The answer may be CANCELLED or the result."""
-        ...
-
-
-class Transport(Protocol):
-    """A way to the server. May be used from several threads.
-
-    Raises:
-        ServerUnreachableError: no answer came. ConnectionLostError: the connection had worked, and broke.
-    """
-
-    def send(self, request: Request) -> Answer:
-        """Send a request and wait for its answer."""
-        ...
-
-    def start(self, request: Request) -> Pending:
-        """Send a request without waiting for its answer."""
-        ...
-
-    def close(self) -> None:
-        """Close all connections; what is under way fails."""
-        ...

@@ -47,15 +47,7 @@ def write_report(record: Record, folder: Path, log: str = "") -> list[Path]:
 
 def tables(record: Record) -> list[tuple[list[str], Rows]]:
     """Return header and rows of the tables: streams, events, promises."""
-    return [
-        (["APP", "ASKS BY", "SENT", "RIGHT", "REFUSED", "LOST", "SKIPPED", "p50 ms", "p99 ms"], _stream_rows(record)),
-        (["EVENT", "FROM s", "TO s", "FAILED", "RECOVERY s", "SLOWEST APP"], _event_rows(record)),
-        (["KEPT", "PROMISE", "SEEN"], [["yes" if p.holds else "NO", p.text, p.detail] for p in promises(record)]),
-    ]
-
-
-def _stream_rows(record: Record) -> Rows:
-    rows = []
+    streams, events = [], []
     for name, stream in record.streams.items():
         samples = [s for s in record.samples if s.stream == name]
         counts = Counter(s.outcome for s in samples)
@@ -63,16 +55,15 @@ def _stream_rows(record: Record) -> Rows:
         numbers = [len(samples), counts[RIGHT], counts[REFUSED], failures, record.skipped.get(name, 0)]
         waits = sorted(1000 * (s.ended - s.sent) for s in samples if s.outcome == RIGHT)
         quantiles = [f"{waits[min(len(waits) - 1, int(q * len(waits)))]:.1f}" if waits else "-" for q in (0.5, 0.99)]
-        rows.append([name, str(stream["client"]), *(f"{number:,}" for number in numbers), *quantiles])
-    return rows
-
-
-def _event_rows(record: Record) -> Rows:
+        streams.append([name, str(stream["client"]), *(f"{number:,}" for number in numbers), *quantiles])
     failed = [s for s in record.samples if s.outcome != RIGHT and not record.is_allowed(s)]
-    rows = []
     for recovery in recoveries(record):
         event = recovery.event
         count = sum(event.meets(sample, record.recovery) for sample in failed)
         took = "never" if recovery.seconds is None else f"{recovery.seconds:.2f}"
-        rows.append([event.kind, f"{event.begun:.1f}", f"{event.ended:.1f}", f"{count:,}", took, recovery.slowest])
-    return rows
+        events.append([event.kind, f"{event.begun:.1f}", f"{event.ended:.1f}", f"{count:,}", took, recovery.slowest])
+    return [
+        (["APP", "ASKS BY", "SENT", "RIGHT", "REFUSED", "LOST", "SKIPPED", "p50 ms", "p99 ms"], streams),
+        (["EVENT", "FROM s", "TO s", "FAILED", "RECOVERY s", "SLOWEST APP"], events),
+        (["KEPT", "PROMISE", "SEEN"], [["yes" if p.holds else "NO", p.text, p.detail] for p in promises(record)]),
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 BACKGROUND_CORES = 2
 """What a Pixel 2 leaves to the background (BOINC issues 2549 and 2594 on GitHub)."""
@@ -60,7 +59,7 @@ _PHONES = (
     PhoneModel("mid", 4, 4, 0.45, 2000, 0.4, 2_400_000, 1_600_000, 6000),
     PhoneModel("flagship", 5, 3, 0.9, 5000, 0.35, 3_200_000, 2_000_000, 12_000, 36),
 )
-DEVICES: Mapping[str, PhoneModel] = MappingProxyType({phone.name: phone for phone in _PHONES})
+DEVICES: Mapping[str, PhoneModel] = {phone.name: phone for phone in _PHONES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from pocketserve.messages import did_you_mean
@@ -105,19 +104,17 @@ def _memory(options: Options, model: PhoneModel) -> Condition:
     return Condition(memory_mb=max(1, round(options["mb"] or model.memory_mb / 4)))
 
 
-KINDS: Mapping[str, EventKind] = MappingProxyType(
-    {
-        "background": EventKind(lambda _options, _model: Condition(background=True)),
-        "freeze": EventKind(lambda _options, _model: Condition(frozen=True)),
-        "thermal": EventKind(_heat, {"speed": (0.5, 0.05, 1.0), "degrees": (45.0, 0.0, 100.0)}),
-        "battery": EventKind(_battery, {"percent": (8, 0, 100), "plugged": (0, 0, 1), "answers": (1, 0, 1)}),
-        # Android's low memory killer; the kernel's taking of pages before that is left out.
-        "memory_pressure": EventKind(_memory, {"mb": (0, 0, 1_000_000)}, "memory"),
-        "kill": EventKind(lambda _options, _model: Condition(), death="kill"),
-        "clock_jump": EventKind(lambda options, _model: Condition(clock=options["by"]), {"by": (86_400.0, -1e9, 1e9)}),
-        "squatter": EventKind(lambda _options, _model: Condition(), {"ports": ((), 1, 65535)}, "squatter"),
-    }
-)
+KINDS: Mapping[str, EventKind] = {
+    "background": EventKind(lambda _options, _model: Condition(background=True)),
+    "freeze": EventKind(lambda _options, _model: Condition(frozen=True)),
+    "thermal": EventKind(_heat, {"speed": (0.5, 0.05, 1.0), "degrees": (45.0, 0.0, 100.0)}),
+    "battery": EventKind(_battery, {"percent": (8, 0, 100), "plugged": (0, 0, 1), "answers": (1, 0, 1)}),
+    # Android's low memory killer; the kernel's taking of pages before that is left out.
+    "memory_pressure": EventKind(_memory, {"mb": (0, 0, 1_000_000)}, "memory"),
+    "kill": EventKind(lambda _options, _model: Condition(), death="kill"),
+    "clock_jump": EventKind(lambda options, _model: Condition(clock=options["by"]), {"by": (86_400.0, -1e9, 1e9)}),
+    "squatter": EventKind(lambda _options, _model: Condition(), {"ports": ((), 1, 65535)}, "squatter"),
+}
 
 
 def check_event(event: PhoneEvent) -> dict[str, Any]:

@@ -77,7 +77,6 @@ class Processes:
         self._watch, self._started = watch, started
         self._process: subprocess.Popen[bytes] | None = None
         self._arguments: list[str] | None = None
-        self._ports: list[int] = []
         self._cause = self._failing_cause = ""
         self._start_at: float | None = None
         self._supervised = False
@@ -119,7 +118,6 @@ class Processes:
                 self._supervised, self._start_at = False, None
             if self.pid is None or self._process is None:
                 return
-            self._ports = listening_ports(self._process.pid) or self._ports
             self._cause = cause
             self.signal(signal.SIGKILL)
             self._await_end()
@@ -139,9 +137,9 @@ class Processes:
 
     @property
     def ports(self) -> list[int]:
-        """The TCP ports on which the process listens; when it is dead, those that it had when it was killed."""
+        """The TCP ports on which the process listens."""
         pid = self.pid
-        return (listening_ports(pid) if pid is not None else []) or self._ports
+        return listening_ports(pid) if pid is not None else []
 
     def signal(self, number: int) -> bool:
         """Send a signal to all processes of the command; returns whether there is one. Takes no lock of the phone's.

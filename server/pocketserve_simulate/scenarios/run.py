@@ -52,7 +52,6 @@ class Simulation:
         self._addresses = ServerAddresses(f"http://{HOST}:{http_port}", f"socket://{HOST}:{socket_port}", token)
         self._questions: Mapping[str, list[Question]] = {}
         self._strangers: list[MisbehavingClient] = []
-        self._memory: list[tuple[float, int | None]] = []
         self._begin = 0.0
 
     def run(self) -> Record:
@@ -64,7 +63,9 @@ class Simulation:
         self._say("asking beforehand for the right answers")
         self._questions = prepare(self._scenario.streams, self._models, self._folder / "state")
         model, folder = DEVICES[self._scenario.device], self._folder / "phone"
-        with Phone(model, folder, output=self._log, observe=self._observe_memory) as phone:
+        memory: list[tuple[float, int | None]] = []
+        observe = lambda resident: memory.append((time.monotonic(), resident))  # noqa: E731
+        with Phone(model, folder, output=self._log, observe=observe) as phone:
             self._say(f"starting the server on a {self._scenario.device} phone")
             phone.processes.start(self._arguments)
             phone.processes.revive()  # from now on a process that ends is started again, as a supervisor does
@@ -76,14 +77,14 @@ class Simulation:
                         f"pocketserve {' '.join(self._arguments)}; it said: {self.log[-500:]!r}"
                     )
                 time.sleep(POLL_S)
-            return self._play(phone)
+            return self._play(phone, memory)
 
     @property
     def log(self) -> str:
         """Return what the server has printed."""
         return self._log.read_text(errors="replace")
 
-    def _play(self, phone: Phone) -> Record:
+    def _play(self, phone: Phone, memory: list[tuple[float, int | None]]) -> Record:
         self._begin = begin = time.monotonic()
         scenario = self._scenario
         apps = [App(stream, self._addresses, self._questions[stream.name], begin) for stream in scenario.streams]
@@ -102,7 +103,7 @@ class Simulation:
             streams={stream.name: dataclasses.asdict(stream) for stream in scenario.streams},
             events=events,
             samples=sorted((sample for app in apps for sample in app.samples), key=lambda sample: sample.sent),
-            memory=[(at - begin, resident) for at, resident in self._memory if at >= begin],
+            memory=[(at - begin, resident) for at, resident in memory if at >= begin],
             lives=[Life(pid, max(0.0, at - begin)) for at, pid in phone.processes.starts],
             exits=[dataclasses.replace(item, at=item.at - begin) for item in phone.processes.exits],
             skipped={app.stream.name: app.skipped for app in apps},
@@ -132,9 +133,6 @@ class Simulation:
                 self._stop_strangers(event.kind) if event.kind in DISTURBANCES else phone.end(event)
         self._sleep_until(self._scenario.seconds)
         return sorted(past, key=lambda event: event.begun)
-
-    def _observe_memory(self, resident: int | None) -> None:
-        self._memory.append((time.monotonic(), resident))
 
     def _sleep_until(self, second: float) -> None:
         time.sleep(max(0.0, self._begin + second - time.monotonic()))

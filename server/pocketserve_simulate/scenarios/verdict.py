@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,17 +51,17 @@ def headline(record: Record) -> str:
 
 def recoveries(record: Record) -> list[Recovery]:
     """Return how long each event's aftermath lasted, in the order of the events."""
-    return [_recovery(record, event) for event in record.events]
-
-
-def _recovery(record: Record, event: PastEvent) -> Recovery:
-    since = _aftermath(event, record.events)
-    waits = dict.fromkeys(record.streams, math.inf)
-    for sample in record.samples:
-        if sample.outcome == RIGHT and sample.ended >= since:
-            waits[sample.stream] = min(waits[sample.stream], sample.ended - since)
-    slowest = max(waits, key=waits.__getitem__)
-    return Recovery(event, since, waits[slowest] if math.isfinite(waits[slowest]) else None, slowest)
+    result = []
+    for event in record.events:
+        since = _aftermath(event, record.events)
+        waits = dict.fromkeys(record.streams, math.inf)
+        for sample in record.samples:
+            if sample.outcome == RIGHT and sample.ended >= since:
+                waits[sample.stream] = min(waits[sample.stream], sample.ended - since)
+        slowest = max(waits, key=waits.__getitem__)
+        seconds = waits[slowest] if math.isfinite(waits[slowest]) else None
+        result.append(Recovery(event, since, seconds, slowest))
+    return result
 
 
 def _aftermath(event: PastEvent, events: Sequence[PastEvent]) -> float:
@@ -75,9 +76,7 @@ def _aftermath(event: PastEvent, events: Sequence[PastEvent]) -> float:
 def promises(record: Record) -> list[Promise]:
     """Return all promises, kept or not."""
     return [
-        _answers_right(record),
-        _nobody_left_waiting(record),
-        _refusals_explained(record),
+        *_about_requests(record),
         _recovered(record),
         _no_crash(record),
         *_loads_hold(record),
@@ -96,29 +95,25 @@ def _judge(text: str, violations: Sequence[Sample], detail: str) -> Promise:
     return Promise(text, not violations, detail)
 
 
-def _answers_right(record: Record) -> Promise:
-    wrong = [s for s in record.samples if s.outcome == WRONG and not _asks_loads(record, s)]
-    right = sum(s.outcome == RIGHT for s in record.samples)
-    promise = _judge("every answer is right and belongs to its own request", wrong, f"{right:,} answers")
-    return promise if right else Promise(promise.text, False, promise.detail)
-
-
-def _nobody_left_waiting(record: Record) -> Promise:
-    silent = [s for s in record.samples if s.outcome == SILENT]
-    errors = sum(s.outcome in (REFUSED, LOST) for s in record.samples)
-    detail = f"{errors:,} of {len(record.samples):,} were told that they have none"
-    return _judge("every request ended in an answer or an error, in time", silent, detail)
-
-
-def _refusals_explained(record: Record) -> Promise:
+def _about_requests(record: Record) -> list[Promise]:
+    samples = record.samples
+    right = sum(s.outcome == RIGHT for s in samples)
+    wrong = [s for s in samples if s.outcome == WRONG and not _asks_loads(record, s)]
+    answers = _judge("every answer is right and belongs to its own request", wrong, f"{right:,} answers")
+    silent = [s for s in samples if s.outcome == SILENT]
+    failed = [s for s in samples if s.outcome in (REFUSED, LOST)]
+    detail = f"{len(failed):,} of {len(samples):,} were told that they have none"
+    ends = [(event, _aftermath(event, record.events) - event.ended + record.recovery) for event in record.events]
     unexplained = [
         s
-        for s in record.samples
-        if s.outcome in (REFUSED, LOST)
-        and not record.is_allowed(s)
-        and not any(e.meets(s, _aftermath(e, record.events) - e.ended + record.recovery) for e in record.events)
+        for s in failed
+        if not record.is_allowed(s) and not any(event.meets(s, aftermath) for event, aftermath in ends)
     ]
-    return _judge("requests fail only during events and their aftermath", unexplained, "no other failed")
+    return [
+        answers if right else dataclasses.replace(answers, holds=False),
+        _judge("every request ended in an answer or an error, in time", silent, detail),
+        _judge("requests fail only during events and their aftermath", unexplained, "no other failed"),
+    ]
 
 
 def _recovered(record: Record) -> Promise:
@@ -172,7 +167,7 @@ def _counters_agree(record: Record) -> Promise:
         unsure = sum(s.outcome in (LOST, SILENT) or any(e.meets(s) for e in record.events) for s in samples)
         count = record.successes.get(model, 0)
         agree = agree and right <= count <= right + unsure + record.strangers
-        details.append(f"{model}: {right:,} received, {count:,} plural")
+        details.append(f"{model}: {right:,} received, {count:,} counted")
     return Promise(text, agree, "; ".join(details))
 
 
