@@ -213,11 +213,7 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> dict[str, list
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a size such as ``512M``, ``1.5GiB`` or ``65536``, in bytes.
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """Parse a size such as ``512M``, ``1.5GiB`` or ``65536``, in bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)b?", text.strip().lower())
     if not match or match[2] == "i":
         raise ValueError(text)

@@ -156,10 +156,7 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
 def _preload(
     service: Service, names: Sequence[str], ready: Callable[[], None], fail: Callable[[Exception], None]
 ) -> None:
-    """Load models while the server answers already; until then it is alive but not ready.
-
-    A request for one of them waits for that one alone.
-    """
+    """Load models while the server answers already, alive but not ready; a request waits for its own model alone."""
     try:
         for name in names:
             try:

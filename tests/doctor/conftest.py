@@ -12,19 +12,19 @@ import pytest
 
 def _load() -> ModuleType:
     """The module beside this file, without making its folder importable for everybody."""
-    path = Path(__file__).with_name("planted.py")
-    spec = importlib.util.spec_from_file_location("doctor_planted", path)
+    path = Path(__file__).with_name("fake_phone.py")
+    spec = importlib.util.spec_from_file_location("doctor_fake_phone", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["doctor_planted"] = module
+    sys.modules["doctor_fake_phone"] = module
     spec.loader.exec_module(module)
     return module
 
 
-planted = _load()
+fake_phone = _load()
 
 
 @pytest.fixture
 def phone(tmp_path):
     """A Termux device in good health."""
-    return planted.Phone(tmp_path)
+    return fake_phone.Phone(tmp_path)

@@ -68,11 +68,7 @@ def _columns() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Returns:
-        The exit code: 0 done, 1 failed, 2 wrong usage.
-    """
+    """Run one command."""
     words = _command_first(sys.argv[1:] if arguments is None else arguments)
     try:
         with plain_output(), tidy_end():

@@ -22,11 +22,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 
 def open_client(options: argparse.Namespace) -> Client:
-    """Return a client as the options say.
-
-    Raises:
-        CommandError: the token file in the options cannot be read, or holds no token.
-    """
+    """Return a client as the options say."""
     fault = token_file_fault(options.token_file) if options.token_file is not None else None
     if fault is not None:
         raise CommandError(fault)
@@ -37,11 +33,7 @@ def open_client(options: argparse.Namespace) -> Client:
 
 @contextlib.contextmanager
 def reading_answers() -> Iterator[None]:
-    """Turn what a foreign server's answer does to the code that reads it into a sentence.
-
-    Raises:
-        CommandError: a part of the answer is missing, or of another kind.
-    """
+    """Turn what a foreign server's answer does to the code that reads it into a sentence."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

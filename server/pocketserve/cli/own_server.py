@@ -35,11 +35,7 @@ class OwnServer(NamedTuple):
 
 @contextmanager
 def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
-    """Start ``pocketserve serve`` on a models folder, with further options. It ends with the calling thread at latest.
-
-    Raises:
-        CommandError: it did not start.
-    """
+    """Start ``pocketserve serve`` on a models folder; it ends with the calling thread at latest."""
     with tempfile.TemporaryDirectory(prefix="pocketserve-") as folder:
         ready, token = Path(folder, "ready.json"), Path(folder, "token")
         command = [sys.executable, "-m", "pocketserve.cli.parent_death", str(os.getpid()), "serve", str(models)]

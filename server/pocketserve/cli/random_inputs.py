@@ -14,11 +14,7 @@ MAX_ELEMENTS = 1 << 26
 
 
 def random_inputs(specs: Any) -> dict[str, Array]:
-    """Return a random array for each input; free dimensions are 1, floats lie in [0, 1), texts are short words.
-
-    Raises:
-        CommandError: an input is too large to be made up.
-    """
+    """Return a random array for each input; free dimensions are 1, floats lie in [0, 1), texts are short words."""
     random = np.random.default_rng(0)
     return {spec.name: _random_input(spec, random) for spec in specs}
 

@@ -17,11 +17,7 @@ LIMIT_S = 15.0
 
 
 def examine(device: Device, settings: Settings, limit: float = IMPORT_LIMIT_S) -> list[Finding]:
-    """Run every check.
-
-    Args:
-        limit: seconds for the imports, and for looking at the models folder.
-    """
+    """Run every check."""
     checks: Mapping[str, Check] = {
         "python": lambda: python.check_python(device),
         "termux": lambda: python.check_play_store(device),

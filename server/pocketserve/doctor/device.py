@@ -92,9 +92,5 @@ class Device:
         return outcome, [json.loads(line.removeprefix(MARK)) for line in lines]
 
     def run(self, command: Sequence[str], timeout: float, variables: Mapping[str, str] | None = None) -> Outcome:
-        """Run a program and end it, with all that it started, when its time is over. Never raises, never waits longer.
-
-        Args:
-            timeout: seconds; about one more passes until a program that had to be ended is gone.
-        """
+        """Run a program as :func:`run_program` does, with further environment variables."""
         return run_program(command, timeout, {**self.environ, **(variables or {})})

@@ -93,9 +93,6 @@ def hash_files(files: Sequence[Path], base: Path) -> str:
 
     Args:
         base: the folder to which names are relative.
-
-    Raises:
-        ModelLoadError: a file cannot be read.
     """
     try:
         return combine_hashes([(sha256_of(path), path.relative_to(base)) for path in files])
@@ -113,11 +110,7 @@ def combine_hashes(hashes: Sequence[tuple[str, Path]]) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of one regular file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the SHA-256 of one regular file."""
     with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -134,20 +127,12 @@ def base_of(version: VersionEntry) -> Path:
 
 
 def content_digest(version: VersionEntry) -> str:
-    """Return the SHA-256 of a version's content, as ``sha256`` in a manifest states it.
-
-    Raises:
-        ModelLoadError: a file cannot be read.
-    """
+    """Return the SHA-256 of a version's content, as ``sha256`` in a manifest states it."""
     return hash_files(version_files(version), base_of(version))
 
 
 def check_digest(version: VersionEntry, digest: str) -> None:
-    """Compare the digest of a version's content with its manifest's ``sha256``.
-
-    Raises:
-        ModelLoadError: they differ.
-    """
+    """Compare the digest of a version's content with its manifest's ``sha256``."""
     if version.sha256 is not None and digest != version.sha256.lower():
         raise ModelLoadError(
             f"its SHA-256 is {digest}, but model.toml says {version.sha256}; copy the file again or correct model.toml"

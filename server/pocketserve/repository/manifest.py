@@ -99,21 +99,13 @@ class Manifest(NamedTuple):
     files: tuple[str, ...] = ()
 
     def section(self, kind: type[Options]) -> Options:
-        """Return the options in a task's own table, such as ``manifest.section(ImageOptions)``, or their defaults.
-
-        Args:
-            kind: the options' class, of a :class:`~pocketserve.repository.toml_table.Section`.
-        """
+        """Return the options in a task's own table, such as ``manifest.section(ImageOptions)``, or their defaults."""
         options: Options = self.sections.get(kind) or kind()
         return options
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read and check a manifest file.
-
-    Raises:
-        ManifestError: for anything that is not as documented.
-    """
+    """Read and check a manifest file."""
     try:
         content = read_plain(path, MAX_MANIFEST_BYTES)
         if sum(line.count(b".") ** 2 for line in content.split(b"\n")) > MAX_DOTS_SQUARED:
@@ -136,11 +128,7 @@ def _is_shallow(value: Any, depth: int) -> bool:
 
 
 def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> Manifest:
-    """Check a manifest that is already parsed from TOML.
-
-    Raises:
-        ManifestError: for an unknown key, a wrong type or a value out of range.
-    """
+    """Check a manifest that is already parsed from TOML."""
     table = TomlTable(document, file_name, "")
     features = table.table("features")
     target = table.table("target")
@@ -202,10 +190,7 @@ def _translations(table: TomlTable) -> dict[str, str]:
 
 
 def _sections(table: TomlTable, task: str | None) -> list[tuple[Section, Any]]:
-    """Read the tables of tasks that are there, with their options.
-
-    Those of the manifest's own task come first: no other task is imported where nothing else is left.
-    """
+    """Parse the tables of tasks, the manifest's own task first: no other is imported where nothing else is left."""
     pairs = []
     for name in (task, *TASK_NAMES):
         if name is not None and table.left():

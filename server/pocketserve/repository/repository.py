@@ -30,12 +30,6 @@ log = logging.getLogger(__name__)
 class Repository:
     """An index of a models folder, in which a model is read on first use and not again. :meth:`refresh` reads the
     whole folder again.
-
-    Args:
-        root: the models folder.
-
-    Raises:
-        OSError: the folder cannot be read.
     """
 
     def __init__(self, root: Path) -> None:
@@ -73,11 +67,7 @@ class Repository:
         return self._models
 
     def model(self, name: str) -> ModelEntry:
-        """Return a model.
-
-        Raises:
-            ApiError: MODEL_NOT_FOUND.
-        """
+        """Return a model."""
         entry = self._models.get(name)
         if entry is None:
             text = f"Request for unknown model: {name[:128]!r} is not found; {self._way_out(name)}{READ_AGAIN}"
@@ -99,11 +89,7 @@ class Repository:
 
     @staticmethod
     def version(entry: ModelEntry, version: str | None) -> VersionEntry:
-        """Return a version of a model; None, empty or "0" (OpenVINO clients) mean the default one.
-
-        Raises:
-            ApiError: VERSION_NOT_FOUND.
-        """
+        """Return a version of a model; None, empty or "0" (OpenVINO clients) mean the default one."""
         name = version or entry.default_version
         entries, other = entry.versions, entry.default_version if version == "0" else None
         variant = entries.get(name) or entries.get(other or plain_number(name))

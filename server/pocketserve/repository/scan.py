@@ -64,20 +64,13 @@ class Models(Mapping[str, ModelEntry]):
     """The models of a folder by name, in alphabetical order; each is read on first use, and then cached.
 
     A bare model file is a model; so is a folder with a manifest, model files, or numbered version folders, and one
-    that is a model by itself (SavedModel, TensorFlow.js).
-    Bare files that differ only in their kind are versions of one model. Hidden entries are passed over. What looks like
-    a model and cannot be served as it is, such as an archive, is listed with what to do.
-
-    Args:
-        root: the models folder.
+    that is a model by itself (SavedModel). Bare files that differ only in their kind are versions of one model.
+    What looks like a model and cannot be served as it is, such as an archive, is listed with what to do.
 
     Attributes:
         names: what may be a model; only reading tells of folders.
         misnamed: files and folders that would be models if they had a name for one.
         is_one: whether the folder is itself what a models folder holds.
-
-    Raises:
-        OSError: the folder cannot be read.
     """
 
     def __init__(self, root: Path) -> None:
@@ -158,11 +151,7 @@ class Models(Mapping[str, ModelEntry]):
 
 
 def scan(root: Path) -> Models:
-    """Return all models of a folder, read now.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Return all models of a folder, read now."""
     models = Models(root)
     len(models)
     return models

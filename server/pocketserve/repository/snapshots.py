@@ -38,9 +38,6 @@ _FICLONE = 0x40049409
 class Snapshot:
     """A version's files as they were at one moment, in a folder of their own. It goes when nothing refers to it.
 
-    Args:
-        remove: removes the folder.
-
     Attributes:
         path: the version's file or folder under its own name; a file lies in a folder that is called as its own was.
         digest: SHA-256 of the content, as :func:`~pocketserve.repository.files.content_digest` has it.
@@ -145,12 +142,7 @@ def _temporary_folder() -> Path:
 
 
 def _fill(folder: Path, version: VersionEntry, files: Mapping[Path, Path], size: int) -> tuple[Path, list[Path], str]:
-    """Copy the files; return the version's path in the folder, all copies, and the digest of the content.
-
-    Raises:
-        OSError: there is no room.
-        ModelLoadError: a file cannot be read.
-    """
+    """Copy the files; return the version's path in the folder, all copies, and the digest of the content."""
     room = os.statvfs(folder)
     if room.f_bavail * room.f_frsize < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -170,12 +162,7 @@ def _contained(path: Path, folder: Path) -> Path:
 
 
 def _copy(original: Path, target: Path) -> str:
-    """Copy one file and return its SHA-256.
-
-    Raises:
-        ModelLoadError: it cannot be read.
-        OSError: there is no room.
-    """
+    """Copy one file and return its SHA-256."""
     try:
         source = open_plain(original)
     except OSError as error:

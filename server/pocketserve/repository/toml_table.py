@@ -134,11 +134,7 @@ class TomlTable:
         return rest
 
     def refuse_rest(self) -> None:
-        """Refuse keys that were not read.
-
-        Raises:
-            ManifestError: there are some; it names the closest known one.
-        """
+        """Refuse keys that were not read."""
         for key in self._left:
             from difflib import get_close_matches  # late: only those who mistype need it
 

@@ -72,11 +72,7 @@ def _last(message: Message, name: str) -> Any:
 
 
 def parse(text: str) -> Message:
-    """Parse a message in text form.
-
-    Raises:
-        TextFormatError: it is none.
-    """
+    """Parse a message in text form."""
     tokens = [*_tokens(text)][::-1]
     message = _message(tokens, 0)
     if tokens:

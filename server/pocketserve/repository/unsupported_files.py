@@ -60,13 +60,10 @@ _COMMON = (_ARCHIVE, _UNFINISHED)
 
 
 def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | None:
-    """Return what a bare file or folder that cannot be served would be called as a model, and why it cannot be one.
+    """Return a model's name for a bare file or folder that cannot be served, and why it cannot; None for other things.
 
     Args:
         beside: the names of all that lies in the same folder.
-
-    Returns:
-        A name, and a sentence that begins with the file's; None for other things.
     """
     if file_name in MARKERS:
         return None
@@ -81,22 +78,14 @@ def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | 
 
 
 def advice_for_content(path: Path) -> str | None:
-    """Return why a PyTorch file that is named like a model is none; None for other files.
-
-    Only a few bytes, or a zip's directory, are read.
-    """
+    """Return why a PyTorch file is no model, by a few bytes or a zip's directory; None for other files."""
     kind = format_of_name(path.name)
     words = NOT_MODELS.get(content_of(path) or "") if kind is not None and kind.zipped else None
     return None if words is None else f"{path.name} {words}"
 
 
 def advice_for_folder(folder: str, names: Set[str]) -> str | None:
-    """Return why a folder without any model file in it is no model, if it looks as if it was meant to be one.
-
-    Args:
-        folder: its name.
-        names: the names of what lies in it.
-    """
+    """Return why a folder without any model file in it is no model, if it looks as if it was meant to be one."""
     reason = advice(folder)
     if reason is not None and folder.endswith((".mlpackage", ".mlmodelc")):
         return reason[1]

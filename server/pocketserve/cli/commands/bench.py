@@ -131,10 +131,9 @@ def summary(samples: list[float]) -> dict[str, float]:
 
 
 def memory_of(pid: int) -> dict[str, int] | None:
-    """Return bytes that a process and those that it started hold, such as the Node process of TensorFlow.js.
+    """Return bytes by kind that a process and those that it started hold; None if the system hides that from us.
 
-    Resident, the fair share of what is shared, private, and what of the resident is no file's: ``anonymous``. None if
-    the system hides that from us.
+    ``proportional`` is the fair share of what is shared, ``anonymous`` the part of the resident that is no file's.
     """
     sizes: Counter[str] = Counter()
     for process in (pid, *_descendants(pid)):

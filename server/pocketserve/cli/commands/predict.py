@@ -75,11 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_input(words: Sequence[str]) -> bytes:
-    """Return the bytes to send: standard input, a file's content, numbers as a JSON array, or a text in quotes.
-
-    Raises:
-        CommandError: the words are neither a file nor numbers, or there is nothing.
-    """
+    """Return the bytes to send: standard input, a file's content, numbers as a JSON array, or a text in quotes."""
     if list(words) == ["-"]:
         if sys.stdin is None:
             raise CommandError("standard input is closed; name a file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import time
@@ -100,11 +101,7 @@ def _state(token: AppToken, now: float) -> str:
 
 
 def pairing_uri(config: Config, token: str) -> str:
-    """Return what an app needs to reach this server, as ``docs/pairing.md`` describes it.
-
-    Raises:
-        CommandError: the port is only known once the server runs.
-    """
+    """Return what an app needs to reach this server, as ``docs/pairing.md`` describes it."""
     ports = {"http": config.http_port, "socket": config.socket_port if config.socket else None}
     for name, port in ports.items():
         if port == 0:
@@ -114,20 +111,11 @@ def pairing_uri(config: Config, token: str) -> str:
 
 
 def qr_code(text: str) -> str:
-    """Return a QR code for a terminal: two rows of modules in each line, dark ones as spaces.
-
-    Terminals are mostly light on dark, so that the code is the right way round there; readers take both.
-
-    Raises:
-        CommandError: the package for it is missing.
-    """
+    """Return a QR code for a terminal that is light on dark; readers take the inverse, too."""
     try:
         import segno
     except ImportError:
         raise CommandError("QR codes need a small package: pip install 'pocketserve[qr]'") from None
-    rows = [list(row) for row in segno.make(text, error="m", micro=False).matrix_iter(border=4)]
-    if len(rows) % 2:
-        rows.append([0] * len(rows[0]))
-    halves = {(0, 0): "█", (0, 1): "▀", (1, 0): "▄", (1, 1): " "}  # 0 is light
-    lines = ("".join(halves[pair] for pair in zip(*rows[at : at + 2], strict=True)) for at in range(0, len(rows), 2))
-    return "\n".join(lines) + "\n"
+    code = io.StringIO()
+    segno.make(text, error="m", micro=False).terminal(code, border=4, compact=True)
+    return code.getvalue()

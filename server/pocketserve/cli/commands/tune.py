@@ -34,11 +34,7 @@ Measure = Callable[[str, Calls[int]], dict[int, list[float]]]
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Measure, and print what is better beyond the noise as lines of ``model.toml``; return the exit code.
-
-    Raises:
-        CommandError: it cannot be measured.
-    """
+    """Measure, and print what is better beyond the noise as lines of ``model.toml``; return the exit code."""
     if options.threads:
         raise CommandError("--tune looks for the number of threads; leave --threads out")
     load = load_now()  # before our own work is part of it
@@ -144,10 +140,7 @@ def _difference(session: Session, inputs: Mapping[str, Array], batch: Mapping[st
 
 
 def thread_candidates(current: int, fast: int, usable: int) -> list[int]:
-    """Return numbers of threads worth trying: the powers of two, the fast cores, all cores, and what is in force.
-
-    The current one comes first: it is tried in any case.
-    """
+    """Return numbers of threads worth trying: what is in force first, the powers of two, the fast and all cores."""
     powers = {1 << power for power in range(usable.bit_length())}
     return [current, *sorted({number for number in (*powers, fast, usable) if number <= usable} - {current})]
 
