@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.samples import Comparison
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.picture_input import PictureInput
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import TensorSpec
 
 ROUNDS, WARM_UP = 60, 5

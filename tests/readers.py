@@ -29,8 +29,8 @@ from pocketserve.tasks import arrays
 from pocketserve.tasks.audio.wav import read_wav
 from pocketserve.tasks.tabular.tables import Rows
 from pocketserve.tasks.text.sentencepiece_model import SentencePieceError, read_model
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, oip, strict_json
 from pocketserve_wire.faults import ConnectionFaultError

@@ -23,9 +23,9 @@ from pocketserve.tasks.audio.resampling import BLOCK, resample
 from pocketserve.tasks.cancellation import cancellation_scope
 from pocketserve.tasks.tabular.tables import MAX_ROWS
 from pocketserve.tasks.vision import pictures
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")

@@ -20,8 +20,8 @@ from pocketserve.repository.manifest import (
 )
 from pocketserve.repository.toml_table import ManifestError, is_contained_name
 from pocketserve.tasks.vision.detection_options import AnchorOptions, DetectionOptions
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.pose_estimation import PoseOptions
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import TensorSpec
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)

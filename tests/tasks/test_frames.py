@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pocketserve.tasks.base import Hints
 from pocketserve.tasks.vision import frames, strips
 from pocketserve.tasks.vision.frames import frame_size, is_frame
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve_wire import ApiError, ErrorCode
 
 pytest.importorskip("PIL.Image", reason="pictures need Pillow")

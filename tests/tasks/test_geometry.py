@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pocketserve.tasks.base import Hints
 from pocketserve.tasks.vision.geometry import Area, place
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")

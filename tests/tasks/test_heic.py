@@ -12,8 +12,8 @@ import pytest
 
 from odd_pictures import saved
 from pocketserve.tasks.vision import pictures
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture, read_whole
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 

@@ -15,8 +15,8 @@ from pocketserve.tasks.classification_options import ClassificationOptions
 from pocketserve.tasks.labels import Labels, mismatch
 from pocketserve.tasks.ranking import Ranking
 from pocketserve.tasks.vision.image_classification import ImageClassification
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.picture_input import PictureInput, picture_shape
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import Array, Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 

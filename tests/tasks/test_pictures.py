@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from odd_pictures import CLAIMED, bombs, gif_of, png, saved
 from pocketserve.tasks.vision import strips
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.picture_headers import size_to_hold
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -339,7 +339,7 @@ import sys
 sys.path[:0] = {paths!r}
 import PIL.Image
 from odd_pictures import bombs
-from pocketserve.tasks.vision.options import ImageOptions
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve_wire import ApiError
 

@@ -15,8 +15,8 @@ from pocketserve.tasks.base import Hints
 from pocketserve.tasks.cancellation import cancellation_scope
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import read_frame
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.pictures import WEBP_PIXELS, PictureShape, read_picture, read_whole
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve_wire import ApiError, ErrorCode
 
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")

@@ -18,9 +18,8 @@ from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Detailed, Hints
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.scores import Calibration, sigmoid, softmax
 from pocketserve.tasks.selection import select_task
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.pose_estimation import COCO
-from pocketserve.tasks.vision.preprocessing import image_options
+from pocketserve.tasks.vision.preprocessing import ImageOptions, image_options
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 from vision_models import facts, picture

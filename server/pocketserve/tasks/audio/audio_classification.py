@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM, AudioOptions
-from pocketserve.tasks.audio.sounds import SoundInput, has_sound_input, sound_input
+from pocketserve.tasks.audio.sounds import SoundInput, sound_properties
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
 from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.model_facts import ModelFacts
@@ -19,23 +19,19 @@ NAME = "audio-classification"
 
 def fits(facts: ModelFacts) -> bool:
     """Return whether a sound goes in and the one output has labels: then nothing else can be meant."""
-    return len(facts.outputs) == 1 and has_sound_input(facts) and bool(facts.output_metadata(0).associated_files)
+    labelled = bool(facts.output_metadata(0).associated_files)
+    return len(facts.inputs) == len(facts.outputs) == 1 and labelled and sound_properties(facts) is not None
 
 
 def create(facts: ModelFacts) -> AudioClassification:
     """Set up with the manifest's ``[audio]`` and the file's metadata."""
     options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
     ranking = ranking_of(facts, options.output, NAME)
-    return AudioClassification(sound_input(facts, options, NAME), ranking, options.pool)
+    return AudioClassification(SoundInput(facts, options, NAME), ranking, options.pool)
 
 
 class AudioClassification:
-    """Takes a WAV file or raw samples.
-
-    Args:
-        ranking: of the output with the scores, one row a window.
-        pool: ``mean`` or ``max`` over windows.
-    """
+    """Takes a WAV file or raw samples; ``pool`` is ``mean`` or ``max`` over windows, each a row of the ranking."""
 
     name = NAME
 

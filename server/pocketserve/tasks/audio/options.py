@@ -15,11 +15,8 @@ MAX_FFT = 1 << 16
 class AudioOptions(NamedTuple):
     """The way from a sound to input tensors. Lengths are in samples at the model's rate, times in seconds.
 
-    None and empty leave a key to the file, to its tensors, or, of ``hop``, to the window.
-
-    Attributes:
-        context: samples of the window before that are put in front of each window.
-        versions: keys that are otherwise for one version, by its name.
+    None and empty leave a key to the file, to its tensors, or, of ``hop``, to the window. ``versions`` has keys that
+    differ for one version, by its name.
     """
 
     sample_rate: Annotated[int | None, TomlTable.integer, 1000, 768_000] = None

@@ -32,15 +32,7 @@ BLOCK_PRODUCTS = 1 << 23
 
 
 def resample(samples: Array, rate: int, new_rate: int) -> Array:
-    """Return a sound at another rate.
-
-    Args:
-        samples: float32 of shape [frames, channels].
-        rate, new_rate: frames per second.
-
-    Returns:
-        float32 of shape [ceil(frames * new_rate / rate), channels], in time with the input.
-    """
+    """Return a sound [frames, channels] at another rate, in time with the input; rates are in frames per second."""
     ratio = Fraction(new_rate, rate)
     if ratio == 1:
         return samples

@@ -12,7 +12,7 @@ from pocketserve.runtimes.metadata import AudioProperties
 from pocketserve.tasks import arrays
 from pocketserve.tasks.audio.options import AudioOptions
 from pocketserve.tasks.audio.resampling import resample
-from pocketserve.tasks.audio.spectrogram import Features, features_of
+from pocketserve.tasks.audio.spectrogram import features_of
 from pocketserve.tasks.audio.wav import (
     FLOAT,
     MAX_CHANNELS,
@@ -48,13 +48,7 @@ MAX_FEATURES = 1 << 24
 
 
 class Window(NamedTuple):
-    """A piece of a sound as the model takes it.
-
-    Attributes:
-        samples: float32 of shape [context + window, channels].
-        start: seconds from the sound's beginning.
-        seconds: how much of it is sound; the rest is padding.
-    """
+    """Samples of a window, float32 [context + window, channels]; its start, and how much of it is sound, in seconds."""
 
     samples: Array
     start: float
@@ -62,38 +56,33 @@ class Window(NamedTuple):
 
 
 class SoundInput:
-    """The way from raw bytes to one model's inputs.
+    """The way from raw bytes to one model's inputs, set up from the manifest and what the files say.
 
-    Args:
-        spec: the input that takes the samples.
-        rate: the model's samples per second.
-        rate_spec: the input that takes the sampling rate, where there is one.
+    Attributes:
         window: samples at a time; None gives the model the whole sound.
-        channels: that the model takes.
-        features: what the model takes instead of samples.
     """
 
-    def __init__(
-        self,
-        spec: TensorSpec,
-        rate: int,
-        rate_spec: TensorSpec | None,
-        window: int | None,
-        channels: int,
-        options: AudioOptions,
-        features: Features | None,
-    ) -> None:
-        self.window = window
-        self._spec = spec
-        self._rate = rate
-        self._channels = channels
+    def __init__(self, facts: ModelFacts, options: AudioOptions, task: str) -> None:
+        self._spec = spec = _sample_spec(facts, options, task)
         self._options = options
-        self._hop = options.hop or window or 0
-        self._features = features
+        properties = sound_properties(facts)
+        config = facts.json_beside("preprocessor_config.json")
+        rate = options.sample_rate or (properties.sample_rate if properties else 0) or config.get("sampling_rate")
+        if type(rate) is not int or not 1000 <= rate <= 768_000:
+            raise ModelLoadError(f"model.toml: task {task} needs audio.sample_rate; the model's file does not say it")
+        self._rate = rate
+        self._channels = options.channels or (properties.channels if properties else 0) or 1
+        self._features = features_of(facts, spec, rate, self._channels)
+        if self._features is None:
+            self.window = options.window or _fixed_window(spec, self._channels, options.context)
+        else:
+            self.window = self._features.window(options.window, options.context)
+        self._hop = options.hop or self.window or 0
         self._fixed: dict[str, Array] = {}
-        if rate_spec is not None:
-            kind = {"FP32": np.float32, "INT32": np.int32}.get(rate_spec.datatype, np.int64)
-            self._fixed[rate_spec.name] = np.full([] if rate_spec.open else [1] * len(rate_spec.shape), rate, kind)
+        rate_names = (options.rate_input,) if options.rate_input else RATE_NAMES
+        for spec in [spec for spec in facts.inputs if spec.name in rate_names][:1]:
+            kind = {"FP32": np.float32, "INT32": np.int32}.get(spec.datatype, np.int64)
+            self._fixed[spec.name] = np.full([] if spec.open else [1] * len(spec.shape), rate, kind)
 
     def read(self, body: memoryview, hints: Hints) -> Sound:
         """Return a request's sound at the model's rate and with its channels."""
@@ -147,12 +136,12 @@ class SoundInput:
         integers = kind.kind in "iu" and self._spec.quantization is None
         if self._options.scale == "int16" or (integers and self._features is None):
             values = np.clip(np.rint(values * 32768), -32768, 32767)
-        if self._features is not None:
+        if self._features is None:
+            values = values.reshape(self._shape(*values.shape))
+        else:
             values = self._features.array(values[:, 0])
             if integers:
                 values = np.clip(np.rint(values), np.iinfo(kind).min, np.iinfo(kind).max)
-        else:
-            values = values.reshape(self._shape(*values.shape))
         return np.ascontiguousarray(values, dtype=kind if integers or kind.kind == "f" else np.float32)
 
     def _shape(self, frames: int, channels: int) -> tuple[int, ...]:
@@ -228,31 +217,8 @@ def _listed(body: memoryview) -> Array:
     return array.astype(np.int64) if whole and np.abs(array).max() < 2**31 else array
 
 
-def sound_input(facts: ModelFacts, options: AudioOptions, task: str) -> SoundInput:
-    """Set up the input from the manifest and what the file says."""
-    spec = _sample_spec(facts, options, task)
-    properties = _properties(facts)
-    config = facts.json_beside("preprocessor_config.json")
-    rate = options.sample_rate or (properties.sample_rate if properties else 0) or config.get("sampling_rate")
-    if type(rate) is not int or not 1000 <= rate <= 768_000:
-        raise ModelLoadError(f"model.toml: task {task} needs audio.sample_rate; the model's file does not say it")
-    channels = options.channels or (properties.channels if properties else 0) or 1
-    features = features_of(facts, spec, rate, channels)
-    if features is None:
-        window = options.window or _fixed_window(spec, channels, options.context)
-    else:
-        window = features.window(options.window, options.context)
-    rate_names = (options.rate_input,) if options.rate_input else RATE_NAMES
-    rate_spec = next((spec for spec in facts.inputs if spec.name in rate_names), None)
-    return SoundInput(spec, rate, rate_spec, window, channels, options, features)
-
-
-def has_sound_input(facts: ModelFacts) -> bool:
-    """Return whether the file itself says that its only input is a sound."""
-    return len(facts.inputs) == 1 and _properties(facts) is not None
-
-
-def _properties(facts: ModelFacts) -> AudioProperties | None:
+def sound_properties(facts: ModelFacts) -> AudioProperties | None:
+    """Return what the file itself says of its first input, if that is a sound."""
     content = facts.metadata.inputs[0].content if facts.metadata.inputs else None
     return content.properties if content is not None and isinstance(content.properties, AudioProperties) else None
 
@@ -273,10 +239,11 @@ def _sample_spec(facts: ModelFacts, options: AudioOptions, task: str) -> TensorS
 
 def _length_axis(spec: TensorSpec) -> int:
     """Return the axis of samples: the longest fixed one, else the last open one."""
-    fixed = max(range(len(spec.shape)), key=lambda axis: spec.shape[axis], default=0)
+    axes = range(len(spec.shape))
+    fixed = max(axes, key=lambda axis: spec.shape[axis], default=0)
     if spec.shape and spec.shape[fixed] > 1:
         return fixed
-    return max((axis for axis, size in enumerate(spec.shape) if size < 0), default=len(spec.shape) - 1)
+    return max((axis for axis in axes if spec.shape[axis] < 0), default=len(spec.shape) - 1)
 
 
 def _fixed_window(spec: TensorSpec, channels: int, context: int) -> int | None:

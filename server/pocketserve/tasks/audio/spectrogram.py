@@ -152,8 +152,7 @@ class FeatureLayout(NamedTuple):
 
     Attributes:
         frames: that the model takes; None for any number.
-        swapped: bins come before frames.
-        axes: of frames and bins in either order, or the one that holds both; all others are 1.
+        axes: of frames and bins (swapped: bins and frames), or the one that holds both; all others are 1.
     """
 
     frames: int | None
@@ -214,19 +213,19 @@ def _flat(shape: tuple[int, ...], bins: int, swapped: bool) -> Iterator[FeatureL
         yield FeatureLayout(shape[large[0]] // bins, swapped, len(shape), (large[0],))
 
 
-class Features:
-    """A spectrogram and its place in the input."""
+class Features(Spectrogram):
+    """A spectrogram and its place in an input."""
 
-    def __init__(self, spectrogram: Spectrogram, layout: FeatureLayout) -> None:
-        self._spectrogram = spectrogram
-        self._layout = layout
+    def __init__(self, options: SpectrogramOptions, rate: int, spec: TensorSpec) -> None:
+        super().__init__(options, rate)
+        self._layout = feature_layout(spec, options)
 
     def window(self, window: int | None, context: int) -> int | None:
         """Return the samples of a window: the manifest's, else the fewest that give the model's frames."""
         frames = self._layout.frames
         if frames is None:
             return window
-        fewest = self._spectrogram.samples(frames)
+        fewest = self.samples(frames)
         if window is None:
             return max(1, fewest - context)
         if window + context < fewest:
@@ -238,16 +237,15 @@ class Features:
 
     def size(self, samples: int) -> int:
         """Return the numbers that are made of so many samples; for MFCC the mel bands, which are more."""
-        options = self._spectrogram.options
-        return self._spectrogram.count(samples) * max(options.bins, options.n_mels if options.kind == "mfcc" else 0)
+        return self.count(samples) * (self.options.n_mels if self.options.kind == "mfcc" else self.options.bins)
 
     def array(self, samples: Array) -> Array:
         """Return the features of samples [n], float32 in the input's shape."""
-        return self._layout.arrange(self._spectrogram.features(samples))
+        return self._layout.arrange(self.features(samples))
 
     def describe(self) -> str:
         """Return the features in words, for model cards."""
-        options = self._spectrogram.options
+        options = self.options
         name = "MFCC" if options.kind == "mfcc" else options.kind
         logarithmic = "log-" if options.log != "none" and options.kind != "mfcc" else ""
         return f"{logarithmic}{name} spectrogram of {options.bins} bins, every {options.hop_length} samples"
@@ -267,4 +265,4 @@ def features_of(facts: ModelFacts, spec: TensorSpec, rate: int, channels: int) -
             f"model.toml: spectrogram.f_min leaves no room for {options.n_mels} bands below "
             f"{options.f_max or rate / 2:g} Hz"
         )
-    return Features(Spectrogram(options, rate), feature_layout(spec, options))
+    return Features(options, rate, spec)

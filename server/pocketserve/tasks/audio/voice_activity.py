@@ -9,7 +9,7 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM, AudioOptions
-from pocketserve.tasks.audio.sounds import SoundInput, sound_input
+from pocketserve.tasks.audio.sounds import SoundInput
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
 from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
 from pocketserve.tasks.model_facts import ModelFacts
@@ -24,7 +24,7 @@ HYSTERESIS = 0.15
 def create(facts: ModelFacts) -> VoiceActivity:
     """Set up with the manifest's ``[audio]`` and ``[state]``."""
     options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
-    sound = sound_input(facts, options, NAME)
+    sound = SoundInput(facts, options, NAME)
     if sound.window is None or sound.window < 1:
         raise ModelLoadError(f"model.toml: task {NAME} needs audio.window, the samples that the model takes at a time")
     states = facts.manifest.state.feedback.values()
@@ -37,12 +37,7 @@ def create(facts: ModelFacts) -> VoiceActivity:
 
 
 class VoiceActivity:
-    """Takes a WAV file or raw samples.
-
-    Args:
-        output: the probability of speech; its last value where it has several.
-        activation: of the output.
-    """
+    """Takes a WAV file or raw samples. The output is the probability of speech; the last value where it has several."""
 
     name = NAME
 

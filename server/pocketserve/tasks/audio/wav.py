@@ -47,13 +47,7 @@ class Sound(NamedTuple):
 
 
 class SampleFormat(NamedTuple):
-    """The layout of samples in memory.
-
-    Attributes:
-        code: PCM, FLOAT, A_LAW or MU_LAW.
-        width: bytes that one sample takes. Fewer valid bits are at the top of them.
-        order: ``<`` or ``>``.
-    """
+    """The layout of samples in memory: code PCM, FLOAT, A_LAW or MU_LAW; bytes of each, valid bits on top."""
 
     code: int
     channels: int

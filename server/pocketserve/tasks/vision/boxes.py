@@ -11,10 +11,9 @@ from pocketserve.tensors import Array
 
 
 def to_corners(boxes: Array, box_type: str, order: tuple[int, ...] = (0, 1, 2, 3)) -> Array:
-    """Convert boxes of any layout to corners.
+    """Convert boxes [n, 4 or more columns] of any layout to corners.
 
     Args:
-        boxes: [n, 4] or more columns, of which the first four count.
         box_type: ``boundaries`` (left, top, right, bottom), ``upper_left`` (left, top, width, height) or ``center``
             (center x, center y, width, height).
         order: where in a row these four numbers stand.
@@ -32,10 +31,8 @@ def decode_anchors(raw: Array, anchors: Array, scale: tuple[float, ...], exponen
     """Convert offsets from anchors to corners, as ratios.
 
     Args:
-        raw: [n, (y, x, height, width)] offsets.
-        anchors: [n, (center y, center x, height, width)].
+        raw, anchors: [n, (center y, center x, height, width)]; heights and widths may be logarithms of factors.
         scale: divisors of the four offsets.
-        exponential: heights and widths are logarithms of factors.
     """
     offsets = raw[:, :4].astype(np.float64) / np.asarray(scale)
     center = offsets[:, :2] * anchors[:, 2:] + anchors[:, :2]
@@ -50,26 +47,17 @@ def generate_anchors(options: AnchorOptions, width: int, height: int) -> Array:
     One layer of cells per stride; each cell has one anchor per aspect ratio at the layer's scale, and one more at the
     geometric mean of that scale and the next. With ``reduce_lowest`` the first layer has three only.
     """
-    layers = len(options.strides)
-    steps = np.linspace(options.min_scale, options.max_scale, layers) if layers > 1 else [options.min_scale]
-    scales = [*map(float, steps), 1.0]
-    return np.concatenate(
-        [_layer(stride, _sizes(options, index, scales), width, height) for index, stride in enumerate(options.strides)]
-    )
-
-
-def _sizes(options: AnchorOptions, index: int, scales: list[float]) -> Array:
-    """Return (height, width) of a layer's anchors."""
-    scale, following = scales[index], scales[index + 1]
-    if index == 0 and options.reduce_lowest:
-        pairs = [(0.1, 1.0), (scale, 2.0), (scale, 0.5)]
-    else:
-        pairs = [(scale, ratio) for ratio in options.aspect_ratios]
-        if options.interpolated_ratio > 0:
-            pairs.append((float(np.sqrt(scale * following)), options.interpolated_ratio))
-    if options.fixed_size:
-        return np.ones((len(pairs), 2))
-    return np.array([(scale / np.sqrt(ratio), scale * np.sqrt(ratio)) for scale, ratio in pairs])
+    scales = [*np.linspace(options.min_scale, options.max_scale, len(options.strides)), 1.0]
+    layers = []
+    for index, stride in enumerate(options.strides):
+        pairs = [(scales[index], ratio) for ratio in options.aspect_ratios]
+        if index == 0 and options.reduce_lowest:
+            pairs = [(0.1, 1.0), (scales[0], 2.0), (scales[0], 0.5)]
+        elif options.interpolated_ratio > 0:
+            pairs.append((np.sqrt(scales[index] * scales[index + 1]), options.interpolated_ratio))
+        sizes = np.array([(scale / np.sqrt(ratio), scale * np.sqrt(ratio)) for scale, ratio in pairs])
+        layers.append(_layer(stride, np.ones_like(sizes) if options.fixed_size else sizes, width, height))
+    return np.concatenate(layers)
 
 
 def _layer(stride: int, sizes: Array, width: int, height: int) -> Array:
@@ -80,14 +68,11 @@ def _layer(stride: int, sizes: Array, width: int, height: int) -> Array:
 
 
 def suppress(boxes: Array, classes: Array, limit: float, maximum: int) -> Array:
-    """Apply greedy non-maximum suppression within each class.
+    """Return positions of at most ``maximum`` boxes that greedy suppression within each class leaves, best first.
 
     Args:
         boxes: corners, best score first.
         limit: overlap (intersection over union) above which the weaker of two boxes is dropped.
-
-    Returns:
-        Positions of at most ``maximum`` boxes that are left, best first.
     """
     left = np.arange(len(boxes))
     best_first: list[Any] = []

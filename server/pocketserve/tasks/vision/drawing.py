@@ -47,12 +47,7 @@ def colour(index: int) -> Colour:
 
 
 class Canvas:
-    """The upright picture, to be drawn on in its own pixels.
-
-    Args:
-        body, hints: the request's picture.
-        max_pixels: see :func:`~pocketserve.tasks.vision.pictures.read_picture`.
-    """
+    """The upright picture of a request, to be drawn on in its own pixels."""
 
     def __init__(self, body: memoryview, hints: Hints, max_pixels: int) -> None:
         from PIL import ImageFont
@@ -122,13 +117,7 @@ class Canvas:
     def skeleton(
         self, points: Sequence[tuple[float, float] | None], bones: Sequence[tuple[int, int]], index: int
     ) -> None:
-        """Draw the points that are visible, joined where both ends are.
-
-        Args:
-            points: x and y in pixels of the picture; None is not visible.
-            bones: pairs of positions in ``points``.
-            index: chooses the colour.
-        """
+        """Draw the points [(x, y)] that are visible, and those bones, pairs of positions, of which both ends are."""
         import PIL.Image
         from PIL import ImageDraw
 
@@ -175,10 +164,9 @@ class Canvas:
             self._draw.text((3 * pad + swatch, middle), fitting, INK, self._font, anchor="lm")
 
     def bars(self, entries: Sequence[tuple[str, float]]) -> None:
-        """Draw a panel below the picture with a bar for each class, but for those beyond the first MAX_BARS.
+        """Draw a panel below the picture with a bar for each of the first MAX_BARS classes.
 
-        Args:
-            entries: names with probabilities, or with other numbers, which are compared with the largest.
+        Scores that are no probabilities are compared with the largest.
         """
         line, pad = self._text_height * 2.3, self._text_height * 0.8
         rows = entries[:MAX_BARS] or [("nothing above the threshold", 0.0)]

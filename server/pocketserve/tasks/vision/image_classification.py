@@ -11,8 +11,8 @@ from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
-from pocketserve.tasks.vision.options import IMAGE
 from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
+from pocketserve.tasks.vision.preprocessing import IMAGE
 
 if TYPE_CHECKING:
     from pocketserve.tasks.vision.drawing import Canvas

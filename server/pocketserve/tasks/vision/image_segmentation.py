@@ -15,9 +15,9 @@ from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.geometry import Area, Placement
-from pocketserve.tasks.vision.options import IMAGE
 from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.pictures import CheckedFile
+from pocketserve.tasks.vision.preprocessing import IMAGE
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 

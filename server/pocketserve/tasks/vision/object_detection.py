@@ -19,9 +19,8 @@ from pocketserve.tasks.vision.boxes import generate_anchors, suppress
 from pocketserve.tasks.vision.detection_options import DETECTION, DetectionOptions
 from pocketserve.tasks.vision.detection_outputs import DetectionOutputs, is_postprocessed
 from pocketserve.tasks.vision.geometry import Placement, box_entry
-from pocketserve.tasks.vision.options import IMAGE
 from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
-from pocketserve.tasks.vision.preprocessing import is_ultralytics
+from pocketserve.tasks.vision.preprocessing import IMAGE, is_ultralytics
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 

@@ -15,9 +15,8 @@ from pocketserve.tasks.labels import Labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.vision.frames import is_frame
 from pocketserve.tasks.vision.geometry import Placement, place
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
-from pocketserve.tasks.vision.preprocessing import complete, image_options
+from pocketserve.tasks.vision.preprocessing import ImageOptions, complete, image_options
 from pocketserve.tensors import Array, TensorSpec, quantize
 from pocketserve_wire import DATATYPES
 
@@ -29,15 +28,12 @@ NO_OPTIONS = ImageOptions()
 
 
 class PictureInput:
-    """Turns the body of a request into the input tensor.
+    """Turns the body of a request into the input tensor; ValueError where its shape is not that of one picture.
 
     Args:
         spec: the only input, [1, height, width, channels], [1, channels, height, width] or, grey, [1, height, width].
         options: the manifest's ``[image]``, completed by what the file says.
         max_pixels: see :func:`~pocketserve.tasks.vision.pictures.read_picture`.
-
-    Raises:
-        ValueError: the input's shape is not that of one picture.
     """
 
     def __init__(self, spec: TensorSpec, options: ImageOptions, max_pixels: int) -> None:
@@ -60,8 +56,7 @@ class PictureInput:
     def read(self, body: memoryview, hints: Hints = NO_HINTS) -> tuple[Array, Placement]:
         """Return the input tensor, and the placement of the picture in it.
 
-        Numbers (JSON, ``.npy``) are the tensor itself: then the input counts as the picture. An array of uint8 is a
-        picture in RGB, unless it has the tensor's own datatype and shape.
+        Numbers (JSON, ``.npy``) are the tensor itself: then the input counts as the picture.
         """
         if not len(body):
             raise invalid_input("the body is empty; send a picture")
@@ -91,10 +86,7 @@ class PictureInput:
         return f"{words}, {f'(pixel - {mean})' if mean != '0' else 'pixel'} / {std}{stored}"
 
     def _takes_pixels(self) -> bool:
-        """Return whether pixels go in as they are, as into uint8 and unquantised integers.
-
-        Mean and std are then those of the float model that was quantised.
-        """
+        """Return whether pixels go in as they are; mean and std are then of the float model that was quantised."""
         dtype = np.dtype(DATATYPES[self.spec.datatype].typestr)
         return dtype == np.uint8 or (dtype.kind in "iu" and self.spec.quantization is None and dtype != np.int8)
 
@@ -115,11 +107,7 @@ class PictureInput:
 
 
 def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS) -> PictureInput:
-    """Set up the input of a model with a task on pictures.
-
-    Args:
-        usual: what is customary for this kind of model, where neither manifest nor file says anything.
-    """
+    """Set up the input of a model; ``usual`` holds where neither manifest nor file says anything."""
     spec = facts.only_input(task)
     if spec.datatype in ("BYTES", "BOOL", "BF16"):
         raise ModelLoadError(f"model.toml: task {task} does not fit: input {spec.name!r} has datatype {spec.datatype}")
@@ -191,12 +179,7 @@ def _text(numbers: tuple[float, ...]) -> str:
 
 
 class PictureTask(ABC):
-    """Takes a picture; also the input tensor's values as JSON or ``.npy``. Each task adds ``answer``.
-
-    Args:
-        picture: the only input.
-        labels: names of what is answered; empty where none are known.
-    """
+    """Takes a picture; also the input tensor's values as JSON or ``.npy``. Each task adds ``answer``."""
 
     name: str
     answer_text: ClassVar[str]

@@ -1,4 +1,7 @@
-"""Pictures: from the bytes of a file to an array of pixels of a given size."""
+"""Pictures: from the bytes of a file to an array of pixels of a given size.
+
+Whatever is wrong with them is an ApiError, INVALID_INPUT or INVALID_PARAMETER.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from pocketserve.tasks.cancellation import checkpoint, hold_bytes
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import ORIENTATIONS, frame_size, is_frame, read_frame
 from pocketserve.tasks.vision.geometry import Area, Placement, place
-from pocketserve.tasks.vision.options import ImageOptions
 from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of, size_to_hold
+from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
 
@@ -103,11 +106,7 @@ def _is_inverted(pixels: Array, invert: str) -> bool:
 def read_whole(
     body: memoryview, max_pixels: int, longest: int, hints: Hints = NO_HINTS
 ) -> tuple[Image, tuple[int, int]]:
-    """Return the upright picture in RGB to draw on, scaled down where a side is longer than ``longest`` pixels.
-
-    Returns:
-        The picture, and the (width, height) that it has in truth.
-    """
+    """Return the upright picture in RGB, of at most ``longest`` pixels a side; and its true (width, height)."""
     with _opened(body, hints, max_pixels, (longest, longest)) as (image, upright_size, orientation):
         scale = min(1.0, longest / max(upright_size))
         size = (max(1, round(upright_size[0] * scale)), max(1, round(upright_size[1] * scale)))
@@ -121,14 +120,9 @@ def read_whole(
 def _opened(
     body: memoryview, hints: Hints, max_pixels: int, size: tuple[int, int]
 ) -> Iterator[tuple[Image, tuple[int, int], int]]:
-    """Open a picture, with room for what is decoded at once.
+    """Yield a picture, with room for what is decoded at once; its upright (width, height); its EXIF orientation.
 
-    It is yielded with the (width, height) that it has upright, and with its EXIF orientation.
-
-    Whatever Pillow raises on a broken file becomes one sentence for the caller.
-
-    Args:
-        size: of the picture that is needed in the end.
+    Whatever Pillow raises on a broken file becomes one sentence for the caller. ``size`` is needed in the end.
     """
     try:
         import PIL.Image

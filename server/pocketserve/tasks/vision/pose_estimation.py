@@ -14,8 +14,8 @@ from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import real_values, sigmoid
 from pocketserve.tasks.vision.geometry import Placement, box_entry
-from pocketserve.tasks.vision.options import IMAGE, ImageOptions
 from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, named_output, picture_input, takes_picture
+from pocketserve.tasks.vision.preprocessing import IMAGE, ImageOptions
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -125,13 +125,7 @@ def _posenet_outputs(options: PoseOptions, outputs: Sequence[TensorSpec]) -> tup
 
 
 class PoseEstimation(PictureTask):
-    """Reads points by their format.
-
-    Args:
-        outputs: PoseNet's heat maps and offsets, or the only output of a MoveNet.
-        labels: names of the points, where the manifest's ``[pose]`` gives none.
-        options: with the format set.
-    """
+    """Reads points by the format: of PoseNet's heat maps and offsets, or of the only output of a MoveNet."""
 
     name = NAME
     answer_text = "score, box and keypoints of each body, in pixels of the picture"
@@ -180,16 +174,17 @@ class PoseEstimation(PictureTask):
             elif self._options.format == "movenet-multipose":
                 people = [_person(row[:51].reshape(17, 3), float(row[55])) for row in arrays[0][0]]
             else:
-                people = [_person(arrays[0].reshape(-1, 3))]
+                rows = arrays[0].reshape(-1, 3)
+                people = [_person(rows, float(rows[:, 2].astype(np.float64).mean()))]
         except (ValueError, IndexError) as error:
             raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [pose]: {error}") from None
         return [person for person in people if len(person.scores) and all(np.isfinite(part).all() for part in person)]
 
 
-def _person(rows: Array, score: float | None = None) -> Person:
+def _person(rows: Array, score: float) -> Person:
     """Read MoveNet's rows (y, x, score)."""
     values = rows.astype(np.float64)
-    return Person(values[:, 1::-1], values[:, 2], float(values[:, 2].mean()) if score is None else score)
+    return Person(values[:, 1::-1], values[:, 2], score)
 
 
 def _posenet(heat: Array, offsets: Array, size: tuple[int, int]) -> Person:

@@ -6,12 +6,13 @@ The manifest's ``[image]`` comes first, key by key; then these in the order belo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
+from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import ImageProperties
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
-from pocketserve.tasks.vision.options import ImageOptions
 
 MAX_SIDE = 1 << 14
 
@@ -23,6 +24,34 @@ _PIXEL_RANGES = {
     "Normalized_0_1": ((0.0,), (255.0,)),
     "Normalized_1_1": ((127.5,), (127.5,)),
 }
+
+
+class ImageOptions(NamedTuple):
+    """The way from a picture to the input tensor: (pixel - mean) / std with pixels from 0 to 255.
+
+    None leaves a key to the model's files; ``size`` is (width, height), for inputs whose shape leaves them open.
+    """
+
+    color: Annotated[str | None, TomlTable.choice, ("rgb", "bgr", "grayscale")] = None
+    resize: Annotated[str | None, TomlTable.choice, ("stretch", "crop", "letterbox")] = None
+    mean: Annotated[tuple[float, ...] | None, TomlTable.numbers] = None
+    std: Annotated[tuple[float, ...] | None, partial(TomlTable.numbers, nonzero=True)] = None
+    invert: Annotated[str, TomlTable.choice, ("never", "always", "auto")] = "never"
+    resample: Annotated[str | None, TomlTable.choice, ("nearest", "bilinear", "bicubic", "lanczos")] = None
+    crop_fraction: Annotated[float | None, TomlTable.number, 0.01, 1.0] = None
+    fill: Annotated[tuple[float, ...] | None, TomlTable.numbers] = None
+    size: tuple[int, int] | None = None
+
+
+def _image(table: TomlTable) -> ImageOptions:
+    width, height = (table.integer(key, 1, 1 << 14) for key in ("width", "height"))
+    if (width is None) != (height is None):
+        raise table.fault("width" if width is None else "height", "is missing; give both")
+    size = None if width is None or height is None else (width, height)
+    return ImageOptions(**declared_values(ImageOptions, table), size=size)
+
+
+IMAGE = Section("image", ImageOptions, _image)
 
 
 def image_options(facts: ModelFacts) -> ImageOptions:
@@ -76,32 +105,23 @@ def _hugging_face(facts: ModelFacts) -> ImageOptions:
     config = facts.json_beside("preprocessor_config.json")
     if not config:
         return ImageOptions()
-    factor = config.get("rescale_factor")
-    if not config.get("do_rescale", True):
-        factor = 1.0
-    elif not (isinstance(factor, int | float) and 0 < factor < 1e6):
-        factor = 1 / 255
+    rescale, factor = config.get("do_rescale", True), config.get("rescale_factor")
+    factor = factor if isinstance(factor, int | float) and 0 < factor < 1e6 else 1 / 255
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     if config.get("do_normalize", True) and config.get("image_mean") and config.get("image_std"):
-        mean, std = (_numbers(config, key) for key in ("image_mean", "image_std"))
-    resize, fraction = None, None
+        mean, std = (_numbers(config, key, 1 / factor if rescale else 1) for key in ("image_mean", "image_std"))
+    elif rescale:
+        std = (1 / factor,)
     size, crop = _config_size(config.get("size")), _config_size(config.get("crop_size"))
-    edge = config["size"].get("shortest_edge") if isinstance(config.get("size"), dict) else None
-    edge = edge if _size((edge, edge)) else None
+    edge: Any = config["size"].get("shortest_edge") if isinstance(config.get("size"), dict) else None
+    options = ImageOptions(mean=mean, std=std, resample=_RESAMPLE.get(config.get("resample", -1)), size=size)
     if config.get("do_center_crop") and crop:
-        resize, fraction = "crop", min(1.0, min(crop) / (edge or min(size or crop)))
-        size = crop
-    elif edge is not None:  # ConvNeXT and others
-        resize, fraction, size = "crop", _crop_percentage(config), (edge, edge)
-    return ImageOptions(
-        mean=tuple(value / factor for value in mean),
-        std=tuple(value / factor for value in std),
-        resample=_RESAMPLE.get(config.get("resample", -1)),
-        size=size,
-        resize=resize,
-        crop_fraction=fraction,
-    )
+        edge = edge if _size((edge, edge)) else min(size or crop)
+        return options._replace(resize="crop", crop_fraction=min(1.0, min(crop) / edge), size=crop)
+    if _size((edge, edge)):  # ConvNeXT and others
+        return options._replace(resize="crop", crop_fraction=_crop_percentage(config), size=(edge, edge))
+    return options
 
 
 def _timm(facts: ModelFacts) -> ImageOptions:
@@ -110,8 +130,8 @@ def _timm(facts: ModelFacts) -> ImageOptions:
     if not isinstance(config, dict) or not config.get("mean") or not config.get("std"):
         return ImageOptions()
     return ImageOptions(
-        mean=tuple(255 * value for value in _numbers(config, "mean")),
-        std=tuple(255 * value for value in _numbers(config, "std")),
+        mean=_numbers(config, "mean", 255),
+        std=_numbers(config, "std", 255),
         resample=config["interpolation"] if config.get("interpolation") in _RESAMPLE.values() else None,
         resize="crop",
         crop_fraction=_crop_percentage(config),
@@ -128,13 +148,12 @@ def _crop_percentage(config: Mapping[str, Any]) -> float:
     return fraction if isinstance(fraction, float) and 0 < fraction <= 1 else 1.0
 
 
-def _numbers(config: Mapping[str, Any], key: str) -> tuple[float, ...]:
+def _numbers(config: Mapping[str, Any], key: str, scale: float) -> tuple[float, ...]:
     values = config[key] if isinstance(config[key], list) else [config[key]]
-    if not all(isinstance(value, int | float) and abs(value) < 1e6 for value in values) or (
-        key.endswith("std") and 0 in values
-    ):
+    usable = all(isinstance(value, int | float) and abs(value) < 1e6 for value in values)
+    if not usable or (key.endswith("std") and 0 in values):
         raise ModelLoadError(f"{key} beside the model holds no usable numbers")
-    return tuple(float(value) for value in values)
+    return tuple(value * scale for value in values)
 
 
 def _config_size(value: Any) -> tuple[int, int] | None:

@@ -74,33 +74,29 @@ def resize(image: Image, size: tuple[int, int], filter_name: str, box: tuple[flo
     import PIL.Image
 
     resampling = PIL.Image.Resampling[filter_name.upper()]
-    (width, height), (left, above, right, below) = size, box
-    if max(image.width, width) * max(image.height, height) <= STRIP_PIXELS:
+    if max(image.width, size[0]) * max(image.height, size[1]) <= STRIP_PIXELS:
         return image.resize(size, resampling, box)
-    lines_off = image.height - height
-    if lines_off > 0 and lines_off > 2 * (image.width - width):
-        return _set_width(_set_height(image, height, resampling, above, below), width, resampling, left, right)
-    return _set_height(_set_width(image, width, resampling, left, right), height, resampling, above, below)
+    lines_off = image.height - size[1]
+    height_first = lines_off > 0 and lines_off > 2 * (image.width - size[0])
+    for axis in (1, 0) if height_first else (0, 1):
+        image = _resize_axis(image, axis, size[axis], resampling, box[axis], box[axis + 2])
+    return image
 
 
-def _set_width(image: Image, width: int, resampling: Resampling, left: float, right: float) -> Image:
-    """Scale the columns from ``left`` to ``right`` to a width: no row needs another one for that."""
-    rows = spans(image.height, max(image.width, width))
-    strips = (
-        (image.resize((width, bottom - top), resampling, (left, top, right, bottom)), (0, top)) for top, bottom in rows
-    )
-    return assemble(image.mode, (width, image.height), strips)
-
-
-def _set_height(image: Image, height: int, resampling: Resampling, above: float, below: float) -> Image:
-    """Scale the rows from ``above`` to ``below`` to a height: no column needs another one for that."""
+def _resize_axis(image: Image, axis: int, length: int, resampling: Resampling, start: float, end: float) -> Image:
+    """Scale widths (axis 0) or heights from ``start`` to ``end``: no row, or no column, needs another for that."""
+    width, height = (length, image.height) if axis == 0 else (image.width, length)
 
     def strips() -> Iterator[tuple[Image, tuple[int, int]]]:
-        for start, end in spans(image.width, max(image.height, height)):
-            columns = image.crop((start, 0, end, image.height))
-            yield columns.resize((end - start, height), resampling, (0, above, end - start, below)), (start, 0)
+        for first, last in spans((height, width)[axis], max(image.size[axis], length)):
+            count = last - first
+            if axis == 0:
+                yield image.resize((length, count), resampling, (start, first, end, last)), (0, first)
+            else:
+                columns = image.crop((first, 0, last, image.height))
+                yield columns.resize((count, length), resampling, (0, start, count, end)), (first, 0)
 
-    return assemble(image.mode, (image.width, height), strips())
+    return assemble(image.mode, (width, height), strips())
 
 
 def assemble(mode: str, size: tuple[int, int], strips: Iterable[tuple[Image, tuple[int, int]]]) -> Image:
