@@ -28,7 +28,6 @@ from queue_entries import infer
 pytestmark = [
     # Frameworks announce the end of what is tested here.
     pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Lite Interpreter is deprecated:DeprecationWarning"),
 ]
 
 Array = npt.NDArray[Any]

@@ -456,10 +456,10 @@ Tables = dict[str, Any]
 
 def with_bytecode(change: Callable[[Tables], None]) -> Change:
     def changed(members: Members) -> None:
-        version, (name, tables, schema), *others = pickle.loads(members["bytecode.pkl"])
+        version, (name, tables, schema) = pickle.loads(members["bytecode.pkl"])
         fields = dict(tables)
         change(fields)
-        members["bytecode.pkl"] = pickle.dumps((version, (name, tuple(fields.items()), schema), *others), protocol=2)
+        members["bytecode.pkl"] = pickle.dumps((version, (name, tuple(fields.items()), schema)), protocol=2)
 
     return changed
 
@@ -477,21 +477,19 @@ def then(*steps: tuple[Any, ...]) -> Change:
 RUN = """
 import sys, warnings
 warnings.simplefilter("ignore")
-from pathlib import Path
 import torch
 from torch.jit.mobile import _load_for_lite_interpreter
-load, given = (torch.jit.load, _load_for_lite_interpreter)[sys.argv[1] == "lite"], Path(sys.argv[2])
-for path in sorted(given.iterdir()) if given.is_dir() else [given]:
-    for size in (3, 4):
-        try:
-            load(str(path)).forward(torch.ones(size))
-        except Exception as error:
-            print(error)
+load = (torch.jit.load, _load_for_lite_interpreter)[sys.argv[1] == "lite"]
+for size in (3, 4):
+    try:
+        load(sys.argv[2]).forward(torch.ones(size))
+    except Exception as error:
+        print(error)
 """
 
 
 def ending(path: Path, interpreter: str = "lite") -> int:
-    """The status with which a process ends that runs a file, or all those in a folder."""
+    """The status with which a process ends that runs a file."""
     command = [sys.executable, "-c", RUN, interpreter, str(path)]
     return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode
 

@@ -25,7 +25,6 @@ from pocketserve.tensors import TensorSpec  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:Lite Interpreter is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning"),
 ]
 

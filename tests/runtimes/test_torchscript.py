@@ -254,7 +254,6 @@ class Several(torch.nn.Module):
 
 
 @pytest.mark.parametrize("runtime", [RUNTIME, ptl.RUNTIME], ids=["ts", "ptl"])
-@pytest.mark.filterwarnings("ignore:Lite Interpreter is deprecated:DeprecationWarning")
 def test_outputs_are_described_by_what_runs_gave(save: Save, runtime: Any):
     session = runtime.open(ModelSource(save(Several(), "model.ts" if runtime is RUNTIME else "model.ptl")))
 
@@ -402,7 +401,6 @@ RECURRENT = {"x": floats(2), "state.0": floats(2), "state.1.0": floats(2), "stat
 
 
 @pytest.mark.parametrize("runtime", [RUNTIME, ptl.RUNTIME], ids=["ts", "ptl"])
-@pytest.mark.filterwarnings("ignore:Lite Interpreter is deprecated:DeprecationWarning")
 def test_a_tuple_is_taken_part_by_part(save: Save, runtime: Any):
     path = save(Recurrent(), "model.ts" if runtime is RUNTIME else "model.ptl")
     session = runtime.open(ModelSource(path))
