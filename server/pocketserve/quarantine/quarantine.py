@@ -37,12 +37,7 @@ RETRY_FACTOR = 1.5
 
 
 class TrialLimits(NamedTuple):
-    """Limits of one trial.
-
-    Attributes:
-        timeout: seconds from its start to its answer.
-        memory: resident bytes, framework included; 0 takes half of what is available, and 1 GiB at least.
-    """
+    """Limits of one trial: seconds, and resident bytes; 0 takes half of what is available, and 1 GiB at least."""
 
     timeout: float = 120.0
     memory: int = 0
@@ -75,13 +70,11 @@ class Quarantine:
         """Refuse a version that is in quarantine; try one that is unknown.
 
         Args:
-            source: what is tried, and opened later.
             deadline: monotonic time by which a trial must have begun; one at a time runs.
             content: SHA-256 of the private copy that the source is in.
 
         Raises:
             ModelLoadError: the content is not the expected one, or is in quarantine; the text says why.
-            RuntimeMissingError: the framework is missing.
         """
         content = content or content_digest(version)
         check_digest(version, content)
@@ -111,11 +104,7 @@ class Quarantine:
         content: str | None = None,
         sides: Mapping[Path, str] | None = None,
     ) -> str:
-        """Return the key of a verdict: the format, the content, and all else that decides how it is loaded and run.
-
-        Args:
-            content, sides: its SHA-256, and those of the files beside it, where they are known already.
-        """
+        """Return the key of a verdict: the format, the content, and all else that decides how it is loaded and run."""
         hashes = self.sides(entry, version) if sides is None else sides
         beside = "".join(f"{value}  {os.path.relpath(path, entry.folder)}\n" for path, value in hashes.items())
         return f"{version.format.name}:{content or content_digest(version)}:{_hash(entry, version, beside)}"

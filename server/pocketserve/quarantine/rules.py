@@ -32,16 +32,9 @@ _LOADER: Final = re.compile(rb"/[\w./-]*/(?:ld[\w.-]*\.so[\w.]*|linker(?:64)?)")
 
 
 def rules_for(entry: ModelEntry, version: VersionEntry, source: ModelSource, folder: str) -> dict[str, Any]:
-    """Return what :func:`~pocketserve.quarantine.sandbox.confine_files` allows a trial.
+    """Return the paths by right that :func:`~pocketserve.quarantine.sandbox.confine_files` allows a trial.
 
-    Args:
-        folder: the trial's own, the only one that it may write to.
-
-    Returns:
-        Paths by right, and under ``processes`` whether it may start any: TensorFlow.js runs in Node.
-
-    Raises:
-        ModelLoadError: the name of a delegate leads out of the model's folder.
+    Under ``processes`` stands whether it may start any: TensorFlow.js runs in Node. It may write to ``folder`` only.
     """
     needs_node = version.format.starts_processes
     model = [source.path if source.path.is_dir() else source.path.parent, source.original, version.path]
@@ -68,12 +61,9 @@ def rules_for(entry: ModelEntry, version: VersionEntry, source: ModelSource, fol
 
 
 def _python(folder: str) -> tuple[list[str], list[str]]:
-    """Find the interpreter with its packages, and the folders of libraries that the environment names.
+    """Return the interpreter, its packages and libraries, and folders whose names alone imports may read.
 
     Where a whole home is on the path, as by ``python -m`` in it, just the packages that are in use count.
-
-    Returns:
-        What may be read, and folders whose names alone may be, for imports to look through.
     """
     private = [Path(os.path.realpath(path)) for path in (os.path.expanduser("~"), folder, "/root", "/home")]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)

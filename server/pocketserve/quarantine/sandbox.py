@@ -1,11 +1,9 @@
 """Confines the process of a trial, as far as the kernel offers it: Landlock for files, seccomp for system calls.
 
-Run as ``python -m pocketserve.quarantine.sandbox RULES``, it is confined to its rules and then tries the model that
-standard input describes. Files come first, while there is one thread: Landlock holds for the thread that asks and for
-those that it starts. System calls follow once the framework is imported, for all threads at once: imports start
-programs. Each of both may be missing; the trial goes on without.
-
-The calls and structures are those of the kernel's ``Documentation/userspace-api/landlock.rst`` and ``seccomp(2)``.
+Files come first, while there is one thread: Landlock holds for the thread that asks and for those that it starts.
+System calls follow once the framework is imported, for all threads at once: imports start programs. Each of both may be
+missing; the trial goes on without. The calls and structures are those of the kernel's
+``Documentation/userspace-api/landlock.rst`` and ``seccomp(2)``.
 """
 
 from __future__ import annotations
@@ -65,11 +63,7 @@ class Confinement(NamedTuple):
 def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
     """Restrict this thread, and those that it starts, to some files; and forbid TCP, where the kernel can do that.
 
-    Args:
-        rules: paths by the names of :data:`RIGHTS`. Those that do not exist are left out.
-
-    Returns:
-        The kernel's version of Landlock and ""; or 0 and why it does not hold.
+    Return the kernel's version of Landlock and "", or 0 and why it does not hold. Paths that do not exist are left out.
     """
     if sys.platform not in ("linux", "android"):
         return 0, _NO_LINUX

@@ -13,13 +13,7 @@ from typing import Final, NamedTuple
 
 
 class Architecture(NamedTuple):
-    """A machine of the kernel's.
-
-    Attributes:
-        audit: its number in ``linux/audit.h``; a call by another one's table ends the process.
-        column: in the tables below.
-        seccomp: the number of that call itself.
-    """
+    """A kind of machine: its number in ``linux/audit.h``, its column in the tables, and the number of ``seccomp``."""
 
     audit: int
     column: int
@@ -118,12 +112,7 @@ def architecture(machine: str, bits: int) -> Architecture | None:
 
 
 def build_filter(machine: Architecture, process: int, *, may_start_processes: bool) -> bytes:
-    """Build the filter's program.
-
-    Args:
-        process: the one that it is for: it may send signals to itself only.
-        may_start_processes: leave that to it, and signals to what it starts.
-    """
+    """Build the filter of a process, which may send signals to itself only, or if it may start any, to processes."""
     return b"".join(struct.pack("<HBBI", *step) for step in _program(machine, process, may_start_processes))
 
 

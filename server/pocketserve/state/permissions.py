@@ -68,11 +68,7 @@ class StateFolderError(Exception):
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and its missing parents, all of mode 0700; ``Path.mkdir(parents=True)`` leaves parents open.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Make a folder and its missing parents, all of mode 0700; ``Path.mkdir(parents=True)`` leaves parents open."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except FileNotFoundError:

@@ -40,11 +40,8 @@ def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
 class RunLock:
     """The locked file of a server that runs. A state folder that cannot be written costs the file, not the service.
 
-    Made once the server listens, and closed before it gives its ports up: clients send the token to the port over HTTP
-    while the file is locked.
-
-    Args:
-        http: host and port of HTTP.
+    Made once the server listens, and closed before it gives its ports up: clients send the token to the port over HTTP,
+    at the host and port ``http``, while the file is locked.
     """
 
     def __init__(self, state_dir: Path, ports: tuple[int, ...], http: str = "") -> None:

@@ -25,9 +25,8 @@ class CodePart(NamedTuple):
 
     Attributes:
         key: its absolute path, or what else it is known by.
-        name: for people.
         digest: SHA-256 of the content, in hexadecimal digits.
-        effect: when it runs.
+        effect: when it runs, for people.
         path: the file or folder; None for options, and for a library that the system's loader finds.
     """
 
@@ -39,11 +38,7 @@ class CodePart(NamedTuple):
 
 
 def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
-    """Return the code that loading a version would run; with ``trust = true`` in its manifest that is all of it.
-
-    Raises:
-        ModelLoadError: a file of it cannot be read.
-    """
+    """Return the code that loading a version would run; with ``trust = true`` in its manifest that is all of it."""
     parts: list[CodePart] = []
     code, options = version.format.code, version.options
     if code is Code.MODULES:
@@ -71,7 +66,7 @@ def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:
 
 
 def whole_version(version: VersionEntry) -> CodePart:
-    """Return a version whose format is data as code: its framework would let it act. Raises as :func:`code_of`."""
+    """Return a version whose format is data as code: its framework would let it act."""
     effect = f"may read and write files when version {version.name} is loaded or run"
     return CodePart(key_of(version.path), version.path.name, content_digest(version), effect, version.path)
 

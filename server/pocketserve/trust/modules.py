@@ -35,9 +35,6 @@ def run_file(path: Path, trusted: Set[str], original: Path | None = None) -> Mod
 
     Args:
         original: the owner's file that this one is a copy of, as which it is run.
-
-    Raises:
-        ModelLoadError: it is not trusted, or fails when it is run.
     """
     original = original or path
     read_code(path, trusted, original)  # that a file is not trusted is no fault of the file's own
@@ -83,11 +80,7 @@ def modules_beside(path: Path, trusted: Set[str]) -> Iterator[None]:
 
 
 def _finder_in(folder: str) -> machinery.FileFinder:
-    """Find modules in a model's folder; see :data:`sys.path_hooks`.
-
-    Raises:
-        ImportError: no model with code lies there.
-    """
+    """Find modules in a model's folder; see :data:`sys.path_hooks`."""
     # The innermost counts: a models folder may itself be that of a model.
     root = max((root for root in _folders if _lies_in(folder, root)), key=len, default=None)
     if root is None:

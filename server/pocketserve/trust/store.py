@@ -25,13 +25,7 @@ EMBEDDED = Path(__file__).with_name("embedded.json")
 
 
 class Consent(NamedTuple):
-    """The owner's consent to one part of a model.
-
-    Attributes:
-        digest: SHA-256 of what was looked at.
-        model, name: for people.
-        given: when, in seconds since 1970.
-    """
+    """The owner's consent to one part of a model: its SHA-256, names for people, and when, in seconds since 1970."""
 
     digest: str
     model: str

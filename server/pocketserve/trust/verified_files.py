@@ -23,14 +23,11 @@ _copying = threading.Lock()
 
 
 def read_code(path: Path, trusted: Set[str], original: Path | None = None) -> bytes:
-    """Read a file of code.
+    """Read a file of code; raise ModelLoadError if it is not trusted or cannot be read.
 
     Args:
         trusted: SHA-256 of what the owner trusts, in lower-case hexadecimal digits.
         original: the owner's file that this one is a copy of.
-
-    Raises:
-        ModelLoadError: it is not trusted, or cannot be read.
     """
     content = read_regular(path)
     if hashlib.sha256(content).hexdigest() not in trusted:
@@ -51,11 +48,7 @@ def read_regular(path: Path) -> bytes:
 
 
 def private_copy(path: Path, trusted: Set[str]) -> Path:
-    """Copy a trusted library, once, to where nobody else writes, for loaders that want a path.
-
-    Raises:
-        ModelLoadError: it is not trusted, cannot be read, or there is no room for it.
-    """
+    """Copy a trusted library, once, to where nobody else writes, for loaders that want a path."""
     content = read_code(path, trusted)
     try:
         with _copying:

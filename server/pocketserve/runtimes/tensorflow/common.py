@@ -28,14 +28,7 @@ _configuring = threading.Lock()
 
 
 def import_tensorflow(threads: int) -> Any:
-    """Import TensorFlow for serving: quiet, on the CPU.
-
-    Args:
-        threads: for one run. The first model's number counts for the whole process, as TensorFlow wants it.
-
-    Raises:
-        RuntimeMissingError: it is not installed, or does not load.
-    """
+    """Import TensorFlow for serving: quiet, on the CPU, with the first model's number of threads for all of them."""
     # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
     os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "true")
     try:
@@ -172,11 +165,7 @@ def variable_restorers(function: Any) -> list[Callable[[], None]]:
 
 
 def tensor_spec(name: str, spec: Any) -> TensorSpec:
-    """Return the spec of a tensor, which is anything with ``dtype`` and ``shape``; one of unknown rank takes any shape.
-
-    Raises:
-        ModelLoadError: the protocol cannot carry it.
-    """
+    """Return the spec of anything with ``dtype`` and ``shape``; a tensor of unknown rank takes any shape."""
     dtype = getattr(spec, "dtype", None)
     if dtype is None or not hasattr(spec, "shape") or type(spec).__name__ in ("RaggedTensorSpec", "SparseTensorSpec"):
         raise ModelLoadError(f"tensor {name!r} is sparse, ragged or no tensor at all, which cannot be served")

@@ -44,8 +44,7 @@ class KerasRuntime:
 
         Raises:
             RuntimeMissingError: TensorFlow or Keras is not installed, or Keras is too old to be safe.
-            ModelLoadError: the file is damaged, holds code, does not fit this Keras, does not say what it takes, or
-                cannot be traced.
+            ModelLoadError: the file is damaged, holds code, or does not fit this Keras.
         """
         name = source.path.name
         saved_by = _check_file(source.path)

@@ -33,12 +33,7 @@ _FUNCTIONS = re.compile(rf"builtins|keras\.(activations|{_KINDS})")
 
 
 def check_config(path: Path) -> None:
-    """Refuse a file whose configuration names anything else.
-
-    Raises:
-        ValueError: in words like those of Keras, whose own errors about such files come after it.
-        Exception: the file cannot be read; Keras says why.
-    """
+    """Refuse a file whose configuration names anything else, by a ValueError in words like those of Keras."""
     config = _read(path)
     if not isinstance(config, dict):
         return  # Keras says what is missing

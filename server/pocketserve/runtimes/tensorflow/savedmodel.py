@@ -142,11 +142,7 @@ def _v2_entry(tf: Any, function: Any) -> common.EntryPoint:
 
 
 def _sorted(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Sort by name, ``output_10`` after ``output_2``.
-
-    The file keeps no order, and what TensorFlow gives differs from process to process: the first output would be
-    another one after the next start.
-    """
+    """Sort by name, ``output_10`` after ``output_2``: TensorFlow's own order differs from process to process."""
 
     def key(name: str) -> tuple[list[Any], str]:
         parts: list[Any] = re.split("([0-9]+)", name)  # texts with digits between them
@@ -219,11 +215,7 @@ def _v1_array(tensor: Any, array: Array) -> Array:
 
 
 def _default_entry(title: str, model: common.LoadedObject, signature: Any) -> common.EntryPoint:
-    """Return the entry point of requests without a signature; one that only says so if it cannot be known.
-
-    Raises:
-        ModelLoadError: there is none.
-    """
+    """Return the entry point of requests without a signature; one that only says so if it cannot be known."""
     entries, names = model.entries, ", ".join(model.entries) or "none"
     name = _DEFAULT_SIGNATURE if signature is None else signature
     if name in entries:

@@ -61,12 +61,7 @@ def check_meta_graphs(graphs: Iterable[MetaGraph]) -> None:
 
 
 def check_files(folder: Path, graphs: Iterable[MetaGraph]) -> None:
-    """Refuse assets and variables that lie elsewhere, and miss none.
-
-    Raises:
-        ForbiddenError: a name or a link leads out of the folder.
-        DamagedFileError: an asset or a part of the variables is missing.
-    """
+    """Raise ForbiddenError for names and links that lead elsewhere, DamagedFileError for files that are missing."""
     for name in {name for graph in graphs for name in graph.asset_files}:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
             raise ForbiddenError(f"its asset {name!r:.80} lies outside the model's folder")

@@ -47,11 +47,7 @@ class Node:
 
 @dataclass(slots=True)
 class Function:
-    """A function of a graph's library.
-
-    Attributes:
-        implements: TensorFlow may swap functions that say to implement the same thing.
-    """
+    """A function of a graph's library. TensorFlow may swap functions that say to implement the same thing."""
 
     name: str
     implements: list[str]
@@ -68,9 +64,7 @@ class MetaGraph:
         signatures: tensors that are fed and fetched, by signature.
         start_ops: nodes that a loader runs at once.
         save_ops, restore_op: the nodes that write and read the variables.
-        checkpoint: the tensor that the loader feeds with the path of the variables.
-        assets: tensors that the loader feeds with the path of an asset.
-        asset_files: those assets' names.
+        checkpoint, assets: tensors that the loader feeds with the path of the variables, or of an asset.
         kinds: per object of the object graph, whether it is an asset and nothing else.
         captured: functions that the second loader revives -> the objects that they capture.
         callees: functions that objects of the second loader call by name.
@@ -92,11 +86,7 @@ class MetaGraph:
 
 
 def read_meta_graphs(folder: Path) -> list[MetaGraph]:
-    """Return what ``saved_model.pb`` holds, without the weights.
-
-    Raises:
-        DamagedFileError: the file is missing, cut short, no SavedModel, or too large to check.
-    """
+    """Return what ``saved_model.pb`` holds, without the weights; raise DamagedFileError if it cannot be read."""
     try:
         with mapped(folder / "saved_model.pb") as data:
             reader = ProtobufReader(data, BUDGET)
