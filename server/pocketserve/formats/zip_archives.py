@@ -29,20 +29,15 @@ class BadZipError(ValueError):
 
 
 class Member(NamedTuple):
-    """An entry of the directory.
+    """An entry of the directory."""
 
-    Attributes:
-        name: without the archive's top folder, which all of PyTorch's have; whole in an appended archive.
-        crc: of the content; None in PyTorch's, which may lack it.
-    """
-
-    name: str
+    name: str  # without the archive's top folder, which all of PyTorch's have; whole in an appended archive
     method: int
     packed: int
     size: int
     offset: int
     flags: int = 0
-    crc: int | None = None
+    crc: int | None = None  # of the content; None in PyTorch's, which may lack it
 
 
 def kind_of_zip(path: Path) -> str | None:

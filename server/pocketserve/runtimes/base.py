@@ -21,25 +21,18 @@ class ModelLoadError(Exception):
 
 
 class ModelSource(NamedTuple):
-    """A version's files, and how its owner wants them loaded.
+    """A version's files, and how its owner wants them loaded."""
 
-    Attributes:
-        path: the model file (for unconverted PyTorch: ``model.py``), in a private copy of the version's files.
-        threads: threads that one run may use.
-        options: the version's table in the manifest, checked against the runtime's own keys.
-        inputs, outputs: specs from the manifest, for frameworks whose files do not say.
-        origin: the owner's file that ``path`` is a copy of; None where it is no copy.
-        trusted: SHA-256 of the code of this version that its owner trusts. Nothing else of it is run.
-        sides: SHA-256 of the files beside it that a task may read; None where they were not hashed.
-    """
-
-    path: Path
-    threads: int = 1
-    options: Mapping[str, Any] = {}
+    path: Path  # the model file (for unconverted PyTorch: ``model.py``), in a private copy of the version's files
+    threads: int = 1  # threads that one run may use
+    options: Mapping[str, Any] = {}  # the version's table in the manifest, checked against the runtime's own keys
+    # inputs, outputs: specs from the manifest, for frameworks whose files do not say
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
+    # SHA-256 of the code of this version that its owner trusts. Nothing else of it is run.
     trusted: frozenset[str] = frozenset()
-    origin: Path | None = None
+    origin: Path | None = None  # the owner's file that ``path`` is a copy of; None where it is no copy
+    # SHA-256 of the files beside it that a task may read; None where they were not hashed
     sides: Mapping[Path, str] | None = None
 
     @property
@@ -56,22 +49,15 @@ class Signature(NamedTuple):
 
 
 class Session(Protocol):
-    """A loaded instance of a model. It is used by one thread at a time; the engine sees to that.
+    """A loaded instance of a model. It is used by one thread at a time; the engine sees to that."""
 
-    Attributes:
-        inputs, outputs: the specs of the default entry point, in the model's order.
-        signatures: named entry points, empty where the format has none.
-        runtime: the framework with its version, such as ``ai-edge-litert 2.3.0``.
-        device: what really runs it, such as ``cpu`` or the name of a delegate or execution provider.
-        memory_bytes: an estimate of what the instance holds: weights and working memory.
-    """
-
+    # inputs, outputs: the specs of the default entry point, in the model's order
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
-    signatures: Mapping[str, Signature]
-    runtime: str
-    device: str
-    memory_bytes: int
+    signatures: Mapping[str, Signature]  # named entry points, empty where the format has none
+    runtime: str  # the framework with its version, such as ``ai-edge-litert 2.3.0``
+    device: str  # what really runs it, such as ``cpu`` or the name of a delegate or execution provider
+    memory_bytes: int  # an estimate of what the instance holds: weights and working memory
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
         """Compute the outputs of one request by name, in arrays that own their memory.
@@ -103,15 +89,11 @@ class ResettableSession(Session, Protocol):
 class Runtime(Protocol):
     """A framework: opens model files of some formats.
 
-    Attributes:
-        platform: the name in OIP metadata, such as ``tensorflow_lite``.
-        option_keys: keys that a version's manifest table may have for this runtime.
-
     A runtime that cannot change the threads of one run from model to model says so by ``fixed_threads = True``.
     """
 
-    platform: str
-    option_keys: frozenset[str]
+    platform: str  # the name in OIP metadata, such as ``tensorflow_lite``
+    option_keys: frozenset[str]  # keys that a version's manifest table may have for this runtime
 
     def open(self, source: ModelSource) -> Session:
         """Load a model.

@@ -22,15 +22,11 @@ class FileType(enum.IntEnum):
 
 
 class AssociatedFile(NamedTuple):
-    """A file inside the model file.
-
-    Attributes:
-        locale: a language such as ``en`` or ``en-US``; empty where the author gave none.
-    """
+    """A file inside the model file."""
 
     name: str
     type: FileType = FileType.UNKNOWN
-    locale: str = ""
+    locale: str = ""  # a language such as ``en`` or ``en-US``; empty where the author gave none
 
 
 class FeatureProperties(NamedTuple):
@@ -44,17 +40,11 @@ class ImageProperties(NamedTuple):
 
 
 class BoundingBoxProperties(NamedTuple):
-    """A tensor of boxes.
+    """A tensor of boxes."""
 
-    Attributes:
-        order: positions of the four numbers in the type's usual order; empty means that order.
-        type: ``boundaries``, ``upper_left``, ``center`` or ``unknown``.
-        coordinate_type: ``ratio`` (0 to 1) or ``pixel``.
-    """
-
-    order: tuple[int, ...]
-    type: str
-    coordinate_type: str
+    order: tuple[int, ...]  # positions of the four numbers in the type's usual order; empty means that order
+    type: str  # ``boundaries``, ``upper_left``, ``center`` or ``unknown``
+    coordinate_type: str  # ``ratio`` (0 to 1) or ``pixel``
 
 
 class AudioProperties(NamedTuple):
@@ -68,15 +58,10 @@ Properties = FeatureProperties | ImageProperties | BoundingBoxProperties | Audio
 
 
 class Content(NamedTuple):
-    """The meaning of a tensor's numbers.
+    """The meaning of a tensor's numbers."""
 
-    Attributes:
-        kind: ``feature``, ``image``, ``bounding_box``, ``audio``; ``unknown`` for what newer schemas add.
-        properties: None where the kind is unknown.
-    """
-
-    kind: str
-    properties: Properties | None
+    kind: str  # ``feature``, ``image``, ``bounding_box``, ``audio``; ``unknown`` for what newer schemas add
+    properties: Properties | None  # None where the kind is unknown
 
 
 class Normalization(NamedTuple):

@@ -60,18 +60,14 @@ _BITS |= {17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
 
 
 class GraphFacts(NamedTuple):
-    """Facts that the file itself tells.
-
-    Attributes:
-        external_bytes: size of the weight files at ``locations``, each counted once.
-        unranked: inputs and outputs whose shape the file does not tell. ONNX Runtime shows them as scalars.
-        operators, functions: the names that its nodes call, and those that it defines.
-    """
+    """Facts that the file itself tells."""
 
     file_bytes: int
-    external_bytes: int
+    external_bytes: int  # size of the weight files at ``locations``, each counted once
     locations: tuple[str, ...]
+    # inputs and outputs whose shape the file does not tell. ONNX Runtime shows them as scalars.
     unranked: frozenset[str]
+    # operators, functions: the names that its nodes call, and those that it defines
     operators: frozenset[OperatorName]
     functions: frozenset[OperatorName]
 

@@ -33,14 +33,10 @@ Results = Mapping[str, Array]
 
 
 class TensorOutput(NamedTuple):
-    """An output that is a tensor.
-
-    Attributes:
-        unsure: the file does not tell its shape.
-    """
+    """An output that is a tensor."""
 
     specs: tuple[TensorSpec, ...]
-    unsure: bool
+    unsure: bool  # the file does not tell its shape
 
     def arrays(self, value: Any) -> dict[str, Array]:
         """Return a run's value as arrays by name; text as UTF-8 ``bytes``, dtype object."""
@@ -85,14 +81,10 @@ class SequenceOutput(NamedTuple):
 
 
 class MapOutput(NamedTuple):
-    """An output that is a map, or a sequence of maps with a row for each.
-
-    Attributes:
-        keys: as runs on zeros gave them: no row tells them when a batch is empty.
-    """
+    """An output that is a map, or a sequence of maps with a row for each."""
 
     specs: tuple[TensorSpec, TensorSpec]
-    keys: tuple[Any, ...] = ()
+    keys: tuple[Any, ...] = ()  # as runs on zeros gave them: no row tells them when a batch is empty
     unsure: bool = True
 
     def arrays(self, value: Any) -> dict[str, Array]:

@@ -17,25 +17,15 @@ _STORED_BYTES = {"float32": 4, "int32": 4, "bool": 1, "complex64": 8, "uint8": 1
 
 
 class ModelFiles(NamedTuple):
-    """A model's files, checked.
+    """A model's files, checked."""
 
-    Attributes:
-        path: the ``model.json``.
-        title: how the model is called in texts.
-        shards: the weight files in order, absolute.
-        graph: whether it is a graph model; else a layers model.
-        signature: what a graph model's file says of its tensors.
-        memory_bytes: the weights in memory.
-        stateful: whether a layer keeps state from run to run.
-    """
-
-    path: Path
-    title: str
-    shards: tuple[Path, ...]
-    graph: bool
-    signature: Mapping[str, Any]
-    memory_bytes: int
-    stateful: bool
+    path: Path  # the ``model.json``
+    title: str  # how the model is called in texts
+    shards: tuple[Path, ...]  # the weight files in order, absolute
+    graph: bool  # whether it is a graph model; else a layers model
+    signature: Mapping[str, Any]  # what a graph model's file says of its tensors
+    memory_bytes: int  # the weights in memory
+    stateful: bool  # whether a layer keeps state from run to run
 
 
 def read_files(path: Path) -> ModelFiles:
@@ -87,17 +77,11 @@ def _has_stateful_layer(topology: Any) -> bool:
 
 
 class _WeightGroup(NamedTuple):
-    """Weights that lie one after the other in files.
+    """Weights that lie one after the other in files."""
 
-    Attributes:
-        paths: as the file writes them.
-        memory_bytes: once the weights are real numbers.
-        stored_bytes: None where there is text among the weights, whose size only its content tells.
-    """
-
-    paths: list[Any]
-    memory_bytes: int
-    stored_bytes: int | None
+    paths: list[Any]  # as the file writes them
+    memory_bytes: int  # once the weights are real numbers
+    stored_bytes: int | None  # None where there is text among the weights, whose size only its content tells
 
     @classmethod
     def parse(cls, group: Mapping[str, Any]) -> _WeightGroup:

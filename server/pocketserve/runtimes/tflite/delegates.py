@@ -36,18 +36,12 @@ class DelegateError(Exception):
 
 
 class DelegateRequest(NamedTuple):
-    """The delegate that a manifest asks for.
+    """The delegate that a manifest asks for."""
 
-    Attributes:
-        name: the library's name without its folder, which stands for the delegate in texts and as a device.
-        library: what the dynamic loader gets: a name, or an absolute path; empty where there is no such file.
-        required: whether the model is refused where the delegate does not run.
-    """
-
-    name: str
-    library: str
+    name: str  # the library's name without its folder, which stands for the delegate in texts and as a device
+    library: str  # what the dynamic loader gets: a name, or an absolute path; empty where there is no such file
     options: Mapping[str, str]
-    required: bool
+    required: bool  # whether the model is refused where the delegate does not run
 
     def load(self, module: Any) -> Any:
         """Return a new delegate object of the package, or raise ``DelegateError``."""

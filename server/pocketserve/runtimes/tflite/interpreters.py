@@ -20,16 +20,11 @@ _log = logging.getLogger(__name__)
 
 
 class TflitePackage(NamedTuple):
-    """A Python package with a TFLite interpreter.
-
-    Attributes:
-        module: where ``Interpreter`` and ``OpResolverType`` are.
-        distributions: names under which it may be installed, for its version.
-    """
+    """A Python package with a TFLite interpreter."""
 
     title: str
-    module: str
-    distributions: tuple[str, ...]
+    module: str  # where ``Interpreter`` and ``OpResolverType`` are
+    distributions: tuple[str, ...]  # names under which it may be installed, for its version
 
 
 PACKAGES = (
