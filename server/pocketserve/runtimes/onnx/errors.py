@@ -11,11 +11,9 @@ _NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .* failed:|/\S+:\d+ .*?\) (?=[A-Z])|Please fix either .*"
 )
 
+# The text before the reason of a failed run; a check in its source that failed, before the words for it.
 _STEP = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'[^']*' Status Message: ")
-"""The text before the reason of a failed run."""
-
 _CHECK = re.compile(r"(?:/\S+|\b\w+\.(?:h|cc)):\d+ (?:.*? was false\. |\w+ (?=[A-Z]))")
-"""A check in its source that failed, before the words for it."""
 
 _SIZES = re.compile(r"\b(?:shapes?|dimensions?|reshaped|broadcast|split|channels|bounds)\b", re.IGNORECASE)
 

@@ -20,7 +20,7 @@ from pocketserve.tensors import Array, TensorSpec, zeros
 
 from .files import ModelFiles, read_files
 from .process import IDLE_S, OPEN_TIMEOUT_S, RUN_TIMEOUT_S, EndedError, Worker, WorkerError
-from .specs import DTYPES, dtype_of, input_specs, learned_spec, output_specs
+from .specs import DTYPE_NAMES, DTYPES, input_specs, learned_spec, output_specs
 
 _LACKING = re.compile(r"not registered for backend 'wasm'|not (?:yet implemented or not )?found in the registry")
 """What TensorFlow.js says of an operator that the chosen backend lacks; the one named cpu has them all."""
@@ -130,9 +130,9 @@ class TfjsSession:
         return answer
 
     def _compute(self, inputs: Mapping[str, Array]) -> list[Array]:
-        arrays = [np.ascontiguousarray(inputs[s.name], dtype=DTYPES[dtype_of(s)]) for s in self.inputs]
+        arrays = [np.ascontiguousarray(inputs[s.name], dtype=DTYPES[DTYPE_NAMES[s.datatype]]) for s in self.inputs]
         entries = [
-            {"dtype": dtype_of(spec), "shape": list(inputs[spec.name].shape), "bytes": array.nbytes}
+            {"dtype": DTYPE_NAMES[spec.datatype], "shape": list(inputs[spec.name].shape), "bytes": array.nbytes}
             for spec, array in zip(self.inputs, arrays, strict=True)
         ]
         payload = [array.reshape(-1).view(np.uint8).data for array in arrays]

@@ -8,22 +8,18 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, learned_shape
-from pocketserve.tensors import Array, TensorSpec
+from pocketserve.tensors import Array, TensorSpec, datatype_of
 
 from .files import ModelFiles
 
 DATATYPES = {"float32": "FP32", "int32": "INT32", "bool": "BOOL"}
+DTYPE_NAMES = {datatype: dtype for dtype, datatype in DATATYPES.items()}
 DTYPES = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4"), "bool": np.dtype("?")}
 _GRAPH_TYPES = {"DT_FLOAT": "float32", "DT_HALF": "float32", "DT_DOUBLE": "float32", "DT_BOOL": "bool"}
 _GRAPH_TYPES |= dict.fromkeys(("DT_INT8", "DT_UINT8", "DT_INT16", "DT_UINT16", "DT_INT32", "DT_INT64"), "int32")
 # Other signatures write the enumeration of TensorFlow's types.proto as numbers.
 _TYPE_NUMBERS = {1: "DT_FLOAT", 2: "DT_DOUBLE", 3: "DT_INT32", 4: "DT_UINT8", 5: "DT_INT16", 6: "DT_INT8"}
 _TYPE_NUMBERS |= {9: "DT_INT64", 10: "DT_BOOL", 17: "DT_UINT16", 19: "DT_HALF"}
-
-
-def dtype_of(spec: TensorSpec) -> str:
-    """Return TensorFlow.js's name for a spec's datatype: ``float32``, ``int32`` or ``bool``."""
-    return next(dtype for dtype, datatype in DATATYPES.items() if datatype == spec.datatype)
 
 
 def input_specs(entries: Sequence[Mapping[str, Any]], files: ModelFiles) -> list[TensorSpec]:
@@ -105,5 +101,4 @@ def _free(shape: Iterable[Any]) -> tuple[int, ...]:
 
 def learned_spec(spec: TensorSpec, array: Array, free: bool) -> TensorSpec:
     """Return an open spec with datatype and shape of an output that a run on zeros gave."""
-    datatype = next(DATATYPES[dtype] for dtype, kind in DTYPES.items() if kind == array.dtype)
-    return spec._replace(datatype=datatype, shape=learned_shape(array.shape, free), open=False)
+    return spec._replace(datatype=datatype_of(array.dtype), shape=learned_shape(array.shape, free), open=False)

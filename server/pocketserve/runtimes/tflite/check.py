@@ -15,11 +15,8 @@ from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
 from pocketserve.runtimes.base import ModelLoadError
 
-_CUSTOM = 32
-"""The kind of operators that go by a name."""
-
-_STATE_OPERATORS = frozenset({142, 143, 144})
-"""VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE."""
+_CUSTOM = 32  # the kind of operators that go by a name
+_STATE_OPERATORS = frozenset({142, 143, 144})  # VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE
 
 
 class TensorFlowOperatorError(Exception):
@@ -75,11 +72,12 @@ def _check_parts(model: FlatTable, size: int) -> bool:
 def _check_buffer(buffer: FlatTable, size: int) -> None:
     """Buffer: 0 data; or, behind the description, 1 offset and 2 size in the file."""
     buffer.extent(0)
-    _check_extent(buffer.integer(1, "Q"), buffer.integer(2, "Q"), size)
+    _check_extent(buffer, 1, size)
 
 
-def _check_extent(offset: int, length: int, size: int) -> None:
-    if offset + length > size:
+def _check_extent(table: FlatTable, number: int, size: int) -> None:
+    """Check an offset in the file and the size in the next field."""
+    if table.integer(number, "Q") + table.integer(number + 1, "Q") > size:
         raise DamagedFileError("weights lie beyond its end")
 
 
@@ -115,7 +113,7 @@ def _check_operator(operator: FlatTable, codes: int, tensors: int, size: int) ->
         raise DamagedFileError("an operator's kind is not there")
     _check_indices(operator.integers(1, "i") + operator.integers(2, "i"), tensors)
     operator.table(4)
-    _check_extent(operator.integer(9, "Q"), operator.integer(10, "Q"), size)
+    _check_extent(operator, 9, size)
 
 
 def _check_indices(indices: tuple[int, ...], tensors: int) -> None:

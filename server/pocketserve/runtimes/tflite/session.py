@@ -25,22 +25,11 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.tensors import Array, TensorSpec, byte_size
 
+from . import tensors
 from .check import check_file
 from .delegates import OPTION_KEYS, delegate_request
 from .errors import clear_frames, delegate_fault, explain_tflite_error
 from .interpreters import PACKAGES, InterpreterOpener, TflitePackage, import_first
-from .tensors import (
-    GraphEntry,
-    TensorSignature,
-    copy_out,
-    main_entry,
-    signature_entry,
-    with_aliases,
-    with_learned_shape,
-    zeros_for,
-)
-
-_DEFAULT_SIGNATURE = "serving_default"
 
 
 class TfliteRuntime:
@@ -113,16 +102,16 @@ class TfliteSession:
         self._opener: InterpreterOpener | None = opener
         self._shapes: list[tuple[int, ...]] | None = None
         # The arrays that the last run of the main graph took as they were: the next are mostly the same.
-        self._fitted: tuple[GraphEntry, list[TensorSignature]] | None = None
+        self._fitted: tuple[tensors.GraphEntry, list[tensors.TensorSignature]] | None = None
         self._bypassing = False
         self._warned = False
         self._interpreter: Any = opener.open_allocated()
         self.device = opener.device
-        self._main = main_entry(self._interpreter)
+        self._main = tensors.main_entry(self._interpreter)
         if any(spec.shape == () for spec, _ in self._main.outputs):
             self._learn_outputs()
         self._entries = self._read_signatures()
-        default = self._entries.get(_DEFAULT_SIGNATURE)
+        default = self._entries.get("serving_default")
         self._default = default if default is not None and default.runner is not None else self._main
         self.inputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.inputs]
         self.outputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.outputs]
@@ -138,7 +127,7 @@ class TfliteSession:
             RuntimeError: the run itself failed. The session works on.
         """
         entry = self._default if signature is None else self._entry(signature)
-        arrays: list[TensorSignature] = []
+        arrays: list[tensors.TensorSignature] = []
         for spec, _ in entry.inputs:
             array = inputs[spec.name]
             arrays.append((array.shape, array.dtype, array.flags.c_contiguous))
@@ -164,7 +153,7 @@ class TfliteSession:
         self._discard()
         self._opener = None
 
-    def _entry(self, signature: str) -> GraphEntry:
+    def _entry(self, signature: str) -> tensors.GraphEntry:
         try:
             return self._entries[signature]
         except KeyError:
@@ -209,14 +198,14 @@ class TfliteSession:
         self._interpreter = None
         self._bypassing = False
 
-    def _run_main(self, entry: GraphEntry, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _run_main(self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]) -> dict[str, Array]:
         interpreter = self._interpreter if self._interpreter is not None else self._ready()
         for spec, number in entry.inputs:
             interpreter.set_tensor(number, arrays[spec.name])
         interpreter.invoke()
-        return {tensor.spec.name: copy_out(interpreter, tensor) for tensor in entry.outputs}
+        return {tensor.spec.name: tensors.copy_out(interpreter, tensor) for tensor in entry.outputs}
 
-    def _fit(self, entry: GraphEntry, arrays: Mapping[str, Array]) -> None:
+    def _fit(self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]) -> None:
         """Give the inputs the arrays' shapes, if they have others now."""
         by_number = {number: arrays[spec.name].shape for spec, number in entry.inputs}
         shapes = [by_number[number] for _, number in self._main.inputs]
@@ -256,19 +245,19 @@ class TfliteSession:
             self._discard()
             self._resize(shapes)
 
-    def _run_other(self, entry: GraphEntry, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _run_other(self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Run a signature of another graph of the file; its runner resizes and allocates by itself."""
         results = self._ready().get_signature_runner(entry.runner)(**arrays)
         return {spec.name: np.asarray(results[spec.name]) for spec, _ in entry.outputs}
 
-    def _read_signatures(self) -> dict[str, GraphEntry]:
+    def _read_signatures(self) -> dict[str, tensors.GraphEntry]:
         """Return the named entry points; the main graph's specs get the names of its signature as aliases."""
         interpreter = self._ready()
         runners = {name: interpreter.get_signature_runner(name) for name in interpreter.get_signature_list()}
-        entries = {name: signature_entry(name, runner, self._main) for name, runner in runners.items()}
-        default = next(iter(entries)) if len(entries) == 1 else _DEFAULT_SIGNATURE
+        entries = {name: tensors.signature_entry(name, runner, self._main) for name, runner in runners.items()}
+        default = next(iter(entries)) if len(entries) == 1 else "serving_default"
         if default in entries and entries[default].runner is None:
-            self._main = with_aliases(self._main, entries[default])
+            self._main = tensors.with_aliases(self._main, entries[default])
         return entries
 
     def _learn_outputs(self) -> None:
@@ -276,7 +265,7 @@ class TfliteSession:
 
         What cannot be learned stays as declared: real scalars, and all of a model that cannot take zeros.
         """
-        inputs = {spec.name: zeros_for(spec) for spec, _ in self._main.inputs}
+        inputs = {spec.name: tensors.zeros_for(spec) for spec, _ in self._main.inputs}
         free = any(-1 in spec.shape for spec, _ in self._main.inputs)
         try:
             self._fit(self._main, inputs)
@@ -286,7 +275,9 @@ class TfliteSession:
         finally:
             # The run left its mark on string tensors and on a model's variables.
             self._discard()
-        outputs = (with_learned_shape(tensor, results[tensor.spec.name].shape, free) for tensor in self._main.outputs)
+        outputs = (
+            tensors.with_learned_shape(tensor, results[tensor.spec.name].shape, free) for tensor in self._main.outputs
+        )
         self._main = self._main._replace(outputs=tuple(outputs))
 
 
