@@ -209,8 +209,8 @@ def _warn_of_killed(state_dir: Path) -> None:
     run = notice_killed(state_dir)
     if run is not None:
         # Imported late: most starts have nothing to say.
+        from pocketserve.doctor.android import tell
         from pocketserve.doctor.device import Device
-        from pocketserve.doctor.last_run import tell
 
         log.warning("%s; what helps: %s (`pocketserve doctor` has more)", *tell(Device(), run))
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
 from pocketserve.doctor.settings import Settings
 from pocketserve.engine.device.battery import PROGRAM, read_status
 from pocketserve.engine.device.power import BATTERY, HEAT, reasons_for
-from pocketserve.state.run_lock import running_servers
+from pocketserve.state.run_lock import boot_id, killed, running_servers
+from pocketserve_wire.files.run_file import Run
+
+if TYPE_CHECKING:
+    from pocketserve.config import Config
 
 BATTERY_TIMEOUT_S = 4.0  # it hangs for good where the Termux:API app is missing
 QUICK_TIMEOUT_S = 3.0
 HOT_C, LOW_PERCENT = 42.0, 15.0
 SLEPT_S = 60.0
+RECENT_S = 86_400.0
 MANY_PROCESSES = 16
 PHANTOM_API = 31
 PHANTOM_FIX = "adb shell settings put global settings_enable_monitor_phantom_procs false"
@@ -90,3 +97,25 @@ def check_phantom_processes(device: Device) -> Iterator[Finding]:
     fix = PHANTOM_FIX if api != PHANTOM_API else PHANTOM_FIX_12
     sentence = f"Termux has {count} processes; Android ends some when all apps together have more than 32"
     yield warning("processes", sentence, fix) if count >= MANY_PROCESSES else ok("processes", sentence, fix)
+
+
+def check_last_run(device: Device, config: Config) -> Iterator[Finding]:
+    """Android kills without a word; the mark of a server that ran tells of it."""
+    run = killed(config.state_dir)
+    if run is None or device.now - run.started > RECENT_S:
+        yield ok("last run", "no server was killed lately")
+    else:
+        yield warning("last run", *tell(device, run))
+
+
+def tell(device: Device, run: Run) -> tuple[str, str]:
+    """Return how a server that had no chance to say goodbye ended, as far as can be known, and what helps."""
+    boot = boot_id(device.root / "proc/sys/kernel/random/boot_id")
+    started = time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started))
+    server = f"the server that started at {started} UTC (process {run.pid})"
+    if boot and run.boot and boot != run.boot:
+        return f"{server} ended with a restart of the device", "pocketserve serve"
+    if on_android(device):
+        fix = "termux-wake-lock && pocketserve serve --memory-budget 300M; and see docs/termux.md, 'Signal 9'"
+        return f"{server} was killed, most likely by Android", fix
+    return f"{server} was killed", "pocketserve serve --memory-budget 500M"

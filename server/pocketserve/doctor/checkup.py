@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pocketserve.doctor import android, hardware, last_run, models, packages, ports, python, server, token, trials
+from pocketserve.doctor import android, hardware, models, packages, ports, python, server, token, trials
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Check, Finding, warning
 from pocketserve.doctor.imports import LIMIT_S as IMPORT_LIMIT_S
@@ -18,21 +18,26 @@ LIMIT_S = 15.0
 
 def examine(device: Device, settings: Settings, limit: float = IMPORT_LIMIT_S) -> list[Finding]:
     """Run every check."""
-    checks: Mapping[str, Check] = {
+    checks: dict[str, Check] = {
         "python": lambda: python.check_python(device),
         "termux": lambda: python.check_play_store(device),
         "upgrade": lambda: python.check_upgrade(device),
         "packages": lambda: packages.check_packages(device, limit),
         "settings": lambda: settings.findings,
-        "models": lambda: models.check_models(device, settings, limit),
+    }
+    if (config := settings.config) is not None:
+        checks |= {
+            "models": lambda: models.check_models(device, config, limit),
+            "token": lambda: token.check_token(device, config),
+            "ports": lambda: ports.check_ports(device, config),
+            "last run": lambda: android.check_last_run(device, config),
+            "disk": lambda: hardware.check_disk(device, config),
+        }
+    checks |= {
         "trials": lambda: trials.check_trials(device, limit),
-        "token": lambda: token.check_token(device, settings),
-        "ports": lambda: ports.check_ports(device, settings),
         "server": lambda: server.check_server(device, settings),
-        "last run": lambda: last_run.check_last_run(device, settings),
         "cores": lambda: hardware.check_cores(device),
         "memory": lambda: hardware.check_memory(device, settings),
-        "disk": lambda: hardware.check_disk(device, settings),
         "clock": lambda: hardware.check_clock(device),
         "wake lock": lambda: android.check_wake_lock(device, settings),
         "battery": lambda: android.check_battery(device, settings),

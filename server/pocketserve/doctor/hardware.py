@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
 from pocketserve.doctor.settings import Settings
 from pocketserve.engine.device.cores import count_fast, readable_memory, top_speed_khz
 from pocketserve.messages import plural
+
+if TYPE_CHECKING:
+    from pocketserve.config import Config
 
 CPUS = "sys/devices/system/cpu"
 LITTLE_MEMORY = 300 << 20
@@ -57,11 +61,9 @@ def check_memory(device: Device, settings: Settings) -> Iterator[Finding]:
         yield ok("memory", f"{sentence}; loaded models may hold {_size(budget or available // 2)} together")
 
 
-def check_disk(device: Device, settings: Settings) -> Iterator[Finding]:
+def check_disk(device: Device, config: Config) -> Iterator[Finding]:
     """Check the space where the state is kept."""
-    if settings.config is None:
-        return
-    path = settings.config.state_dir.absolute()
+    path = config.state_dir.absolute()
     folder = next(folder for folder in (path, *path.parents) if folder.exists())
     free = device.free_disk(folder)
     if free >= LITTLE_DISK:

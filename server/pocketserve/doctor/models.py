@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
-from pocketserve.doctor.settings import Settings
 from pocketserve.doctor.token import is_shared
 from pocketserve.messages import plural
+
+if TYPE_CHECKING:
+    from pocketserve.config import Config
 
 MAX_LISTED = 20
 
 
-def check_models(device: Device, settings: Settings, limit: float) -> Iterator[Finding]:
+def check_models(device: Device, config: Config, limit: float) -> Iterator[Finding]:
     """Check the folder, each model's faults, and the files in quarantine."""
-    config = settings.config
-    if config is None:
-        return
     folder = config.models_dir
     command = ["-m", "pocketserve.doctor.scan_models", str(folder), str(config.state_dir)]
     outcome, answers = device.run_reporting(command, limit)

@@ -6,20 +6,20 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem
-from pocketserve.doctor.settings import Settings
 from pocketserve.state.run_lock import running_servers
+
+if TYPE_CHECKING:
+    from pocketserve.config import Config
 
 LISTENING = "0A"
 
 
-def check_ports(device: Device, settings: Settings) -> Iterator[Finding]:
+def check_ports(device: Device, config: Config) -> Iterator[Finding]:
     """Bind each for a moment, as the server would."""
-    config = settings.config
-    if config is None:
-        return
     own = {port: run.pid for run in running_servers(config.state_dir) for port in run.ports}
     ports = {"http": config.http_port} | ({"socket": config.socket_port} if config.socket else {})
     for name, port in ports.items():

@@ -5,21 +5,23 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pocketserve.auth.guard import TokenFileError, read_token
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem
-from pocketserve.doctor.settings import Settings
+
+if TYPE_CHECKING:
+    from pocketserve.config import Config
 
 SUBJECT = "token"
 SHARED_STORAGE = ("storage", "sdcard", "mnt/sdcard", "data/media")
 """Folders that all apps with the storage permission can read, whatever a file's mode says."""
 
 
-def check_token(device: Device, settings: Settings) -> Iterator[Finding]:
+def check_token(device: Device, config: Config) -> Iterator[Finding]:
     """Look at the file as the server would."""
-    config = settings.config
-    if config is None or not config.auth:
+    if not config.auth:
         return
     path = config.token_file
     try:

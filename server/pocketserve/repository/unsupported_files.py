@@ -12,46 +12,39 @@ from pocketserve.runtimes.registry import MARKERS, content_of, format_of_name
 from pocketserve.runtimes.torch import NOT_MODELS
 
 _ARCHIVE = "is an archive: unpack it, so that the model file or the model's folder lies in the models folder"
-_WEIGHTS = (
-    "holds weights without a model: put it into a folder with a model.py that builds the model and a model.toml, or "
-    "export the model as ONNX or TFLite"
-)
 _UNFINISHED = "is a download that has not finished: fetch the file again"
-_PICKLE = (
+_OTHER_FORMAT = "is of a format that is not served: export the model it was made from as ONNX or TFLite"
+_SUFFIXES = {
+    "holds weights without a model: put it into a folder with a model.py that builds the model and a model.toml, or "
+    "export the model as ONNX or TFLite": ".safetensors .ckpt",
+    "is a TensorFlow checkpoint, weights without a model: save the model as SavedModel": ".data-00000-of-00001",
+    "is a frozen TensorFlow graph or a part of a model: convert it to TFLite or ONNX, or save the model as "
+    "SavedModel": ".pb",
+    _ARCHIVE: ".zip .tar .tar.gz .tgz .7z .rar .gz .bz2 .xz .zst",
+    _UNFINISHED: ".part .crdownload .partial",
     "is a pickle, which is code and is never opened: convert the model to ONNX where it was trained (skl2onnx, "
-    "onnxmltools)"
-)
-_BOOSTED = "is a model of another library's own format: convert it to ONNX with onnxmltools"
-_COMPILED = "was compiled for one kind of device: serve the ONNX or TFLite model that it was made from"
-_LANGUAGE_MODEL = "is a language model for an engine of its own, such as llama.cpp, which is not part of Pocketserve"
-_ELSEWHERE = "is of a format that is not served: export the model it was made from as ONNX or TFLite"
-
-_ENDS = {
-    ".safetensors": _WEIGHTS,
-    ".ckpt": _WEIGHTS,
-    ".data-00000-of-00001": "is a TensorFlow checkpoint, weights without a model: save the model as SavedModel",
-    ".pb": "is a frozen TensorFlow graph or a part of a model: convert it to TFLite or ONNX, or save the model as "
-    "SavedModel",
-    **dict.fromkeys((".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar", ".gz", ".bz2", ".xz", ".zst"), _ARCHIVE),
-    **dict.fromkeys((".part", ".crdownload", ".partial"), _UNFINISHED),
-    **dict.fromkeys((".pkl", ".pickle", ".joblib"), _PICKLE),
-    **dict.fromkeys((".gguf", ".ggml", ".llamafile", ".litertlm"), _LANGUAGE_MODEL),
-    **dict.fromkeys((".cbm", ".ubj", ".pmml"), _BOOSTED),
-    **dict.fromkeys((".engine", ".plan", ".trt", ".dlc", ".rknn", ".hef", ".om"), _COMPILED),
-    **dict.fromkeys(
-        (".mlmodel", ".mlpackage", ".mlmodelc"),
-        "is a Core ML model, which only Apple's devices run: export the model it was made from as ONNX or TFLite",
+    "onnxmltools)": ".pkl .pickle .joblib",
+    "is a language model for an engine of its own, such as llama.cpp, which is not part of Pocketserve": (
+        ".gguf .ggml .llamafile .litertlm"
     ),
-    ".ort": "is an ONNX model in ONNX Runtime's own format: serve the .onnx file that it was made from",
-    ".task": "is a bundle for MediaPipe: unpack it as a zip and serve the .tflite files in it",
-    ".mar": "is an archive for TorchServe: unpack it as a zip and serve the model in it",
-    **dict.fromkeys((".mnn", ".caffemodel", ".pdmodel", ".pdiparams", ".weights"), _ELSEWHERE),
+    "is a model of another library's own format: convert it to ONNX with onnxmltools": ".cbm .ubj .pmml",
+    "was compiled for one kind of device: serve the ONNX or TFLite model that it was made from": (
+        ".engine .plan .trt .dlc .rknn .hef .om"
+    ),
+    "is a Core ML model, which only Apple's devices run: export the model it was made from as ONNX or TFLite": (
+        ".mlmodel .mlpackage .mlmodelc"
+    ),
+    "is an ONNX model in ONNX Runtime's own format: serve the .onnx file that it was made from": ".ort",
+    "is a bundle for MediaPipe: unpack it as a zip and serve the .tflite files in it": ".task",
+    "is an archive for TorchServe: unpack it as a zip and serve the model in it": ".mar",
+    _OTHER_FORMAT: ".mnn .caffemodel .pdmodel .pdiparams .weights",
 }
+_ADVICE = {suffix: words for words, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 """By the ends of names. Longer ends come first where one ends on another."""
 
 _PAIRS = {
     ".xml": ("is an OpenVINO model, which is not served: serve the model it was made from", ".bin"),
-    ".param": (_ELSEWHERE, ".bin"),
+    ".param": (_OTHER_FORMAT, ".bin"),
 }
 """Ends that mean something only beside a file of the same name with the other end."""
 
@@ -67,9 +60,9 @@ def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | 
     """
     if file_name in MARKERS:
         return None
-    end = next((end for end in _ENDS if file_name.lower().endswith(end)), None)
+    end = next((end for end in _ADVICE if file_name.lower().endswith(end)), None)
     if end is not None:
-        return file_name[: -len(end)] or file_name, f"{file_name} {_ENDS[end]}"
+        return file_name[: -len(end)] or file_name, f"{file_name} {_ADVICE[end]}"
     for end, (words, other) in _PAIRS.items():
         stem = file_name.removesuffix(end)
         if stem != file_name and stem + other in beside:
