@@ -42,10 +42,10 @@ class ConfigError(Exception):
 
 
 def _setting(
-    default: Any, why: str, unit: str = "", limits: tuple[float, float] | None = None, choices: tuple[str, ...] = ()
+    default: Any, purpose: str, limits: tuple[float, float] | None = None, unit: str = "", choices: tuple[str, ...] = ()
 ) -> Any:
     """Return a field; a function as ``default`` makes the default of each instance. Limits are included."""
-    metadata = {"why": why, "unit": unit, "limits": limits, "choices": choices}
+    metadata = {"why": purpose, "unit": unit, "limits": limits, "choices": choices}
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -79,16 +79,14 @@ class Config:
 
     models_dir: Path = _setting(embedded_models_dir, "Folder whose models are served.")
     host: str = _setting("127.0.0.1", "Address to listen on; anything but loopback exposes the port to the network.")
-    http_port: int = _setting(
-        8470, "TCP port for HTTP; 0 takes any free one. A taken port is an error.", "", (0, 65535)
-    )
+    http_port: int = _setting(8470, "TCP port for HTTP; 0 takes any free one. A taken port is an error.", (0, 65535))
     socket: bool = _setting(True, "Answer the socket protocol too, on a port of its own.")
-    socket_port: int = _setting(8471, "TCP port for the socket protocol; 0 takes any free one.", "", (0, 65535))
+    socket_port: int = _setting(8471, "TCP port for the socket protocol; 0 takes any free one.", (0, 65535))
     port_wait: float = _setting(
         0.0,
         "Time for which a start waits for a taken port; a supervised server is back sooner with it.",
-        "seconds",
         (0, DAY_S),
+        "seconds",
     )
     token_file: Path = _setting(default_token_file, "File with the access token; made with mode 0600.")
     state_dir: Path = _setting(default_state_dir, "Folder for what the server learns, such as verdicts; not the token.")
@@ -97,68 +95,66 @@ class Config:
     ready_file: Path | None = _setting(None, "JSON file written once requests are accepted, removed at the end.")
     load: tuple[str, ...] = _setting((), "Models to load at start instead of on first use.")
     quarantine: bool = _setting(True, "Try unseen model files in a throw-away process before they are loaded.")
-    trial_timeout: float = _setting(120.0, "Longest time that such a trial may take.", "seconds", (0.1, DAY_S))
+    trial_timeout: float = _setting(120.0, "Longest time that such a trial may take.", (0.1, DAY_S), "seconds")
     trial_memory: int = _setting(
         0,
         "Memory that such a trial may take, framework included; 0 takes half of what is available.",
-        "bytes",
         (0, 2**50),
+        "bytes",
     )
     memory_budget: int = _setting(
-        0, "Memory that loaded models may hold together; 0 takes half of what is available.", "bytes", (0, 2**50)
+        0, "Memory that loaded models may hold together; 0 takes half of what is available.", (0, 2**50), "bytes"
     )
     decode_budget: int = _setting(
         256 * 2**20,
         "Memory that pictures being decoded and JSON being read may take together; further ones wait.",
-        "bytes",
         (2**20, 2**50),
+        "bytes",
     )
     keep_alive: float = _setting(
-        300.0, "Idle time after which a model is unloaded; 0 keeps it for good.", "seconds", (0, 10**9)
+        300.0, "Idle time after which a model is unloaded; 0 keeps it for good.", (0, 10**9), "seconds"
     )
-    threads: int = _setting(
-        0, "Threads one inference may use; 0 takes the fast cores this process may use.", "", (0, 256)
-    )
+    threads: int = _setting(0, "Threads one inference may use; 0 takes the fast cores this process may use.", (0, 256))
     low_power: str = _setting(
         "auto",
         "Half the threads, no background requests (priority from 6): auto, while the battery is low or hot; on; off.",
         choices=("auto", "on", "off"),
     )
     low_battery: float = _setting(
-        15.0, "Charge below which the battery is low while nothing charges it; 0 never.", "%", (0, 100)
+        15.0, "Charge below which the battery is low while nothing charges it; 0 never.", (0, 100), "%"
     )
-    hot_battery: float = _setting(42.0, "Temperature from which the battery is hot; 0 never.", "°C", (0, 100))
+    hot_battery: float = _setting(42.0, "Temperature from which the battery is hot; 0 never.", (0, 100), "°C")
     queue_limit: int = _setting(
-        64, "Requests that may wait for one busy model; the next one is answered 429.", "", (1, 1024)
+        64, "Requests that may wait for one busy model; the next one is answered 429.", (1, 1024)
     )
     batching: bool = _setting(True, "Run waiting requests together where the model allows it and it pays.")
-    max_batch: int = _setting(8, "Rows of one such batch at most.", "rows", (1, 1024))
+    max_batch: int = _setting(8, "Rows of one such batch at most.", (1, 1024), "rows")
     request_timeout: float = _setting(
-        60.0, "Longest time a request may wait when it names no timeout.", "seconds", (0.001, DAY_S)
+        60.0, "Longest time a request may wait when it names no timeout.", (0.001, DAY_S), "seconds"
     )
-    drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", "seconds", (0, 60))
-    http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.", "", (0, 1100))
+    drain_timeout: float = _setting(4.0, "Time that running requests get to finish after SIGTERM.", (0, 60), "seconds")
+    http_threads: int = _setting(0, "Threads that answer HTTP; 0 takes 8 more than the queue limit.", (0, 1100))
     max_connections: int = _setting(
-        512, "Open HTTP connections; for one more, the one that was idle for longest is closed.", "", (1, 4096)
+        512, "Open HTTP connections; for one more, the one that was idle for longest is closed.", (1, 4096)
     )
-    socket_connections: int = _setting(64, "Connections of the socket protocol; one more is refused.", "", (1, 1024))
+    socket_connections: int = _setting(64, "Connections of the socket protocol; one more is refused.", (1, 1024))
     socket_inflight: int = _setting(
-        32, "Requests that one such connection may have under way; the next is answered 429.", "", (1, 1024)
+        32, "Requests that one such connection may have under way; the next is answered 429.", (1, 1024)
     )
     socket_bytes_inflight: int = _setting(
         limits.MAX_BODY_BYTES,
         "Bodies of such requests together, and answers that wait to be read; never less than one body.",
-        "bytes",
         (1024, 2**31 - 1),
+        "bytes",
     )
     socket_idle: float = _setting(
-        300.0, "Time after which a connection without any frame is closed.", "seconds", (3, DAY_S)
+        300.0, "Time after which a connection without any frame is closed.", (3, DAY_S), "seconds"
     )
     max_body_bytes: int = _setting(
-        limits.MAX_BODY_BYTES, "One request body, before and after inflating.", "bytes", (1024, 2**31 - 1)
+        limits.MAX_BODY_BYTES, "One request body, before and after inflating.", (1024, 2**31 - 1), "bytes"
     )
     max_image_pixels: int = _setting(
-        64_000_000, "Pixels of a decoded picture; larger ones are refused.", "pixels", (1, 2**31 - 1)
+        64_000_000, "Pixels of a decoded picture; larger ones are refused.", (1, 2**31 - 1), "pixels"
     )
     server_name: str = _setting(APP_NAME, "Name in the server metadata.")
     log_level: str = _setting(
