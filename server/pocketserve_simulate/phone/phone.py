@@ -48,6 +48,7 @@ class Phone:
         self.covers = find_covers(self.image.folder, absent)
         self._observe = observe
         self.hijackers: dict[PhoneEvent, PortHijacker] = {}
+        self._closed = False
         self._conditions: dict[PhoneEvent, Condition] = {}
         self.processes = Processes(
             lambda ready: launcher(self._usable_cores(), self.covers, ready),
@@ -125,10 +126,14 @@ class Phone:
 
     def close(self) -> None:
         """End what is under way and the process: first politely, then by signal 9."""
-        if not self.processes.retire():
+        if self._closed:
             return
-        for event in self.under_way():
-            self.end(event)
+        self._closed = True
+        while self.hijackers:
+            self.hijackers.popitem()[1].close()
+        with self._changed:
+            self._conditions.clear()
+            self._apply()
         self._duty.set(1.0, False)
         self.processes.close()
         self._duty.close()

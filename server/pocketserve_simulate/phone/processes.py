@@ -141,15 +141,15 @@ class Processes:
         pid = self.pid
         return listening_ports(pid) if pid is not None else []
 
-    def signal(self, number: int) -> bool:
-        """Send a signal to all processes of the command; returns whether there is one. Takes no lock of the phone's.
+    def signal(self, number: int) -> None:
+        """Send a signal to all processes of the command. Takes no lock of the phone's.
 
         Those in sessions of their own are stopped, continued and killed with it; a polite end is its own business.
         """
         with self._reaping:
             process = self._process
             if process is None or process.returncode is not None:
-                return False
+                return
             if number == signal.SIGKILL:
                 self._detached.search(process.pid, now=True)  # once it is dead, its children are nobody's
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -157,19 +157,11 @@ class Processes:
             if number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL):
                 self._detached.search(process.pid)  # behind: what is stopped starts no more of them
                 self._detached.send(number)
-            return True
-
-    def retire(self) -> bool:
-        """Start nothing any more; returns whether this is new. What runs goes on until :meth:`close`."""
-        with self.changed:
-            before, self._closed = self._closed, True
-            self._supervised, self._start_at = False, None
-            self.changed.notify_all()
-            return not before
 
     def close(self) -> None:
-        """End what runs: first politely, then by signal 9."""
+        """Start nothing any more, and end what runs: first politely, then by signal 9."""
         with self.changed:
+            self._closed, self._supervised, self._start_at = True, False, None
             if self.pid is not None:
                 self._cause = self._cause or "close"
                 self.signal(signal.SIGTERM)

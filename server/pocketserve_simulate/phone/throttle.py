@@ -19,7 +19,7 @@ JOIN_S = 5.0
 class DutyCycle:
     """Stops and continues processes by ``send``. Nothing else does, so a freeze and a slow processor agree."""
 
-    def __init__(self, send: Callable[[int], bool]) -> None:
+    def __init__(self, send: Callable[[int], object]) -> None:
         self._send = send
         self._changed = threading.Condition()
         self._speed = 1.0
