@@ -35,7 +35,7 @@ def test_what_is_left_out_has_a_default() -> None:
     scenario = parse(WHOLE)
     assert (scenario.name, scenario.device, scenario.seconds, scenario.recovery) == ("s", "mid", 20, 2.0)
     assert [(event.kind, event.at, event.seconds) for event in scenario.events] == [("freeze", 3, 2)]
-    assert scenario.streams == (Stream("a", "socket", "petals", "", "tensors", 5, 1, 4, 2.0, 5.0, 5.0, 0, False, ()),)
+    assert scenario.streams == (Stream("a", "petals", 5, "socket", "", "tensors", 1, 4, 2.0, 5.0, 5.0, 0, False, ()),)
     assert scenario.streams[0].max_call_s == 15
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple
 
 from pocketserve.messages import did_you_mean
-from pocketserve.repository.toml_table import ManifestError, TomlTable
+from pocketserve.repository.toml_table import ManifestError, TomlTable, declared_values
 from pocketserve_simulate.phone.device import DEVICES
 from pocketserve_simulate.phone.events import KINDS, EventError, PhoneEvent, check_event
 from pocketserve_wire.errors import code_named
@@ -27,8 +28,6 @@ DISTURBANCES: Final = (VANISHING, NEVER_READS)
 
 TENSORS, PICTURES, LOADS = "tensors", "pictures", "loads"
 
-T = TypeVar("T")
-
 
 class ScenarioError(Exception):
     """A scenario that cannot be run; the text names the file, the key and the fix."""
@@ -38,20 +37,20 @@ class ScenarioError(Exception):
 class Stream:
     """The requests of one app, with the fields of ``docs/scenarios.md``; an empty version is the model's default."""
 
-    name: str
-    client: str
-    model: str
-    version: str
-    ask: str
-    rate: float
-    rows: int
-    parallel: int
-    deadline: float
-    timeout: float
-    reconnect: float
-    priority: int
-    fresh: bool
-    allow: tuple[str, ...]
+    name: Annotated[str, TomlTable.text]
+    model: Annotated[str, TomlTable.text]
+    rate: Annotated[float, TomlTable.number, 0.1, 1_000]
+    client: Annotated[str, TomlTable.choice, ("socket", "http")] = "socket"
+    version: Annotated[str, TomlTable.text] = ""
+    ask: Annotated[str, TomlTable.choice, (TENSORS, PICTURES, LOADS)] = TENSORS
+    rows: Annotated[int, TomlTable.integer, 1, 256] = 1
+    parallel: Annotated[int, TomlTable.integer, 1, 32] = 4
+    deadline: Annotated[float, TomlTable.number, 0.01, 60] = 2.0
+    timeout: Annotated[float, TomlTable.number, 0.1, 60] = 5.0
+    reconnect: Annotated[float, TomlTable.number, 0, 60] = 5.0
+    priority: Annotated[int, TomlTable.integer, 0, 2**31 - 1] = 0
+    fresh: Annotated[bool, TomlTable.flag] = False
+    allow: Annotated[tuple[str, ...], TomlTable.texts] = ()
 
     @property
     def max_call_s(self) -> float:
@@ -59,19 +58,19 @@ class Stream:
         return 2 * self.timeout + self.reconnect
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A scenario that was read and checked, with the fields of ``docs/scenarios.md``; events in order of time."""
 
     name: str
-    description: str
-    device: str
-    seconds: float
-    recovery: float
-    options: tuple[str, ...]
-    load: tuple[str, ...]
-    streams: tuple[Stream, ...]
-    events: tuple[PhoneEvent, ...]
+    description: Annotated[str, TomlTable.text] = ""
+    device: Annotated[str, TomlTable.choice, tuple(DEVICES)] = "mid"
+    seconds: Annotated[float, TomlTable.number, 1, MAX_SECONDS]
+    recovery: Annotated[float, TomlTable.number, 0.1, 60] = 2.0
+    options: tuple[str, ...] = ()
+    load: tuple[str, ...] = ()
+    streams: tuple[Stream, ...] = ()
+    events: tuple[PhoneEvent, ...] = ()
 
 
 def shipped() -> list[str]:
@@ -114,10 +113,7 @@ def parse_scenario(content: bytes, file_name: str) -> Scenario:
 
 
 def _scenario(table: TomlTable, name: str) -> Scenario:
-    description = table.text("description")
-    device = table.choice("device", tuple(DEVICES)) or "mid"
-    seconds = _required(table, "seconds", table.number("seconds", 1, MAX_SECONDS))
-    recovery = table.number("recovery", 0.1, 60) or 2.0
+    scenario = Scenario(name=name, **_values(Scenario, table, "seconds"))
     server = table.table("server")
     options, load = server.texts("options"), server.texts("load")
     server.refuse_rest()
@@ -125,40 +121,23 @@ def _scenario(table: TomlTable, name: str) -> Scenario:
     names = [stream.name for stream in streams]
     if twins := [name for name in names if names.count(name) > 1]:
         raise table.fault("streams", f"holds two called {twins[0]!r}")
-    events = [_event(entry, seconds - recovery) for entry in _tables(table, "events", 0, MAX_EVENTS)]
+    latest_end = scenario.seconds - scenario.recovery
+    events = [_event(entry, latest_end) for entry in _tables(table, "events", 0, MAX_EVENTS)]
     events.sort(key=lambda event: event.at)
     disturbances = [event.kind for event in events if event.kind in DISTURBANCES]
     if disturbances and all(stream.ask != TENSORS for stream in streams):
         raise table.fault(
             "events", f"holds {disturbances[0]!r}, which asks what a stream of tensors asks, and there is none"
         )
-    free_at = 0.0
-    for event in events:
-        if event.kind == "squatter" and event.at < free_at:
-            raise table.fault("events", "holds two of kind 'squatter' at once, and a port goes to one only")
-        free_at = event.at + event.seconds if event.kind == "squatter" else free_at
+    squatters = [event for event in events if event.kind == "squatter"]
+    if any(later.at < event.at + event.seconds for event, later in pairwise(squatters)):
+        raise table.fault("events", "holds two of kind 'squatter' at once, and a port goes to one only")
     table.refuse_rest()
-    return Scenario(name, description, device, seconds, recovery, options, load, streams, tuple(events))
+    return replace(scenario, options=options, load=load, streams=streams, events=tuple(events))
 
 
 def _stream(table: TomlTable) -> Stream:
-    reconnect = table.number("reconnect", 0, 60)
-    stream = Stream(
-        name=_required(table, "name", table.text("name") or None),
-        client=table.choice("client", ("socket", "http")) or "socket",
-        model=_required(table, "model", table.text("model") or None),
-        version=table.text("version"),
-        ask=table.choice("ask", (TENSORS, PICTURES, LOADS)) or TENSORS,
-        rate=_required(table, "rate", table.number("rate", 0.1, 1_000)),
-        rows=table.integer("rows", 1, 256) or 1,
-        parallel=table.integer("parallel", 1, 32) or 4,
-        deadline=table.number("deadline", 0.01, 60) or 2.0,
-        timeout=table.number("timeout", 0.1, 60) or 5.0,
-        reconnect=5.0 if reconnect is None else reconnect,
-        priority=table.integer("priority", 0, 2**31 - 1) or 0,
-        fresh=table.flag("fresh") or False,
-        allow=table.texts("allow"),
-    )
+    stream = Stream(**_values(Stream, table, "name", "model", "rate"))
     for code in stream.allow:
         if code_named(code) is None:
             raise table.fault(
@@ -168,10 +147,14 @@ def _stream(table: TomlTable) -> Stream:
     return stream
 
 
+class _Span(NamedTuple):
+    kind: Annotated[str, TomlTable.choice, (*KINDS, *DISTURBANCES)]
+    at: Annotated[float, TomlTable.number, 0, MAX_SECONDS]
+    seconds: Annotated[float, TomlTable.number, 0, MAX_SECONDS]
+
+
 def _event(table: TomlTable, latest_end: float) -> PhoneEvent:
-    kind = _required(table, "kind", table.choice("kind", (*KINDS, *DISTURBANCES)))
-    at = _required(table, "at", table.number("at", 0, MAX_SECONDS))
-    seconds = _required(table, "seconds", table.number("seconds", 0, MAX_SECONDS))
+    kind, at, seconds = _Span(**_values(_Span, table, *_Span._fields))
     if at + seconds > latest_end:
         raise table.fault("seconds", f"must end it by {latest_end:g} s, so that there is time to see the recovery")
     if kind in DISTURBANCES:
@@ -185,10 +168,12 @@ def _event(table: TomlTable, latest_end: float) -> PhoneEvent:
     return event
 
 
-def _required(table: TomlTable, key: str, value: T | None) -> T:
-    if value is None:
-        raise table.fault(key, "is missing")
-    return value
+def _values(options: type, table: TomlTable, *required: str) -> dict[str, Any]:
+    values = declared_values(options, table)
+    for key in required:
+        if key not in values:
+            raise table.fault(key, "is missing")
+    return values
 
 
 def _tables(table: TomlTable, key: str, minimum: int, maximum: int) -> list[TomlTable]:
