@@ -27,7 +27,7 @@ from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from pocketserve.runtimes.executorch import INSTALL
-from pocketserve.runtimes.torch.common import error_message, file_size, import_torch, leaf_array, load_error, to_torch
+from pocketserve.runtimes.torch.common import error_message, file_size, import_torch, leaf_array, load_errors, to_torch
 from pocketserve.tensors import Array, TensorSpec
 
 # ScalarType of the schema, which is torch's own numbering.
@@ -67,7 +67,6 @@ class ExecutorchRuntime:
 
     def open(self, source: ModelSource) -> ExecutorchSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
-        name = source.path.name
         size = file_size(source.path)
         description = _read_method(source.path)
         torch = import_torch()
@@ -77,13 +76,9 @@ class ExecutorchRuntime:
         except Exception as error:  # a native library that does not fit raises OSError, among others
             reason = f"{type(error).__name__}: {error_message(error, 200)}"
             raise RuntimeMissingError(f"ExecuTorch is not usable ({reason}); run: {INSTALL}") from None
-        try:
+        with load_errors(source.path.name, title):
             program = runtime.Runtime.get().load_program(source.path)
             return ExecutorchSession(torch, program, description, title, size)
-        except ModelLoadError:
-            raise
-        except Exception as error:
-            raise load_error(name, title, error) from error
 
 
 RUNTIME = ExecutorchRuntime()

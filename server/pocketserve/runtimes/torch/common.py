@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -354,6 +354,17 @@ def load_error(name: str, framework: str, error: BaseException) -> ModelLoadErro
     return ModelLoadError(
         f"{framework} cannot load {name} ({reason}); it may be of another version: save it again with this one"
     )
+
+
+@contextmanager
+def load_errors(name: str, framework: str) -> Iterator[None]:
+    """Turn any exception of a framework into a ``ModelLoadError``."""
+    try:
+        yield
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise load_error(name, framework, error) from error
 
 
 def input_fault(error: Exception, raised_by_model: type[Exception] = ValueError) -> ValueError | None:

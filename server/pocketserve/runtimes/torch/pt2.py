@@ -22,7 +22,7 @@ from pocketserve.runtimes.torch.common import (
     input_fault,
     leaf_array,
     leaf_spec,
-    load_error,
+    load_errors,
     to_torch,
     weight_bytes,
 )
@@ -39,21 +39,16 @@ class Pt2Runtime:
 
     def open(self, source: ModelSource) -> Pt2Session:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
-        name = source.path.name
         check_content(source.path, ("pt2",), "exported program")
         trust = source.options.get("trust", False)
         if not isinstance(trust, bool):
             raise ModelLoadError(f"model.toml: trust is true or false, not {trust!r:.80}")
         content = read_code(source.path, source.trusted, source.original)
         torch = import_torch()
-        try:
+        with load_errors(source.path.name, f"torch {torch.__version__}"):
             with stand_ins(source.path):  # it reads names only; the trusted content is unpickled
                 program = torch.export.load(io.BytesIO(content))
             return Pt2Session(torch, program, source.threads)
-        except ModelLoadError:
-            raise
-        except Exception as error:
-            raise load_error(name, f"torch {torch.__version__}", error) from error
 
 
 RUNTIME = Pt2Runtime()

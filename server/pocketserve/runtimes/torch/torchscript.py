@@ -25,7 +25,7 @@ from pocketserve.runtimes.torch.common import (
     flatten,
     import_torch,
     input_fault,
-    load_error,
+    load_errors,
     probe_outputs,
     weight_bytes,
     with_free_rows,
@@ -48,12 +48,8 @@ class TorchScriptRuntime:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
         check_content(source.path, ("torchscript", "ptl"), self.title)
         torch = import_torch()
-        try:
+        with load_errors(source.path.name, f"torch {torch.__version__}"):
             return ScriptSession(torch, source)
-        except ModelLoadError:
-            raise
-        except Exception as error:
-            raise load_error(source.path.name, f"torch {torch.__version__}", error) from error
 
 
 RUNTIME = TorchScriptRuntime()
