@@ -10,27 +10,17 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import AudioProperties
 from pocketserve.tasks import arrays
+from pocketserve.tasks.audio import wav
 from pocketserve.tasks.audio.options import AudioOptions
 from pocketserve.tasks.audio.resampling import resample
 from pocketserve.tasks.audio.spectrogram import features_of
-from pocketserve.tasks.audio.wav import (
-    FLOAT,
-    MAX_CHANNELS,
-    MAX_FRAMES,
-    PCM,
-    SampleFormat,
-    Sound,
-    decode,
-    is_wav,
-    read_wav,
-)
 from pocketserve.tasks.base import Arrays, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
 
-RAW_FORMATS = {"pcm8": (PCM, 1), "pcm16": (PCM, 2), "pcm24": (PCM, 3), "pcm32": (PCM, 4), "float32": (FLOAT, 4)}
+RAW_FORMATS = {**{f"pcm{bits}": (wav.PCM, bits // 8) for bits in (8, 16, 24, 32)}, "float32": (wav.FLOAT, 4)}
 """The parameter ``format`` of samples without a header; little-endian, channels interleaved."""
 
 RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate")
@@ -84,21 +74,21 @@ class SoundInput:
             kind = {"FP32": np.float32, "INT32": np.int32}.get(spec.datatype, np.int64)
             self._fixed[spec.name] = np.full([] if spec.open else [1] * len(spec.shape), rate, kind)
 
-    def read(self, body: memoryview, hints: Hints) -> Sound:
+    def read(self, body: memoryview, hints: Hints) -> wav.Sound:
         """Return a request's sound at the model's rate and with its channels."""
         samples, rate = self._decode(body, hints)
         if samples.shape[1] != self._channels:
             samples = np.repeat(samples.mean(axis=1, keepdims=True), self._channels, axis=1)
-        if len(samples) * self._rate > MAX_FRAMES * rate:
+        if len(samples) * self._rate > wav.MAX_FRAMES * rate:
             raise invalid_input("the sound is too long once it has the model's sampling rate; send it in parts")
         samples = resample(samples, rate, self._rate)
         if self._options.normalize == "zero-mean":
             samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
         elif self._options.normalize == "peak":
             samples = samples / max(float(np.abs(samples).max()), 1e-7)
-        return Sound(samples.astype(np.float32, copy=False), self._rate)
+        return wav.Sound(samples.astype(np.float32, copy=False), self._rate)
 
-    def windows(self, sound: Sound) -> list[Window]:
+    def windows(self, sound: wav.Sound) -> list[Window]:
         """Return the sound in the model's pieces, in order; at least one."""
         samples, window = sound.samples, self.window
         length = len(samples) if window is None else window + self._options.context
@@ -166,7 +156,7 @@ class SoundInput:
             "example": "sound.wav",
         }
 
-    def _decode(self, body: memoryview, hints: Hints) -> Sound:
+    def _decode(self, body: memoryview, hints: Hints) -> wav.Sound:
         limit, mono = self._options.max_seconds, self._channels == 1
         name, rate = hints.values.get("format", "wav"), hints.values.get("rate", self._rate)
         if not len(body):
@@ -175,10 +165,10 @@ class SoundInput:
             if name not in RAW_FORMATS:
                 raise invalid_parameter(f"parameter format must be wav or one of {', '.join(RAW_FORMATS)} for sound")
             code, width = RAW_FORMATS[name]
-            form = SampleFormat(code, hints.values.get("channels", 1), rate, width)
-            return decode(body, form, limit, mono=mono)
-        if is_wav(body):
-            return read_wav(body, limit, mono=mono)
+            form = wav.SampleFormat(code, hints.values.get("channels", 1), rate, width)
+            return wav.decode(body, form, limit, mono=mono)
+        if wav.is_wav(body):
+            return wav.read_wav(body, limit, mono=mono)
         if arrays.is_npy(body):
             reals = _reals(arrays.read_npy(body))
         elif arrays.looks_like_json(body) and bytes(body[:256]).lstrip()[:1] == b"[":
@@ -190,13 +180,13 @@ class SoundInput:
                 f"the body is {kind}; send WAV, or raw samples with format=pcm16, rate and channels as parameters"
             )
         channels = 1 if reals.ndim == 1 else max(1, reals.shape[1])
-        return decode(memoryview(reals.tobytes()), SampleFormat(FLOAT, channels, rate, 8), limit, mono=mono)
+        return wav.decode(memoryview(reals.tobytes()), wav.SampleFormat(wav.FLOAT, channels, rate, 8), limit, mono=mono)
 
 
 def _reals(array: Array) -> Array:
     """Return samples [n] or [n, channels] in little-endian float64; integers are 16-bit samples."""
     shape = array.shape
-    if array.dtype.kind not in "fi" or array.ndim not in (1, 2) or (array.ndim == 2 and shape[1] > MAX_CHANNELS):
+    if array.dtype.kind not in "fi" or array.ndim not in (1, 2) or (array.ndim == 2 and shape[1] > wav.MAX_CHANNELS):
         raise invalid_input(f"an array of sound must hold {FITTING}, got {array.dtype} {list(shape)}")
     whole = array.dtype.kind == "i"
     lowest, highest = (-32768, 32767) if whole else (-MAX_REAL, MAX_REAL)

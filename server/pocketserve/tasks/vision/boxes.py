@@ -56,15 +56,12 @@ def generate_anchors(options: AnchorOptions, width: int, height: int) -> Array:
         elif options.interpolated_ratio > 0:
             pairs.append((np.sqrt(scales[index] * scales[index + 1]), options.interpolated_ratio))
         sizes = np.array([(scale / np.sqrt(ratio), scale * np.sqrt(ratio)) for scale, ratio in pairs])
-        layers.append(_layer(stride, np.ones_like(sizes) if options.fixed_size else sizes, width, height))
+        sizes = np.ones_like(sizes) if options.fixed_size else sizes
+        columns, rows = -(-width // stride), -(-height // stride)
+        y, x = np.meshgrid((np.arange(rows) + 0.5) / rows, (np.arange(columns) + 0.5) / columns, indexing="ij")
+        centers = np.repeat(np.stack([y, x], axis=-1).reshape(-1, 2), len(sizes), axis=0)
+        layers.append(np.concatenate([centers, np.tile(sizes, (rows * columns, 1))], axis=1))
     return np.concatenate(layers)
-
-
-def _layer(stride: int, sizes: Array, width: int, height: int) -> Array:
-    columns, rows = -(-width // stride), -(-height // stride)
-    y, x = np.meshgrid((np.arange(rows) + 0.5) / rows, (np.arange(columns) + 0.5) / columns, indexing="ij")
-    centers = np.repeat(np.stack([y, x], axis=-1).reshape(-1, 2), len(sizes), axis=0)
-    return np.concatenate([centers, np.tile(sizes, (rows * columns, 1))], axis=1)
 
 
 def suppress(boxes: Array, classes: Array, limit: float, maximum: int) -> Array:

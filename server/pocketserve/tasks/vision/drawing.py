@@ -50,7 +50,7 @@ class Canvas:
     """The upright picture of a request, to be drawn on in its own pixels."""
 
     def __init__(self, body: memoryview, hints: Hints, max_pixels: int) -> None:
-        from PIL import ImageFont
+        from PIL import ImageFont, ImageOps
 
         picture, size = read_whole(body, max_pixels, LONGEST, hints)
         grow = SHORTEST / max(picture.size)
@@ -58,11 +58,12 @@ class Canvas:
             picture = picture.resize([max(1, round(side * grow)) for side in picture.size])
         self._scale = (picture.width / size[0], picture.height / size[1])
         # A picture that is hardly wider or higher than a line of text gets margins to write on.
-        width, height = max(picture.width, NARROWEST), max(picture.height, NARROWEST)
-        self._origin = ((width - picture.width) // 2, (height - picture.height) // 2)
-        self._set_image(_extended(picture, (width, height), self._origin))
-        self._line = max(2, round(max(width, height) / 270))
-        self._font = ImageFont.load_default(max(13, round(max(width, height) / 44)))
+        x, y = max(0, NARROWEST - picture.width), max(0, NARROWEST - picture.height)
+        self._origin = (x // 2, y // 2)
+        self._set_image(ImageOps.expand(picture, (*self._origin, x - x // 2, y - y // 2), PANEL))
+        longest = max(self._image.size)
+        self._line = max(2, round(longest / 270))
+        self._font = ImageFont.load_default(max(13, round(longest / 44)))
         _, top, _, bottom = self._font.getbbox("Ág")
         self._text_bottom, self._text_height = bottom, float(bottom - top)
         self._labels: list[Frame] = []
@@ -168,14 +169,16 @@ class Canvas:
 
         Scores that are no probabilities are compared with the largest.
         """
+        from PIL import ImageOps
+
         line, pad = self._text_height * 2.3, self._text_height * 0.8
         rows = entries[:MAX_BARS] or [("nothing above the threshold", 0.0)]
-        width, top = max(self._image.width, round(SHORTEST * 0.75)), self._image.height
-        size = (width, top + round(2 * pad + line * len(rows)))
-        self._set_image(_extended(self._image, size, ((width - self._image.width) // 2, 0)))
+        top, margin = self._image.height, max(0, round(SHORTEST * 0.75) - self._image.width)
+        border = (margin // 2, 0, margin - margin // 2, round(2 * pad + line * len(rows)))
+        self._set_image(ImageOps.expand(self._image, border, PANEL))
         scores = [score for _, score in rows]
         full = 1.0 if all(0 <= score <= 1 for score in scores) else max(map(abs, scores))
-        right, thick = width - pad, max(3, self._text_height * 0.35)
+        right, thick = self._image.width - pad, max(3, self._text_height * 0.35)
         for row, (text, score) in enumerate(rows):
             base = top + pad + line * row
             value = f"{score:.1%}" if full == 1.0 else f"{score:.4g}"
@@ -221,17 +224,6 @@ class Canvas:
         while text and self._width(text + "…") > room:
             text = text[:-1]
         return text + "…"
-
-
-def _extended(image: Image, size: tuple[int, int], origin: tuple[int, int]) -> Image:
-    """Return a picture with the panel's colour around it."""
-    import PIL.Image
-
-    if size == image.size:
-        return image
-    larger = PIL.Image.new("RGB", size, PANEL)
-    larger.paste(image, origin)
-    return larger
 
 
 def _cross(first: Frame, second: Frame) -> bool:

@@ -58,8 +58,7 @@ def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Image
 
     Args:
         hints: those of a frame whose size was checked by :func:`frame_size`.
-        halved: at half its width and height, for ``nv21`` and ``yuv420``: that is how their colours come anyway, and a
-            quarter of the work.
+        halved: at half its width and height, for ``nv21`` and ``yuv420``, as their colours come: a quarter of the work.
     """
     import PIL.Image
 

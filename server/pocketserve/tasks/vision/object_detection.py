@@ -49,17 +49,14 @@ def create(facts: ModelFacts) -> ObjectDetection:
 def _options(facts: ModelFacts) -> DetectionOptions:
     """Return the manifest's options, completed by what the files say."""
     options = facts.manifest.section(DetectionOptions)
-    more: dict[str, Any] = {}
-    if options.format is None and options.classes is None:
-        more["format"] = _format_of_files(facts)
     tensors = facts.metadata.outputs
-    if options.threshold is None:
-        more["threshold"] = next((value for tensor in tensors if (value := threshold_of(tensor)) is not None), None)
-    if options.coordinates is None:
-        contents = [tensor.content.properties for tensor in tensors if tensor.content is not None]
-        boxes = next((content for content in contents if isinstance(content, BoundingBoxProperties)), None)
-        more["coordinates"] = boxes.coordinate_type if boxes is not None else None
-    return dataclasses.replace(options, **more)
+    contents = [tensor.content.properties for tensor in tensors if tensor.content is not None]
+    more: dict[str, Any] = {
+        "format": None if options.classes else _format_of_files(facts),
+        "threshold": next((value for tensor in tensors if (value := threshold_of(tensor)) is not None), None),
+        "coordinates": next((c.coordinate_type for c in contents if isinstance(c, BoundingBoxProperties)), None),
+    }
+    return dataclasses.replace(options, **{key: more[key] for key in more if getattr(options, key) is None})
 
 
 def _format_of_files(facts: ModelFacts) -> str | None:

@@ -58,19 +58,10 @@ class PictureInput:
 
         Numbers (JSON, ``.npy``) are the tensor itself: then the input counts as the picture.
         """
-        if not len(body):
-            raise invalid_input("the body is empty; send a picture")
-        if is_tensor(body, hints) or self._is_raw_tensor(body, hints):
+        if is_tensor(body, hints, self._single):
             return arrays.read_values(body, self._single), place(self.size, self.size, "stretch")
         pixels, placement = read_picture(body, self.shape, self.options, self.max_pixels, hints)
         return self._normalise(pixels), placement
-
-    def _is_raw_tensor(self, body: memoryview, hints: Hints) -> bool:
-        """Return whether an array of pixels is just what the model takes."""
-        if self._single.datatype != "UINT8" or is_frame(hints) or not arrays.is_npy(body):
-            return False
-        array = arrays.read_npy(body)
-        return array.dtype == np.uint8 and array.shape == self._single.shape
 
     def describe(self) -> str:
         """Return what happens to a picture, in words."""
@@ -81,7 +72,10 @@ class PictureInput:
         words = f"turned upright, {fit.get(options.resize or '', 'stretched')} to {width}x{height} {colour}{inverted}"
         if self._takes_pixels():
             return f"{words}, pixels from 0 to 255 as {self.spec.datatype}"
-        mean, std = (_text(numbers) for numbers in (options.mean or (0.0,), options.std or (255.0,)))
+        mean, std = (
+            f"{numbers[0]:.6g}" if len(set(numbers)) == 1 else f"[{', '.join(f'{number:.6g}' for number in numbers)}]"
+            for numbers in (options.mean or (0.0,), options.std or (255.0,))
+        )
         stored = f", then quantised to {self.spec.datatype}" if self.spec.quantization else f" as {self.spec.datatype}"
         return f"{words}, {f'(pixel - {mean})' if mean != '0' else 'pixel'} / {std}{stored}"
 
@@ -142,13 +136,18 @@ def takes_picture(facts: ModelFacts) -> bool:
     return min(shape.width, shape.height) >= 16  # less is a table of numbers
 
 
-def is_tensor(body: memoryview, hints: Hints) -> bool:
-    """Return whether a body holds numbers rather than a picture. An array of uint8 may be one."""
+def is_tensor(body: memoryview, hints: Hints, spec: TensorSpec | None = None) -> bool:
+    """Return whether a body holds numbers rather than a picture.
+
+    An array of uint8 may be a picture, but not one of just the datatype and shape of ``spec``.
+    """
     if is_frame(hints):
         return False
-    if arrays.is_npy(body):
-        return arrays.picture_in(arrays.read_npy(body)) is None
-    return arrays.looks_like_json(body)
+    if not arrays.is_npy(body):
+        return arrays.looks_like_json(body)
+    array = arrays.read_npy(body)
+    fits = spec is not None and spec.datatype == "UINT8" and array.dtype == np.uint8 and array.shape == spec.shape
+    return fits or arrays.picture_in(array) is None
 
 
 def picture_shape(spec: TensorSpec, size: tuple[int, int] | None = None) -> tuple[PictureShape, bool]:
@@ -171,11 +170,6 @@ def picture_shape(spec: TensorSpec, size: tuple[int, int] | None = None) -> tupl
     if len(spec.shape) == 4 and -1 in spec.shape[1:]:
         detail += " of fixed size; set width and height in [image]"
     raise ValueError(detail)
-
-
-def _text(numbers: tuple[float, ...]) -> str:
-    texts = [f"{number:.6g}" for number in numbers]
-    return texts[0] if len(set(texts)) == 1 else f"[{', '.join(texts)}]"
 
 
 class PictureTask(ABC):

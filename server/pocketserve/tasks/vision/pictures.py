@@ -92,15 +92,10 @@ def read_picture(
         pixels = np.asarray(resized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
     if options.color == "bgr":
         pixels = pixels[..., ::-1]
-    return 255 - pixels if _is_inverted(pixels, options.invert) else pixels, placement
-
-
-def _is_inverted(pixels: Array, invert: str) -> bool:
-    """Return whether dark ink on a light ground is to become light on dark; "auto" looks at the border."""
-    if invert != "auto":
-        return invert == "always"
-    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
-    return float(border.mean()) >= 128
+    inverted = options.invert == "always"
+    if options.invert == "auto":  # the border is the ground
+        inverted = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]).mean() >= 128
+    return 255 - pixels if inverted else pixels, placement
 
 
 def read_whole(
@@ -173,8 +168,11 @@ def _open(body: memoryview, max_pixels: int) -> Image:
             raise invalid_input("the HEIC picture is damaged or of a kind that pillow-heif cannot read") from None
         raise invalid_input(f"the body is not a picture this server can read ({', '.join(FORMATS)})") from None
     image.decodermaxblock = BLOCK_BYTES
-    if image.format in SCALABLE:
-        _check_scans(file, image.size, max_pixels)
+    if image.format in SCALABLE:  # a JPEG may walk over its pixels again and again: a scan takes 14 bytes of a file
+        pixels_count = max(1, image.width * image.height)
+        maximum = min(MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // pixels_count)
+        if scans_of(file) > maximum:
+            raise invalid_input(f"the JPEG file has more scans than the {maximum} that its size allows; save it anew")
     elif early is None:  # already asking a PNG for its EXIF data decodes it
         _make_room(image.size, max_pixels)
     return image
@@ -237,13 +235,6 @@ def _register_heif() -> None:
             "pip install --upgrade pillow-heif; or send a JPEG"
         )
     pillow_heif.register_heif_opener()
-
-
-def _check_scans(file: bytes, size: tuple[int, int], max_pixels: int) -> None:
-    """Refuse a JPEG that walks over its pixels again and again: a scan takes 14 bytes of a file."""
-    maximum = min(MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // max(1, size[0] * size[1]))
-    if scans_of(file) > maximum:
-        raise invalid_input(f"the JPEG file has more scans than the {maximum} that its size allows; save it anew")
 
 
 def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
