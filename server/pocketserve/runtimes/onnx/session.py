@@ -116,10 +116,8 @@ class OnnxSession:
         """See :class:`~pocketserve.runtimes.base.Session`; strings are UTF-8 ``bytes``, BF16 is ``uint16`` bits.
 
         Raises:
-            ValueError: there is such a signature, a string is not UTF-8, or the model does not take these shapes,
-                dtypes or values.
-            RuntimeError: the session is closed, an output string is not UTF-8, or the run failed for its own reasons.
-            Exception: whatever else the package raises. The session works on.
+            ValueError: a signature was asked for, or the model does not take these shapes, dtypes or values.
+            RuntimeError: the session is closed, or the run failed for other reasons. The session works on.
         """
         if signature is not None:
             raise ValueError(f"the model has no signature {signature!r}; ONNX models have none")

@@ -87,13 +87,10 @@ class MetaGraph:
 
 def read_meta_graphs(folder: Path) -> list[MetaGraph]:
     """Return what ``saved_model.pb`` holds, without the weights; raise DamagedFileError if it cannot be read."""
-    try:
-        with mapped(folder / "saved_model.pb") as data:
-            reader = ProtobufReader(data, BUDGET)
-            # SavedModel: 2 meta_graphs
-            graphs = [_meta_graph(reader, span) for span in reader.messages((0, len(data)), 2)]
-    except OSError as error:
-        raise DamagedFileError(f"saved_model.pb cannot be read: {error.strerror or error}") from error
+    with mapped(folder / "saved_model.pb") as data:
+        reader = ProtobufReader(data, BUDGET)
+        # SavedModel: 2 meta_graphs
+        graphs = [_meta_graph(reader, span) for span in reader.messages((0, len(data)), 2)]
     if not graphs:
         raise DamagedFileError("there is no graph in it")
     return graphs

@@ -50,8 +50,7 @@ IDLE_S = 120.0
 
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_PAYLOAD_BYTES = 2**30
-STDERR_BYTES = 4096
-"""The end of the process's error output that is read."""
+STDERR_BYTES = 4096  # the end of the process's error output, which is read
 
 _LENGTHS = struct.Struct("<II")
 
@@ -65,11 +64,7 @@ class EndedError(WorkerError):
 
 
 class Worker:
-    """The Node process of all sessions. Whoever holds :meth:`exclusive` may start it and send it requests.
-
-    Attributes:
-        version: of TensorFlow.js, once it has run.
-    """
+    """The Node process of all sessions. Whoever holds :meth:`exclusive` may start it and send it requests."""
 
     def __init__(self, modules: Path | None, node: str, idle_s: float, run_timeout_s: float) -> None:
         self._modules = modules
@@ -81,7 +76,7 @@ class Worker:
         self._starts = 0
         self._numbers = itertools.count(1)
         self._sessions: set[str] = set()
-        self.version = ""
+        self.version = ""  # of TensorFlow.js, once it has run
 
     @property
     def pid(self) -> int | None:
@@ -106,11 +101,7 @@ class Worker:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep all other sessions from the process.
-
-        Raises:
-            WorkerError: others kept it for longer than opening and running a model may take.
-        """
+        """Keep all other sessions from the process, if they do not keep it for too long themselves."""
         timeout = OPEN_TIMEOUT_S + self.run_timeout_s
         if not self._lock.acquire(timeout=timeout):
             raise WorkerError(f"the Node process was busy with other models for {timeout:g} s")
@@ -120,10 +111,7 @@ class Worker:
             self._lock.release()
 
     def ensure_running(self, threads: int) -> int:
-        """Start the process if none runs.
-
-        Args:
-            threads: that a new one may use; one that runs keeps its number.
+        """Start the process if none runs; one that runs keeps its number of threads.
 
         Returns:
             Which process it is: models that were opened in another one are gone.

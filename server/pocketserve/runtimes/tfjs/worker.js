@@ -1,4 +1,4 @@
-// Runs TensorFlow.js models for the Python side, which starts this file with Node. See session.py for the protocol.
+// Runs TensorFlow.js models for the Python side, which starts this file with Node. See process.py for the protocol.
 //
 // argv: the node_modules folder, the number of threads, the milliseconds after which an idle process ends itself.
 // It reads frames from stdin and writes one answer per frame to stdout; it ends when stdin does.

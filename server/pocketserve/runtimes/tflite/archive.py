@@ -14,11 +14,8 @@ MAX_PROPERTIES_BYTES = 4 * 2**20
 def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:
     """Return files out of the archive at the model's end.
 
-    Args:
-        limit: most bytes that they may have together once unpacked.
-
     Raises:
-        DamagedFileError: no such file, a damaged archive, or more bytes than the limit.
+        DamagedFileError: no such file, a damaged archive, or more unpacked bytes together than the limit.
     """
     from pocketserve.formats.zip_archives import BadZipError, members, read_member  # late: few files carry others
 
