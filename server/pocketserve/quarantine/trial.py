@@ -63,8 +63,12 @@ def main(confine: Callable[[], Confinement]) -> int:
     os.write(output, IMPORTED)
     confinement = confine()
     result = try_model(request["entry"], request["version"], request["source"])
-    if result["outcome"] in ("rejected", "missing") and confinement.confined:
-        result["reason"] = _with_cause(result["reason"])
+    forbidden = any(os.strerror(number) in result["reason"] for number in (errno.EPERM, errno.EACCES))
+    if result["outcome"] in ("rejected", "missing") and confinement.confined and forbidden:
+        result["reason"] = (
+            f"{result['reason'][:500]}; in its trial a file may use its own folder and libraries, but no other files, "
+            "no network and no further process (`pocketserve serve --no-quarantine` has no trials)"
+        )
     result["reason"] = result["reason"][:MAX_REASON]
     os.write(output, json.dumps(result).encode())
     return 0
@@ -100,16 +104,6 @@ def _import_framework(format: ModelFormat, threads: int) -> None:
             for package in format.packages:
                 import_framework(package)
     gc.freeze()  # what is there now stays
-
-
-def _with_cause(reason: str) -> str:
-    """Add that the confinement may be what a file came up against."""
-    if not any(os.strerror(number) in reason for number in (errno.EPERM, errno.EACCES)):
-        return reason
-    return (
-        f"{reason[:500]}; in its trial a file may use its own folder and libraries, but no other files, no network and "
-        "no further process (`pocketserve serve --no-quarantine` has no trials)"
-    )
 
 
 def _failure(error: Exception) -> dict[str, str]:

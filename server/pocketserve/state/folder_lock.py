@@ -78,7 +78,7 @@ class WorkFolder:
 
 def sweep(parent: Path, prefix: str = "") -> None:
     """Remove this user's work folders whose owner has ended, and half-written files."""
-    if not parent.is_dir():
+    if not os.path.isdir(parent):
         return
     with locked(parent) as alone, suppress(OSError):
         for entry in [*os.scandir(parent)] if alone else ():

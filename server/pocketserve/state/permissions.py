@@ -82,7 +82,7 @@ def secure(folder: Path) -> None:
     Raises:
         StateFolderError: it belongs to another user, or stays open to others.
     """
-    if not folder.is_dir():  # a server without one runs, and keeps nothing
+    if not os.path.isdir(folder):  # a server without one runs, and keeps nothing
         return
     status = folder.stat()
     if status.st_uid not in (os.geteuid(), 0):

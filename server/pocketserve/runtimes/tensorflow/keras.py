@@ -58,7 +58,9 @@ class KerasRuntime:
         specs = _symbolic_inputs(tf, model, name)
         function = _trace(tf, model, list(specs.values()), name)
         loaded = common.LoadedObject(model, restorers=common.variable_restorers(function))
-        entry, size = _entry(tf, model, specs, function), _weight_bytes(tf, model.variables)
+        weights = [(math.prod(int(size or 1) for size in v.shape), tf.as_dtype(v.dtype).size) for v in model.variables]
+        size = sum(count * int(item_bytes or 1) for count, item_bytes in weights)
+        entry = _entry(tf, model, specs, function)
         return common.open_session(loaded, entry, f"keras {keras.__version__} (tensorflow {tf.__version__})", size)
 
 
@@ -240,7 +242,3 @@ def _output_names(model: Any, count: int) -> list[str]:
     if len(names) != count or len(set(names)) != count:
         return [f"output_{position}" for position in range(count)]
     return names
-
-
-def _weight_bytes(tf: Any, variables: Iterable[Any]) -> int:
-    return sum(math.prod(int(size or 1) for size in v.shape) * int(tf.as_dtype(v.dtype).size or 1) for v in variables)

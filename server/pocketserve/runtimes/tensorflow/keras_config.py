@@ -34,26 +34,21 @@ _FUNCTIONS = re.compile(rf"builtins|keras\.(activations|{_KINDS})")
 
 def check_config(path: Path) -> None:
     """Refuse a file whose configuration names anything else, by a ValueError in words like those of Keras."""
-    config = _read(path)
+    if path.suffix == ".keras":  # Keras goes by the suffix
+        with zipfile.ZipFile(path) as archive:
+            config = json.loads(archive.read("config.json"))
+    else:
+        with importlib.import_module("h5py").File(path, "r") as file:
+            config = json.loads(file.attrs.get("model_config", "null"))
     if not isinstance(config, dict):
         return  # Keras says what is missing
     if path.suffix == ".keras":
-        config = config | {"compile_config": None}  # as it is loaded
+        config |= {"compile_config": None}  # as it is loaded
     for item in _dictionaries(config):
         if isinstance(item.get("vocabulary"), str):
             raise ValueError("Not allowed: a vocabulary that lies in another file")
         if "class_name" in item:
             _check_class(item["class_name"], item.get("module"), item.get("config"))
-
-
-def _read(path: Path) -> Any:
-    """Return what Keras reads: it goes by the ending."""
-    if path.suffix == ".keras":
-        with zipfile.ZipFile(path) as archive:
-            return json.loads(archive.read("config.json"))
-    with importlib.import_module("h5py").File(path, "r") as file:
-        text = file.attrs.get("model_config")
-    return None if text is None else json.loads(text)
 
 
 def _dictionaries(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -192,11 +192,12 @@ def _v1_entry(tf: Any, session: Any, definition: Any) -> common.EntryPoint:
         for tensors in (definition.inputs, definition.outputs)
     )
 
-    def invoke(arrays: Mapping[str, Array]) -> Iterable[Any]:
-        results: list[Any] = session.run(
-            [*fetches.values()], {tensor: _v1_array(tensor, arrays[name]) for name, tensor in feeds.items()}
-        )
-        return results
+    def invoke(arrays: Mapping[str, Array]) -> Any:
+        values = {
+            tensor: arrays[name].view(tensor.dtype.as_numpy_dtype) if tensor.dtype.name == "bfloat16" else arrays[name]
+            for name, tensor in feeds.items()
+        }
+        return session.run([*fetches.values()], values)
 
     return common.make_entry(tf, feeds, fetches, invoke)
 
@@ -208,10 +209,6 @@ def _v1_tensor(session: Any, name: str, info: Any) -> Any:
     if tensor.shape.rank is None and not info.tensor_shape.unknown_rank:
         tensor.set_shape([None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim])
     return tensor
-
-
-def _v1_array(tensor: Any, array: Array) -> Array:
-    return array.view(tensor.dtype.as_numpy_dtype) if tensor.dtype.name == "bfloat16" else array
 
 
 def _default_entry(title: str, model: common.LoadedObject, signature: Any) -> common.EntryPoint:
