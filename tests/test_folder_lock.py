@@ -44,7 +44,7 @@ def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
 
 
 def _judge(path: Path, number: int) -> None:
-    VerdictStore(path).put(str(number), Verdict(True))
+    VerdictStore(path).save(str(number), Verdict(True))
 
 
 def test_no_change_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -468,7 +468,7 @@ def test_a_verdict_for_want_of_memory_ends_with_it(tmp_path: Path, folder: Path)
     state, found = tmp_path / "state", entry(folder)
     store = VerdictStore(state / "verdicts.json")
     reason = "it took more than 1024 MiB of memory"
-    store.put(Quarantine(state, TrialLimits()).key(*found), Verdict(False, reason, memory=1 << 30))
+    store.save(Quarantine(state, TrialLimits()).key(*found), Verdict(False, reason, memory=1 << 30))
     with pytest.raises(ModelLoadError, match="1024 MiB"):
         check(Quarantine(state, TrialLimits(memory=1 << 30)), found)
     check(Quarantine(state, TrialLimits(memory=2 << 30)), found)
@@ -497,14 +497,14 @@ def test_a_verdict_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeyp
     store = VerdictStore(tmp_path / "verdicts.json")
     monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     for number in range(3):
-        store.put(str(number), Verdict(True))
+        store.save(str(number), Verdict(True))
     assert not list(tmp_path.iterdir())
 
 
 def test_verdicts_that_anybody_may_write_count_for_nothing(tmp_path: Path) -> None:
     """Who can write the file would say which models are harmless."""
     path = tmp_path / "verdicts.json"
-    VerdictStore(path).put("a", Verdict(True))
+    VerdictStore(path).save("a", Verdict(True))
     assert VerdictStore(path).get("a") is not None
     path.chmod(0o666)
     assert VerdictStore(path).get("a") is None
@@ -624,7 +624,7 @@ def test_what_is_no_plain_file_is_refused(quarantine: Quarantine, folder: Path, 
 def test_verdicts_survive_damage(tmp_path: Path) -> None:
     """A damaged store costs trials, never the service; another process's changes are seen."""
     store = VerdictStore(tmp_path / "state" / "verdicts.json")
-    store.put("a", Verdict(True))
+    store.save("a", Verdict(True))
     other = VerdictStore(tmp_path / "state" / "verdicts.json")
     assert other.get("a") == Verdict(True)
     assert other.remove("a") and store.get("a") is None
@@ -685,7 +685,7 @@ def test_release_tries_again(new_server: StartServer, folder: Path, tmp_path: Pa
     """A model in quarantine says so, also after a restart; releasing it loads it if it is good after all."""
     state = tmp_path / "state"
     store = VerdictStore(state / "verdicts.json")
-    store.put(
+    store.save(
         Quarantine(state, TrialLimits()).key(*entry(folder)), Verdict(False, "it crashed its framework (SIGSEGV)")
     )
     server = new_server(folder, "--state-dir", str(state))

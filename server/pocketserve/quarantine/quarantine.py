@@ -156,7 +156,7 @@ class Quarantine:
                 raise ModelLoadError("its files changed while they were tried; load the model again")
             if not verdict.ok:
                 verdict = verdict._replace(path=str(version.path), seen=_stamp(entry, version))
-            self._store.put(key, verdict)
+            self._store.save(key, verdict)
             return verdict
         finally:
             self._trial.release()

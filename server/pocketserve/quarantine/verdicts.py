@@ -38,7 +38,7 @@ class VerdictStore:
         """Return the verdict on a content."""
         return self._store.entries().get(key)
 
-    def put(self, key: str, verdict: Verdict) -> None:
+    def save(self, key: str, verdict: Verdict) -> None:
         """Keep a verdict. A folder that cannot be written costs trials, not the service."""
         with contextlib.suppress(OSError):
             self._store.change({key: verdict})
