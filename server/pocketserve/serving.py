@@ -79,7 +79,11 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
     sys.setswitchinterval(SWITCH_S)
     secure(config.state_dir)
     token = ensure_token(config.token_file) if config.auth else None
-    service = _open_service(config, token)
+    try:
+        service = Service(config, token)
+    except OSError as error:
+        text = f"the models folder {config.models_dir} cannot be read ({error.strerror})"
+        raise StartError(f"{text}; name one: pocketserve serve FOLDER") from None
     apps = AppTokens(path_of(config.token_file)) if config.auth else None
     guard = Guard(token, config.allowed_hosts, apps)
     try:
@@ -180,16 +184,6 @@ def write_ready_file(path: Path, config: Config, endpoints: Endpoints) -> None:
         "models_dir": str(config.models_dir.absolute()),
     }
     replace_json(path, content)
-
-
-def _open_service(config: Config, token: str | None) -> Service:
-    try:
-        return Service(config, token)
-    except OSError as error:
-        raise StartError(
-            f"the models folder {config.models_dir} cannot be read ({error.strerror}); "
-            "name one: pocketserve serve FOLDER"
-        ) from None
 
 
 def _by_another_server(error: PortTakenError, state_dir: Path) -> PortTakenError:

@@ -40,8 +40,6 @@ class TensorSpec(NamedTuple):
     """An input or output of a model.
 
     Attributes:
-        name: as the model file names it.
-        datatype: a name of the Open Inference Protocol.
         shape: -1 stands for a dimension that the caller chooses.
         quantization: set when the stored integers stand for real numbers.
         aliases: other names that mean the same tensor, such as a signature's.
@@ -103,7 +101,7 @@ def to_tensor(name: str, array: Array, datatype: str | None = None) -> Tensor:
     dtype = array.dtype
     kind = datatype or _BY_DTYPE.get(dtype) or datatype_of(dtype)
     if kind == "BYTES":
-        elements = [_as_bytes(element) for element in array.reshape(-1).tolist()]
+        elements = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1).tolist()]
         return Tensor(name, kind, array.shape, elements)
     memory = plain_memory(array)
     if memory is None:
@@ -187,7 +185,3 @@ def spec_metadata(spec: TensorSpec) -> Mapping[str, Any]:
             "quantization_zero_point": spec.quantization.zero_point,
         }
     return entry
-
-
-def _as_bytes(element: object) -> bytes:
-    return element if isinstance(element, bytes) else str(element).encode("utf-8")

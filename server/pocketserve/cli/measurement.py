@@ -27,8 +27,7 @@ class Choice(NamedTuple):
     """The best of several settings.
 
     Attributes:
-        current: the setting that was in force.
-        best: the one with the smallest median.
+        best: the setting with the smallest median.
         gain: the share of the current setting's time that the best one saves, 0 to 1; the median over the rounds.
         noise: how far chance may have moved ``gain``, in the same unit.
         times: for each setting the time of each round.

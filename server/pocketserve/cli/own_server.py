@@ -20,12 +20,7 @@ STOP_TIMEOUT_S = 10.0
 
 
 class OwnServer(NamedTuple):
-    """A running server.
-
-    Attributes:
-        http, socket: addresses for the client, such as ``http://127.0.0.1:40123``.
-        token_file: where its token lies.
-    """
+    """A running server, with addresses for the client such as ``http://127.0.0.1:40123``."""
 
     pid: int
     http: str

@@ -34,7 +34,6 @@ class Device:
         platform: ``android`` (Termux since Python 3.13) or ``linux``.
         release: the kernel's release; proot-distro shows its own.
         prefix: where this Python's packages are.
-        python: its version, such as (3, 14).
         cores: those this process may use now.
         now: seconds since 1970 by the device's clock.
         suspended: seconds that the device has slept since it was started; None if the system does not tell.

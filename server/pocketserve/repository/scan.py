@@ -90,7 +90,7 @@ class Models(Mapping[str, ModelEntry]):
                     self._folders.add(name)
                 elif _holds_model(path):
                     misnamed.append(name)
-            elif _is_bare_model(name):
+            elif format_of_name(name) is not None and not name.endswith(".py") and name not in MARKERS:
                 if is_valid_name(name) and is_valid_name(_stem(name)):
                     self._bare.setdefault(_stem(name), []).append(path)
                 else:
@@ -267,9 +267,8 @@ def plain_number(version: str) -> str:
 
 def _models_in(folder: Path) -> list[Path]:
     """Return model files and folders that are models, in a model's folder."""
-    paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     has_code = (folder / "model.py").is_file()
-    return [path for path in paths if _is_model(path, has_code)]
+    return [path for path in sorted(folder.iterdir()) if path.name[0] != "." and _is_model(path, has_code)]
 
 
 def _is_model(path: Path, has_code: bool) -> bool:
@@ -279,11 +278,6 @@ def _is_model(path: Path, has_code: bool) -> bool:
         return path.name == "model.py"
     # Weights beside a model.py are the model's, whatever their ending.
     return format_of_name(path.name) is not None and not (has_code and content_of(path) == "state_dict")
-
-
-def _is_bare_model(file_name: str) -> bool:
-    """Return whether a file in the models folder itself is a model: not code, and not a part of a folder."""
-    return format_of_name(file_name) is not None and not file_name.endswith(".py") and file_name not in MARKERS
 
 
 def _holds_model(folder: Path) -> bool:

@@ -38,20 +38,16 @@ def run(options: argparse.Namespace) -> int:
             _load_each(client, entries)
             entries = client.index()
     with reading_answers():
-        _print(options, entries)
+        if options.json:
+            print_json(entries)
+        elif entries and not options.all:
+            _print_models(entries)
+        elif entries:
+            rows = [[e["name"], e.get("version", ""), e["state"], e.get("reason", "")] for e in entries]
+            print_table(["MODEL", "VERSION", "STATE", "NOTE"], rows)
+        else:
+            print("The models folder is empty. Put a model file into it and run this command again.")
     return 0
-
-
-def _print(options: argparse.Namespace, entries: Sequence[Mapping[str, Any]]) -> None:
-    if options.json:
-        print_json(entries)
-    elif entries and not options.all:
-        _print_models(entries)
-    elif entries:
-        rows = [[entry["name"], entry.get("version", ""), entry["state"], entry.get("reason", "")] for entry in entries]
-        print_table(["MODEL", "VERSION", "STATE", "NOTE"], rows)
-    else:
-        print("The models folder is empty. Put a model file into it and run this command again.")
 
 
 def _load_each(client: Client, entries: Sequence[Mapping[str, Any]]) -> None:

@@ -91,8 +91,8 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
     if missing:
         service.trust.add(name, missing)
     if options.json:
-        names = {"name": "name", "key": "key", "sha256": "digest", "effect": "effect"}
-        print_json([{k: getattr(p, v) for k, v in names.items()} | {"added": p in missing} for p in parts])
+        documents = [{"name": p.name, "key": p.key, "sha256": p.digest, "effect": p.effect} for p in parts]
+        print_json([d | {"added": part in missing} for d, part in zip(documents, parts, strict=True)])
     elif missing:
         print(f"Trusted. `pocketserve trust --revoke {printable(options.model)}` takes it back.")
     return EXIT_DONE
