@@ -14,7 +14,15 @@ import pytest
 
 from conftest import MODELS
 from pocketserve.auth import app_tokens
-from pocketserve.auth.app_tokens import AppTokenError, AppTokens, add_token, digest, path_of, read_tokens, revoke_token
+from pocketserve.auth.app_tokens import (
+    AppTokenError,
+    AppTokens,
+    add_token,
+    path_of,
+    read_tokens,
+    revoke_token,
+    token_digest,
+)
 from pocketserve.auth.guard import Guard
 from pocketserve.cli import main
 from pocketserve_client import Client, ServerError
@@ -60,7 +68,12 @@ def found(tokens: AppTokens, token: str) -> str | None:
 def test_a_token_is_kept_as_its_hash(path):
     token = add_token(path, "camera", DAY, NOW)
     (kept,) = read_tokens(path)
-    assert (kept.name, kept.sha256, kept.created, kept.expires) == ("camera", digest(token.encode()), NOW, NOW + DAY)
+    assert (kept.name, kept.sha256, kept.created, kept.expires) == (
+        "camera",
+        token_digest(token.encode()),
+        NOW,
+        NOW + DAY,
+    )
     assert token not in path.read_text() and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [file.name for file in path.parent.iterdir()] == ["token.apps.json"]
     revoke_token(path, "camera", NOW)
@@ -195,7 +208,7 @@ def test_the_guard_names_the_app(path, tokens):
     guard = Guard(OWN, apps=tokens)
     assert guard.check_token(f"Bearer {OWN}") is None
     assert guard.check_token(f"Bearer {token}") == "camera"
-    for wrong in (f"Bearer {token[:-1]}", f"Bearer {digest(token.encode())}", "", None):
+    for wrong in (f"Bearer {token[:-1]}", f"Bearer {token_digest(token.encode())}", "", None):
         with pytest.raises(ApiError, match="a valid token is required"):
             guard.check_token(wrong)
 
@@ -214,7 +227,7 @@ def test_the_command_makes_lists_and_takes_back(tmp_path, capsys):
     assert "There are no tokens" in command(capsys, "--list", *where)
     token = command(capsys, "--new", "camera", "--expires", "12h", *where).strip()
     (kept,) = read_tokens(path_of(tmp_path / "token"))
-    assert kept.sha256 == digest(token.encode()) and kept.expires - kept.created == pytest.approx(12 * 3600)
+    assert kept.sha256 == token_digest(token.encode()) and kept.expires - kept.created == pytest.approx(12 * 3600)
     listed = command(capsys, "--list", *where)
     assert "camera" in listed and "good" in listed and token not in listed and kept.sha256 not in listed
     (entry,) = json.loads(command(capsys, "--list", "--json", *where))

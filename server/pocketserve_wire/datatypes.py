@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Datatype(NamedTuple):
-    """One datatype.
+    """A datatype.
 
     Attributes:
         name: the protocol's name, case-sensitive.
@@ -33,24 +33,23 @@ class Datatype(NamedTuple):
         return self.name.startswith(("INT", "UINT"))
 
 
-def _table(*rows: Datatype) -> dict[str, Datatype]:
-    return {row.name: row for row in rows}
-
-
-DATATYPES: dict[str, Datatype] = _table(
-    Datatype("BOOL", 1, "|b1", None, "TYPE_BOOL"),
-    Datatype("UINT8", 1, "|u1", "B", "TYPE_UINT8"),
-    Datatype("UINT16", 2, "<u2", "H", "TYPE_UINT16"),
-    Datatype("UINT32", 4, "<u4", "I", "TYPE_UINT32"),
-    Datatype("UINT64", 8, "<u8", "Q", "TYPE_UINT64"),
-    Datatype("INT8", 1, "|i1", "b", "TYPE_INT8"),
-    Datatype("INT16", 2, "<i2", "h", "TYPE_INT16"),
-    Datatype("INT32", 4, "<i4", "i", "TYPE_INT32"),
-    Datatype("INT64", 8, "<i8", "q", "TYPE_INT64"),
-    Datatype("FP16", 2, "<f2", None, "TYPE_FP16"),
-    Datatype("BF16", 2, "<u2", None, "TYPE_BF16"),
-    Datatype("FP32", 4, "<f4", "f", "TYPE_FP32"),
-    Datatype("FP64", 8, "<f8", "d", "TYPE_FP64"),
-    Datatype("BYTES", 0, "|O", None, "TYPE_STRING"),
-)
+DATATYPES: dict[str, Datatype] = {
+    row.name: row
+    for row in (
+        Datatype("BOOL", 1, "|b1", None, "TYPE_BOOL"),
+        Datatype("UINT8", 1, "|u1", "B", "TYPE_UINT8"),
+        Datatype("UINT16", 2, "<u2", "H", "TYPE_UINT16"),
+        Datatype("UINT32", 4, "<u4", "I", "TYPE_UINT32"),
+        Datatype("UINT64", 8, "<u8", "Q", "TYPE_UINT64"),
+        Datatype("INT8", 1, "|i1", "b", "TYPE_INT8"),
+        Datatype("INT16", 2, "<i2", "h", "TYPE_INT16"),
+        Datatype("INT32", 4, "<i4", "i", "TYPE_INT32"),
+        Datatype("INT64", 8, "<i8", "q", "TYPE_INT64"),
+        Datatype("FP16", 2, "<f2", None, "TYPE_FP16"),
+        Datatype("BF16", 2, "<u2", None, "TYPE_BF16"),
+        Datatype("FP32", 4, "<f4", "f", "TYPE_FP32"),
+        Datatype("FP64", 8, "<f8", "d", "TYPE_FP64"),
+        Datatype("BYTES", 0, "|O", None, "TYPE_STRING"),
+    )
+}
 """Name -> datatype."""

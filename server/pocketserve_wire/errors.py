@@ -1,4 +1,4 @@
-"""Every error that the server may answer, as one table.
+"""All errors that the server may answer.
 
 The ``code`` (a member's name) is API and never changes its meaning; the text beside it may. Both transports send
 ``{"error": "<one sentence>", "code": "<CODE>"}`` with the status below.
@@ -73,22 +73,21 @@ class ApiError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status; the socket protocol uses the same numbers."""
+        """Return the HTTP status; the socket protocol uses the same numbers."""
         return self.code.status
 
     def again(self) -> ApiError:
-        """The same fault for a further caller, or to be kept.
+        """Return the same fault for a further caller, or to be stored.
 
-        An exception holds the frames it was raised through, with all that was at hand there, such as a request's body
-        or a model; raised once more, it gathers more of them.
+        A raised exception refers to its frames, and so to a request's body or a model; raised again, to more of them.
         """
         return ApiError(self.code, self.message, retry_after_s=self.retry_after_s)
 
     def body(self) -> bytes:
-        """The answer's body: one JSON object, ASCII only so that every client can read it."""
+        """Return the answer's body: one JSON object, ASCII only so that every client can read it."""
         return json.dumps({"error": self.message, "code": self.code.name}).encode("ascii")
 
 
 def code_named(name: object) -> ErrorCode | None:
-    """The code of that name, or None for a name that this version does not know."""
+    """Return the code of that name, or None for a name that this version does not know."""
     return ErrorCode.__members__.get(name) if isinstance(name, str) else None

@@ -11,8 +11,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from . import strict_json
 from .errors import ApiError
@@ -25,7 +24,7 @@ AUTH_HMAC: Final = "hmac-sha256"
 AUTH_NONE: Final = "none"
 MAX_U32: Final = 2**32 - 1
 LEAST_MAX_FRAME: Final = 4096
-"""What a client must be ready to take: every error fits in it, even the one that says that an answer does not."""
+"""Bytes that every client must take: all errors fit, even the one that says that an answer does not."""
 MAX_NAME_CHARS: Final = 64
 
 _CLIENT = b"OI1 client\0"
@@ -34,12 +33,8 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 _PROOF = re.compile(r"[0-9a-f]{64}")
 
 
-Further = Callable[[], Mapping[Any, bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """What a server tells its clients in READY.
+class ConnectionLimits(NamedTuple):
+    """Limits that a server tells its clients in READY.
 
     Attributes:
         max_frame: bytes of the largest body it takes.
@@ -57,27 +52,27 @@ class ConnectionLimits:
 
 
 def transcript(hello: bytes, challenge: bytes) -> bytes:
-    """Return what the proofs are about: SHA-256 of both frames, headers included."""
+    """Return the SHA-256 of both frames, headers included, which the proofs are about."""
     return hashlib.sha256(hello + challenge).digest()
 
 
 def client_proof(key: bytes, hashed: bytes) -> str:
-    """Return what AUTH carries: 64 hexadecimal digits."""
+    """Return the 64 hexadecimal digits that AUTH carries."""
     return hmac.new(key, _CLIENT + hashed, hashlib.sha256).hexdigest()
 
 
 def server_proof(key: bytes, hashed: bytes) -> str:
-    """Return what READY carries: 64 hexadecimal digits."""
+    """Return the 64 hexadecimal digits that READY carries."""
     return hmac.new(key, _SERVER + hashed, hashlib.sha256).hexdigest()
 
 
 class ServerHandshake:
-    """The server's half of one handshake.
+    """The server's half of a handshake.
 
     Args:
         key: the token's ASCII bytes; None on a server that asks for none.
         nonce: 16 random bytes, never used before.
-        further: keys of other tokens that are good now, by what stands for their owner; asked for with a proof.
+        further: returns the valid keys of other tokens by their owners.
 
     Attributes:
         owner: whose further token the client has; None for the first key.
@@ -85,7 +80,13 @@ class ServerHandshake:
         client_name: what the client calls itself, for logs: printable ASCII, bounded, never believed.
     """
 
-    def __init__(self, key: bytes | None, nonce: bytes, limits: ConnectionLimits, further: Further = dict) -> None:
+    def __init__(
+        self,
+        key: bytes | None,
+        nonce: bytes,
+        limits: ConnectionLimits,
+        further: Callable[[], Mapping[Any, bytes]] = dict,
+    ) -> None:
         self._key = key
         self._further = further
         self._nonce = nonce
@@ -96,13 +97,12 @@ class ServerHandshake:
         self.client_name = ""
 
     def answer_hello(self, frame: Frame) -> bytes:
-        """The CHALLENGE frame that answers a HELLO.
+        """Return the CHALLENGE frame that answers a HELLO.
 
         Raises:
             ConnectionFaultError: UNEXPECTED_FRAME, BAD_HANDSHAKE or UNSUPPORTED_VERSION.
         """
-        _expect(frame, FrameType.HELLO, now=not self._hashed)
-        offer = _document(frame)
+        offer = _document(frame, FrameType.HELLO, expected=not self._hashed)
         lowest, highest = _versions(offer)
         if not lowest <= VERSION <= highest:
             raise ConnectionFaultError(
@@ -112,58 +112,46 @@ class ServerHandshake:
             )
         _text(offer, "nonce", _NONCE)
         self.client_max_frame = _number(offer, "max_frame", LEAST_MAX_FRAME)
-        self.client_name = _shown(offer.get("client"))
+        name = offer.get("client")
+        name = name[:MAX_NAME_CHARS] if isinstance(name, str) else ""
+        self.client_name = name if name.isascii() and name.isprintable() else ""
         auth = AUTH_HMAC if self._key is not None else AUTH_NONE
         body = strict_json.dumps({"v": VERSION, "nonce": self._nonce.hex(), "auth": auth})
         challenge = json_frame(FrameType.CHALLENGE, body)
-        hello = json_frame(FrameType.HELLO, bytes(frame.body))
-        self._hashed = transcript(hello, challenge)
+        self._hashed = transcript(json_frame(FrameType.HELLO, bytes(frame.body)), challenge)
         return challenge
 
     def answer_auth(self, frame: Frame) -> bytes:
-        """The READY frame that answers a good AUTH.
+        """Return the READY frame that answers a good AUTH.
 
         Raises:
             ConnectionFaultError: UNEXPECTED_FRAME; BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.
         """
-        _expect(frame, FrameType.AUTH, now=bool(self._hashed))
-        content = _document(frame)
+        proof = _document(frame, FrameType.AUTH, expected=bool(self._hashed)).get("proof")
         ready: dict[str, Any] = {}
         if self._key is not None:
-            offered = content.get("proof")
-            presented = offered if isinstance(offered, str) and offered.isascii() else ""
-            ready["proof"] = server_proof(self._key_of(presented), self._hashed)
-        limits = self._limits
-        ready |= {
-            "max_frame": limits.max_frame,
-            "max_inflight": limits.max_inflight,
-            "max_bytes_inflight": limits.max_bytes_inflight,
-            "idle_ms": limits.idle_ms,
-            "server": limits.server,
-        }
-        return json_frame(FrameType.READY, strict_json.dumps(ready))
+            key = self._key_of(proof if isinstance(proof, str) and proof.isascii() else "")
+            ready["proof"] = server_proof(key, self._hashed)
+        return json_frame(FrameType.READY, strict_json.dumps(ready | self._limits._asdict()))
 
     def _key_of(self, proof: str) -> bytes:
-        """Return the key that a proof was made with, in a time that does not tell which one it is.
+        """Return the key that a proof was made with, in a time that does not depend on which one it is.
 
         Raises:
             ConnectionFaultError: UNAUTHORIZED, it is none of them.
         """
         assert self._key is not None
-        found: bytes | None = None
+        match: bytes | None = None
         for owner, key in ((None, self._key), *self._further().items()):
             if hmac.compare_digest(proof, client_proof(key, self._hashed)):
-                found, self.owner = key, owner
-        if found is None:
-            raise ConnectionFaultError(
-                ConnectionFault.UNAUTHORIZED,
-                "this is not the token of this server (pocketserve token prints it)",
-            )
-        return found
+                match, self.owner = key, owner
+        if match is None:
+            raise _unauthorized("this is not the token of this server (pocketserve token prints it)")
+        return match
 
 
 class ClientHandshake:
-    """The client's half of one handshake.
+    """The client's half of a handshake.
 
     Args:
         key: the token's ASCII bytes; None for a client that has none.
@@ -182,15 +170,14 @@ class ClientHandshake:
         self._hashed = b""
 
     def answer_challenge(self, frame: Frame) -> bytes:
-        """The AUTH frame that answers a CHALLENGE.
+        """Return the AUTH frame that answers a CHALLENGE.
 
         Raises:
             ConnectionFaultError: UNEXPECTED_FRAME; BAD_HANDSHAKE; UNSUPPORTED_VERSION; UNAUTHORIZED when the server
                 asks for a token that this client lacks, or for none although this client has one: a stranger on the
                 server's port would do that.
         """
-        _expect(frame, FrameType.CHALLENGE, now=not self._hashed)
-        content = _document(frame)
+        content = _document(frame, FrameType.CHALLENGE, expected=not self._hashed)
         version = _number(content, "v", 0)
         if version != VERSION:
             raise ConnectionFaultError(
@@ -198,24 +185,18 @@ class ClientHandshake:
             )
         _text(content, "nonce", _NONCE)
         auth = content.get("auth")
-        self._check_auth(auth)
+        if auth not in (AUTH_HMAC, AUTH_NONE):
+            raise _invalid(f"auth must be {AUTH_HMAC} or {AUTH_NONE}")
+        if auth == AUTH_HMAC and self._key is None:
+            raise _unauthorized("the server asks for a token (pocketserve token prints it)")
+        if auth == AUTH_NONE and self._key is not None:
+            raise _unauthorized(
+                "what listens there does not ask for the token: it is not your server, or it runs with --no-auth; "
+                "nothing was sent to it"
+            )
         self._hashed = transcript(self.hello, json_frame(FrameType.CHALLENGE, bytes(frame.body)))
         proof = {} if self._key is None else {"proof": client_proof(self._key, self._hashed)}
         return json_frame(FrameType.AUTH, strict_json.dumps(proof))
-
-    def _check_auth(self, auth: object) -> None:
-        if auth not in (AUTH_HMAC, AUTH_NONE):
-            raise _broken(f"auth must be {AUTH_HMAC} or {AUTH_NONE}")
-        if auth == AUTH_HMAC and self._key is None:
-            raise ConnectionFaultError(
-                ConnectionFault.UNAUTHORIZED, "the server asks for a token (pocketserve token prints it)"
-            )
-        if auth == AUTH_NONE and self._key is not None:
-            raise ConnectionFaultError(
-                ConnectionFault.UNAUTHORIZED,
-                "what listens there does not ask for the token: it is not your server, or it runs with --no-auth; "
-                "nothing was sent to it",
-            )
 
     def accept_ready(self, frame: Frame) -> ConnectionLimits:
         """Return what the server allows, once it has proven that it knows the key.
@@ -223,12 +204,15 @@ class ClientHandshake:
         Raises:
             ConnectionFaultError: UNEXPECTED_FRAME; BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.
         """
-        _expect(frame, FrameType.READY, now=bool(self._hashed))
-        content = _document(frame)
+        content = _document(frame, FrameType.READY, expected=bool(self._hashed))
         if self._key is not None:
-            proof = _text(content, "proof", _PROOF, missing=ConnectionFault.UNAUTHORIZED)
-            if not hmac.compare_digest(proof, server_proof(self._key, self._hashed)):
-                raise _not_the_server()
+            proof = content.get("proof")
+            good = isinstance(proof, str) and _PROOF.fullmatch(proof) is not None
+            if not (good and hmac.compare_digest(str(proof), server_proof(self._key, self._hashed))):
+                raise _unauthorized(
+                    "what listens there could not prove that it knows the token: it is not your server, or it has "
+                    "another token; nothing was sent to it"
+                )
         server = content.get("server")
         return ConnectionLimits(
             max_frame=_number(content, "max_frame", 1),
@@ -239,62 +223,42 @@ class ClientHandshake:
         )
 
 
-def _expect(frame: Frame, kind: FrameType, *, now: bool) -> None:
-    # The decoder sees to it already; a proof over no transcript would be good for every connection.
-    if frame.type != kind or not now:
+def _document(frame: Frame, kind: FrameType, *, expected: bool) -> dict[str, Any]:
+    # The decoder checks it already; but a proof over no transcript would be good for every connection.
+    if frame.type != kind or not expected:
         raise ConnectionFaultError(ConnectionFault.UNEXPECTED_FRAME, f"{FrameType(frame.type).name} may not come here")
-
-
-def _shown(name: object) -> str:
-    text = name[:MAX_NAME_CHARS] if isinstance(name, str) else ""
-    return text if text.isascii() and text.isprintable() else ""
-
-
-def _document(frame: Frame) -> dict[str, Any]:
     try:
         return strict_json.loads_object(bytes(frame.body))
     except ApiError as error:
-        raise _broken(error.message) from None
+        raise _invalid(error.message) from None
 
 
 def _versions(offer: dict[str, Any]) -> tuple[int, int]:
     versions = offer.get("v")
-    if not isinstance(versions, list) or len(versions) != 2 or not all(type(item) is int for item in versions):
-        raise _broken("v must be [lowest, highest]")
-    lowest, highest = versions
-    if not 0 <= lowest <= highest <= MAX_U32:
-        raise _broken("v must be [lowest, highest]")
-    return lowest, highest
+    if isinstance(versions, list) and len(versions) == 2 and all(type(item) is int for item in versions):
+        lowest, highest = versions
+        if 0 <= lowest <= highest <= MAX_U32:
+            return lowest, highest
+    raise _invalid("v must be [lowest, highest]")
 
 
 def _number(content: dict[str, Any], name: str, least: int) -> int:
     value = content.get(name)
     if type(value) is not int or not least <= value <= MAX_U32:
-        raise _broken(f"{name} must be a whole number from {least} to {MAX_U32}")
+        raise _invalid(f"{name} must be a whole number from {least} to {MAX_U32}")
     return value
 
 
-def _text(
-    content: dict[str, Any],
-    name: str,
-    form: re.Pattern[str],
-    missing: ConnectionFault = ConnectionFault.BAD_HANDSHAKE,
-) -> str:
+def _text(content: dict[str, Any], name: str, form: re.Pattern[str]) -> str:
     value = content.get(name)
     if not isinstance(value, str) or not form.fullmatch(value):
-        if missing is ConnectionFault.UNAUTHORIZED:
-            raise _not_the_server()
-        raise _broken(f"{name} must be lower-case hexadecimal digits")
+        raise _invalid(f"{name} must be lower-case hexadecimal digits")
     return value
 
 
-def _not_the_server() -> ConnectionFaultError:
-    return ConnectionFaultError(
-        ConnectionFault.UNAUTHORIZED,
-        "what listens there could not prove that it knows the token: it is not your server, or it has another token; "
-        "nothing was sent to it",
-    )
+def _unauthorized(message: str) -> ConnectionFaultError:
+    return ConnectionFaultError(ConnectionFault.UNAUTHORIZED, message)
 
 
-def _broken(message: str) -> ConnectionFaultError:
+def _invalid(message: str) -> ConnectionFaultError:
     return ConnectionFaultError(ConnectionFault.BAD_HANDSHAKE, f"the handshake is broken: {message}")

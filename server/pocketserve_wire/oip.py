@@ -29,19 +29,18 @@ from .oip_fields import (
     parse_tensor_parameters,
     pop_flag,
     refuse_duplicates,
-    split_body,
 )
 from .tensor import Tensor, element_count, from_raw, invalid, to_json_values, to_raw
 
 MAX_TEMPLATE_BYTES = 2048
-"""JSON parts up to here are remembered, in both directions, when only the raw bytes behind them change."""
+"""Bytes of a JSON part that is cached, in both directions, when only the raw bytes behind it change."""
 
 MAX_TEMPLATES = 64
-"""JSON parts that are remembered; then all are forgotten, which costs a reading each."""
+"""JSON parts that are cached; one more empties the cache."""
 
 
 class RequestedOutput(NamedTuple):
-    """One entry of a request's ``outputs``.
+    """An entry of a request's ``outputs``.
 
     Attributes:
         name: the output's name.
@@ -67,8 +66,7 @@ class InferRequest:
         parameters: the request's own parameters, without ``binary_data_output``.
         binary_output: whether outputs that are not listed are sent as raw bytes.
         raw: the whole body, when it is one input's bytes with no JSON in front (header length 0).
-        plan: the same for all requests that differ in nothing but their tensors' bytes, so that what was found out of
-            one need not be found out again; None where that is not known.
+        template: the template that it was read with, which requests share that differ in their tensors' bytes alone.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
@@ -77,7 +75,7 @@ class InferRequest:
     parameters: Parameters = field(default_factory=dict)
     binary_output: bool = False
     raw: memoryview | None = None
-    plan: RequestTemplate | None = field(default=None, compare=False, repr=False)
+    template: RequestTemplate | None = field(default=None, compare=False, repr=False)
 
 
 class InferResponse(NamedTuple):
@@ -91,9 +89,7 @@ class InferResponse(NamedTuple):
 
 
 class RequestTemplate:
-    """What a header that was read and checked once says of every body with the same header and length.
-
-    An app sends the same header over and over, and only the tensors' bytes change.
+    """A header that was read and checked once, for every body with the same header and length.
 
     Attributes:
         id, parameters: as in :class:`InferRequest`; shared, not to be changed.
@@ -117,7 +113,7 @@ class RequestTemplate:
             start = end
 
     def read(self, view: memoryview) -> InferRequest:
-        """The request that such a body is."""
+        """Return the request of such a body."""
         inputs = [
             Tensor(name, datatype, shape, view[start:end], own.copy())
             for name, datatype, shape, start, end, own in self.inputs
@@ -126,7 +122,7 @@ class RequestTemplate:
         return InferRequest(inputs, outputs, self.id, parameters, self._binary_output, None, self)
 
 
-_plans: dict[tuple[bytes, int], RequestTemplate] = {}
+_templates: dict[tuple[bytes, int], RequestTemplate] = {}
 _headers: dict[tuple[Any, ...], bytes] = {}
 _CHECKED = frozenset({"BYTES", "BOOL"})
 
@@ -162,22 +158,22 @@ def decode_infer_request(body: bytes | memoryview, json_length: int | None) -> I
     view = memoryview(body)
     if json_length == 0:
         return InferRequest(raw=view, binary_output=True)
-    plan = find_template(view, json_length)
-    if plan is not None:
-        return plan.read(view)
+    template = find_template(view, json_length)
+    if template is not None:
+        return template.read(view)
     request = _decode(view, json_length)
     if json_length is not None and json_length <= MAX_TEMPLATE_BYTES and _is_plain(request, len(view) - json_length):
-        if len(_plans) >= MAX_TEMPLATES:
-            _plans.clear()
-        _plans[bytes(view[:json_length]), len(view)] = RequestTemplate(request, json_length)
+        if len(_templates) >= MAX_TEMPLATES:
+            _templates.clear()
+        _templates[bytes(view[:json_length]), len(view)] = RequestTemplate(request, json_length)
     return request
 
 
 def find_template(body: memoryview, json_length: int | None) -> RequestTemplate | None:
-    """Return what is known of a body whose JSON part was read before; None where it has to be read."""
+    """Return the template of a body whose JSON part was read before; None where it has to be read."""
     if json_length is None or not 0 < json_length <= MAX_TEMPLATE_BYTES:
         return None
-    return _plans.get((bytes(body[:json_length]), len(body)))
+    return _templates.get((bytes(body[:json_length]), len(body)))
 
 
 def _is_plain(request: InferRequest, raw_bytes: int) -> bool:
@@ -187,14 +183,13 @@ def _is_plain(request: InferRequest, raw_bytes: int) -> bool:
 
 
 def _decode(view: memoryview, json_length: int | None) -> InferRequest:
-    header, binary = split_body(view, json_length)
+    header, reader = _split(view, json_length)
     parameters = parse_parameters(header.get("parameters"), "parameters")
     request = InferRequest(
         id=parse_id(header.get("id")),
         binary_output=pop_flag(parameters, "binary_data_output", "parameters", default=False),
         parameters=parameters,
     )
-    reader = BinaryReader(binary)
     request.inputs = [
         parse_tensor(item, f"inputs[{index}]", reader)
         for index, item in enumerate(parse_list(header, "inputs", required=True))
@@ -207,6 +202,11 @@ def _decode(view: memoryview, json_length: int | None) -> InferRequest:
     ]
     refuse_duplicates([output.name for output in request.outputs], "outputs")
     return request
+
+
+def _split(view: memoryview, json_length: int | None) -> tuple[dict[str, Any], BinaryReader]:
+    end = len(view) if json_length is None else json_length
+    return strict_json.loads_object(view[:end]), BinaryReader(view[end:])
 
 
 def encode_infer_request(request: InferRequest, *, binary: bool = True) -> EncodedBody:
@@ -229,31 +229,24 @@ def encode_infer_response(response: InferResponse, binary: Mapping[str, bool] | 
         ApiError: INVALID_REQUEST when an output has no JSON form and was not asked for as binary.
     """
     outputs = response.outputs
-    if isinstance(binary, bool):
-        flags = [binary] * len(outputs)
-    else:
-        flags = [binary.get(tensor.name, False) for tensor in outputs]
-    known = _known_header(response) if flags and False not in flags else None
-    text = _headers.get(known) if known is not None else None
-    if text is not None:
-        chunks: list[Any] = [text]
-        for tensor in outputs:  # all hold memory, or the header would not be known
-            chunks.append(tensor.data)
-        return EncodedBody(chunks, len(text))
+    flags = [binary if isinstance(binary, bool) else binary.get(tensor.name, False) for tensor in outputs]
+    key = _header_key(response) if flags and False not in flags else None
+    text = _headers.get(key) if key is not None else None
+    if text is not None:  # then all tensors hold memory
+        return EncodedBody([text, *(tensor.data for tensor in outputs)], len(text))  # type: ignore[list-item]
     header: dict[str, Any] = {"id": response.id} if response.id else {}
-    header["model_name"] = response.model_name
-    header["model_version"] = response.model_version
+    header |= {"model_name": response.model_name, "model_version": response.model_version}
     if response.parameters:
         header["parameters"] = response.parameters
     body = _encode_tensors(header, "outputs", response.outputs, flags)
-    if known is not None and body.json_length is not None and body.json_length <= MAX_TEMPLATE_BYTES:
+    if key is not None and body.json_length is not None and body.json_length <= MAX_TEMPLATE_BYTES:
         if len(_headers) >= MAX_TEMPLATES:
             _headers.clear()
-        _headers[known] = bytes(body.chunks[0])
+        _headers[key] = bytes(body.chunks[0])
     return body
 
 
-def _known_header(response: InferResponse) -> tuple[Any, ...] | None:
+def _header_key(response: InferResponse) -> tuple[Any, ...] | None:
     """Return what the JSON part of an answer with raw tensors depends on; None where it changes each time."""
     if response.id or response.parameters:
         return None
@@ -272,8 +265,7 @@ def decode_infer_response(body: bytes | memoryview, json_length: int | None) -> 
     Raises:
         ApiError: when the body is not a valid response.
     """
-    header, binary = split_body(memoryview(body), json_length)
-    reader = BinaryReader(binary)
+    header, reader = _split(memoryview(body), json_length)
     outputs = [
         parse_tensor(item, f"outputs[{index}]", reader)
         for index, item in enumerate(parse_list(header, "outputs", required=True))
@@ -298,15 +290,13 @@ def parse_json_length(value: str | None, body_length: int) -> int | None:
         return None
     text = value.strip()
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > body_length:
-        raise ApiError(
-            ErrorCode.INVALID_HEADER,
-            f"inference header size should be in range (0, {body_length}), got: {text[:40]!r}",
-        )
+        fault = f"inference header size should be in range (0, {body_length}), got: {text[:40]!r}"
+        raise ApiError(ErrorCode.INVALID_HEADER, fault)
     return int(text)
 
 
 def raw_input(body: memoryview, name: str, datatype: str, shape: Sequence[int]) -> Tensor:
-    """The single input of a request without JSON: the body is its raw bytes.
+    """Return the single input of a request without JSON, whose body is its raw bytes.
 
     Args:
         shape: the model's shape; at most one dimension may be -1, and its size follows from the body's.

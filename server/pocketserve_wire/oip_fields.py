@@ -1,6 +1,6 @@
-"""Reads the parts of an inference message: its JSON's names, lists, parameters and tensors, and the bytes behind them.
+"""Parse the parts of an inference message: names, lists, parameters and tensors of its JSON, and the bytes behind it.
 
-Nothing here is believed before it is checked; each fault names the field that it was found in.
+Every fault names its field.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def parse_parameters(value: object, where: str) -> Parameters:
 
 
 class BinaryReader:
-    """Hands out the bytes behind the JSON part, in order, and insists that all of them are used."""
+    """Returns the bytes behind the JSON part in order; all of them must be used."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self._offset = 0
 
     def take(self, size: int, where: str) -> memoryview:
-        """The next bytes, without a copy.
+        """Return the next bytes, without a copy.
 
         Raises:
             ApiError: INVALID_TENSOR when fewer are left.
@@ -62,27 +62,13 @@ class BinaryReader:
             ApiError: INVALID_REQUEST.
         """
         if self._offset != len(self._data):
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"unexpected additional input data: {len(self._data) - self._offset} bytes follow the last tensor",
+            raise bad_request(
+                f"unexpected additional input data: {len(self._data) - self._offset} bytes follow the last tensor"
             )
 
 
-def split_body(view: memoryview, json_length: int | None) -> tuple[dict[str, Any], memoryview]:
-    """A body's JSON object, and the bytes behind it.
-
-    Args:
-        json_length: bytes of JSON; None when all is JSON.
-
-    Raises:
-        ApiError: MALFORMED_JSON.
-    """
-    end = len(view) if json_length is None else json_length
-    return strict_json.loads_object(view[:end]), view[end:]
-
-
 def parse_id(value: object) -> str:
-    """A request's id; empty where there is none.
+    """Return a request's id; empty where there is none.
 
     Raises:
         ApiError: INVALID_REQUEST.
@@ -90,9 +76,9 @@ def parse_id(value: object) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"id must be a string of at most {MAX_NAME_CHARS} characters")
+        raise bad_request(f"id must be a string of at most {MAX_NAME_CHARS} characters")
     if _has_surrogate(value):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "id holds half of a surrogate pair")
+        raise bad_request("id holds half of a surrogate pair")
     return value
 
 
@@ -101,7 +87,7 @@ def _has_surrogate(text: str) -> bool:
 
 
 def parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]:
-    """The entries of ``inputs`` or ``outputs``, not yet looked at.
+    """Return the entries of ``inputs`` or ``outputs``, unchecked.
 
     Raises:
         ApiError: INVALID_REQUEST when it is no list, is missing though required, or has too many entries.
@@ -110,33 +96,31 @@ def parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]
     if value is None and not required:
         return []
     if not isinstance(value, list):
-        found = "is missing" if value is None else f"is {strict_json.json_type(value)}"
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} must be an array of tensors, but it {found}")
+        fault = "is missing" if value is None else f"is {strict_json.json_type(value)}"
+        raise bad_request(f"{key} must be an array of tensors, but it {fault}")
     if len(value) > MAX_TENSORS:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} has {len(value)} entries, the limit is {MAX_TENSORS}")
+        raise bad_request(f"{key} has {len(value)} entries, the limit is {MAX_TENSORS}")
     return value
 
 
 def parse_name(item: object, where: str) -> str:
-    """The name of a list's entry.
+    """Return the name of a list's entry.
 
     Raises:
         ApiError: INVALID_REQUEST.
     """
     if not isinstance(item, dict):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where} must be an object, not {strict_json.json_type(item)}")
+        raise bad_request(f"{where} must be an object, not {strict_json.json_type(item)}")
     name = item.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_TENSOR_NAME_CHARS or "\0" in name:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"{where}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} characters"
-        )
+        raise bad_request(f"{where}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} characters")
     if _has_surrogate(name):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where}.name holds half of a surrogate pair")
+        raise bad_request(f"{where}.name holds half of a surrogate pair")
     return name
 
 
 def parse_tensor(item: Any, where: str, reader: BinaryReader) -> Tensor:
-    """One tensor, its data out of the JSON or, where it names their number, out of the bytes behind that.
+    """Return a tensor, its data from the JSON or, with ``binary_data_size``, from the bytes behind it.
 
     Raises:
         ApiError: INVALID_REQUEST, INVALID_PARAMETER or INVALID_TENSOR.
@@ -146,8 +130,7 @@ def parse_tensor(item: Any, where: str, reader: BinaryReader) -> Tensor:
     datatype = parse_datatype(item.get("datatype"), where)
     shape = parse_shape(item.get("shape"), where)
     parameters = parse_tensor_parameters(item, where)
-    size = parameters.pop("binary_data_size", None)
-    values = item.get("data")
+    size, values = parameters.pop("binary_data_size", None), item.get("data")
     data: memoryview | list[bytes]
     if size is None:
         if values is None:
@@ -175,7 +158,7 @@ def parse_tensor_parameters(item: Any, where: str) -> Parameters:
 
 
 def pop_flag(parameters: Parameters, key: str, where: str, *, default: bool) -> bool:
-    """Take a parameter out that is true or false.
+    """Remove a parameter that is true or false, and return it.
 
     Raises:
         ApiError: INVALID_PARAMETER.
@@ -187,16 +170,21 @@ def pop_flag(parameters: Parameters, key: str, where: str, *, default: bool) -> 
 
 
 def refuse_duplicates(names: list[str], key: str) -> None:
-    """Refuse a list in which a name stands twice.
+    """Refuse a list with a repeated name.
 
     Raises:
         ApiError: INVALID_REQUEST.
     """
     if len(set(names)) != len(names):
         twice = next(name for index, name in enumerate(names) if name in names[:index])
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{key} names {twice!r} twice")
+        raise bad_request(f"{key} names {twice!r} twice")
 
 
 def bad_parameter(where: str, detail: str) -> ApiError:
-    """Return what is wrong with a parameter."""
+    """Return the fault of a parameter."""
     return ApiError(ErrorCode.INVALID_PARAMETER, f"{where} {detail}")
+
+
+def bad_request(message: str) -> ApiError:
+    """Return the fault of a message that does not have the protocol's form."""
+    return ApiError(ErrorCode.INVALID_REQUEST, message)

@@ -1,7 +1,7 @@
-"""How a code of ten digits becomes the access token: both halves of the exchange, without sockets.
+"""Exchange a code of ten digits for the access token: both halves, without sockets.
 
-``docs/pairing.md`` has the messages. The code itself never travels, neither does the token in clear, and whoever took
-the server's port without knowing the code gets one guess per try.
+``docs/pairing.md`` has the messages. The code itself never travels, neither does the token in clear, and an impostor on
+the server's port gets one guess per try.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROOF_BYTES: Final = 32
 MAX_TOKEN_BYTES: Final = 256
 USER: Final = b"pocketserve"
 SRP: Final = Srp()
-PUBLIC_BYTES: Final = SRP.group.size
+PUBLIC_BYTES: Final = SRP.size
 _TOKEN = re.compile(rb"[A-Za-z0-9_-]{32,256}")
 
 
@@ -36,7 +36,7 @@ def new_code() -> str:
 
 
 def clean_code(text: str) -> str:
-    """A code as a person typed it, perhaps in groups.
+    """Return the digits of a code as a person typed it, perhaps in groups.
 
     Raises:
         PairingError: it has neither ten digits nor six.
@@ -48,13 +48,9 @@ def clean_code(text: str) -> str:
 
 
 class ServerSecret:
-    """What the server computes once for a code: all but microseconds of what beginning an exchange costs.
-
-    The secret exponent is shared by the exchanges of one code: ``docs/pairing.md`` says why that gives nothing away.
+    """A code's numbers, computed once for all its exchanges; ``docs/pairing.md`` says why they may share the exponent.
 
     Args:
-        code: what was shown.
-        salt: random bytes, the same for all tries of one code.
         b: the secret exponent; given by tests only.
     """
 
@@ -66,7 +62,7 @@ class ServerSecret:
 
 
 class ServerExchange:
-    """The half of the server, for one try."""
+    """The server's half, for one try."""
 
     def __init__(self, secret: ServerSecret) -> None:
         self._secret = secret
@@ -74,7 +70,7 @@ class ServerExchange:
         self._client_public = 0
 
     def begin(self, client_public: bytes) -> bytes:
-        """Take the client's public number, give ours; both are 256 bytes.
+        """Take the client's public number, and return the server's; both are 256 bytes.
 
         Raises:
             PairingError: the number is not a proper one.
@@ -84,17 +80,13 @@ class ServerExchange:
             SRP.scrambler(self._client_public, self._secret.public)
         except SrpError as error:
             raise PairingError(f"{error}; use a client that knows this exchange") from None
-        return SRP.group.pad(self._secret.public)
+        return SRP.pad(self._secret.public)
 
     def finish(self, proof: bytes, token: str) -> tuple[bytes, bytes] | None:
-        """Check that the client knows the code.
-
-        Returns:
-            Our proof of 32 bytes and the sealed token; None for a wrong code.
-        """
-        ours = self._secret
-        shared = SRP.server_secret(ours.exponent, ours.verifier, self._client_public, ours.public)
-        keys = _Keys(shared, ours.salt, self._client_public, ours.public)
+        """Return the server's proof of 32 bytes and the sealed token; None where the client does not know the code."""
+        secret = self._secret
+        shared = SRP.server_secret(secret.exponent, secret.verifier, self._client_public, secret.public)
+        keys = _Keys(shared, secret.salt, self._client_public, secret.public)
         if not hmac.compare_digest(proof, keys.client_proof()):
             return None
         sealed = keys.seal(token.encode("ascii"))
@@ -102,7 +94,7 @@ class ServerExchange:
 
 
 class ClientExchange:
-    """The half of the client.
+    """The client's half.
 
     Args:
         code: what the person typed.
@@ -120,19 +112,18 @@ class ClientExchange:
         self._proof = b""
 
     def begin(self) -> bytes:
-        """Our public number, 256 bytes."""
-        return SRP.group.pad(self._public)
+        """Return the client's public number, 256 bytes."""
+        return SRP.pad(self._public)
 
     def prove(self, salt: bytes, server_public: bytes) -> bytes:
-        """The proof of 32 bytes that we know the code.
+        """Return the proof of 32 bytes that the client knows the code.
 
         Raises:
             PairingError: the server's number is not a proper one.
         """
         number = int.from_bytes(server_public, "big")
-        x = SRP.password_key(salt, USER, self._code)
         try:
-            secret = SRP.client_secret(self._a, x, number)
+            secret = SRP.client_secret(self._a, SRP.password_key(salt, USER, self._code), number)
         except SrpError as error:
             raise PairingError(f"{error}; this is not our server") from None
         self._keys = _Keys(secret, salt, self._public, number)
@@ -140,7 +131,7 @@ class ClientExchange:
         return self._proof
 
     def open(self, server_proof: bytes, sealed: bytes) -> str:
-        """The token, once the server has proven that it knows the code too.
+        """Return the token, once the server has proven that it knows the code too.
 
         Raises:
             PairingError: it does not, or what it sent is no token.
@@ -155,11 +146,11 @@ class ClientExchange:
 
 
 class _Keys:
-    """What both sides compute from the shared number; every use has a label of its own."""
+    """Proofs and encryption with the shared number; every use has a label of its own."""
 
     def __init__(self, secret: int, salt: bytes, client_public: int, server_public: int) -> None:
-        self._key = hashlib.sha256(SRP.group.pad(secret)).digest()
-        self._transcript = salt + SRP.group.pad(client_public) + SRP.group.pad(server_public)
+        self._key = hashlib.sha256(SRP.pad(secret)).digest()
+        self._transcript = salt + SRP.pad(client_public) + SRP.pad(server_public)
 
     def _mac(self, label: str, data: bytes) -> bytes:
         return hmac.digest(self._key, b"pocketserve pairing 1 " + label.encode("ascii") + b"\0" + data, "sha256")
@@ -174,4 +165,4 @@ class _Keys:
         """XOR with a stream that is used once, because each exchange has a key of its own; undoes itself."""
         blocks = (len(data) + PROOF_BYTES - 1) // PROOF_BYTES
         stream = b"".join(self._mac("token", number.to_bytes(4, "big")) for number in range(blocks))
-        return bytes(one ^ other for one, other in zip(data, stream, strict=False))
+        return bytes(byte ^ mask for byte, mask in zip(data, stream, strict=False))

@@ -52,24 +52,21 @@ def loads(document: bytes | memoryview) -> Any:
     if text.startswith("\ufeff"):
         raise _malformed("the body starts with a byte order mark; send plain UTF-8")
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_CONSTANTS.__getitem__)
-    except ApiError:
-        raise
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_CONSTANTS.__getitem__)
     except json.JSONDecodeError as error:
         raise _malformed(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
     except ValueError:  # an integer of more digits than Python converts
         raise _malformed("a number has too many digits") from None
-    return value
 
 
 def depth_of(raw: bytes) -> int:
     """Return how deep arrays and objects nest, brackets in texts not counted, without parsing.
 
-    Of what is no JSON, the part in front of its first fault is counted rightly.
+    Of malformed JSON, the part before its first fault is counted rightly.
     """
     if b"\\" in raw:
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Of texts the quotes stay, and are gone where no bracket is between them: which bracket is in a text stays true.
+    # A text keeps its quotes only if brackets are between them, so that these can be told from the structure's.
     marks = raw.translate(None, _ALL_BUT_MARKS).replace(b'""', b"")
     if b'"' in marks:
         marks = _STRING.sub(b"", marks)
@@ -77,23 +74,24 @@ def depth_of(raw: bytes) -> int:
 
 
 def excess_of(raw: bytes) -> str:
-    """Return what a document has too many of to be parsed, in words; empty for one that may be parsed.
+    """Return in words what a document has too many of to be parsed; empty for one that may be parsed.
 
-    What Python makes of a document can take dozens of times its bytes, so the parts are counted first, without parsing:
-    brackets, commas and quotes inside of texts count too.
+    Parsing may take dozens of times a document's bytes, so the parts are counted before it; brackets, commas and quotes
+    in texts count too.
     """
     limits = (
         (MAX_JSON_CONTAINERS, "arrays and objects"),
         (MAX_JSON_SCALARS, "values"),
         (MAX_JSON_STRINGS, "texts and names"),
     )
-    counts = zip(_counts(raw), limits, strict=True)
-    found = (f"it has {count} {what}, the limit is {maximum}" for count, (maximum, what) in counts if count > maximum)
-    return next(found, "")
+    for count, (limit, parts) in zip(_counts(raw), limits, strict=True):
+        if count > limit:
+            return f"it has {count} {parts}, the limit is {limit}"
+    return ""
 
 
 def parsed_bytes(raw: bytes) -> int:
-    """Estimate the memory that a document takes while it is read, from its parts and without parsing it.
+    """Estimate the memory that parsing a document takes, without parsing it.
 
     CPython 3.11 takes 56 bytes for a list and 184 for a small dict, 24 for a number and 8 for its place, 60 and more
     for a text; then numbers are packed into 4 or 8 bytes each. Bytes are copied, and decoded, to four times as many
@@ -104,7 +102,7 @@ def parsed_bytes(raw: bytes) -> int:
 
 
 def _counts(raw: bytes) -> tuple[int, int, int]:
-    """Arrays and objects, values, and texts of a document, each or more."""
+    """Return upper bounds of the arrays and objects, the values, and the texts of a document."""
     return raw.count(b"[") + raw.count(b"{"), raw.count(b",") + 1, raw.count(b'"') // 2
 
 
@@ -121,31 +119,26 @@ def loads_object(document: bytes | memoryview) -> dict[str, Any]:
 
 
 def dumps(value: Any) -> bytes:
-    """Compact ASCII JSON; non-finite numbers become bare tokens."""
+    """Return compact ASCII JSON; non-finite numbers become bare tokens."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def json_type(value: object) -> str:
-    """The JSON name of a parsed value's type, for error messages."""
+    """Return the JSON name of a parsed value's type, for error messages."""
     if value is None:
         return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int | float):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    return "an array" if isinstance(value, list) else "an object"
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
+    return names.get(type(value), "an object")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in pairs:
-            if key in seen:
+            if key in keys:
                 raise _malformed(f"the key {key[:64]!r} stands twice in one object")
-            seen.add(key)
+            keys.add(key)
     return members
 
 

@@ -7,6 +7,7 @@ Nothing is copied that can be referenced: the raw form of a tensor is a slice of
 from __future__ import annotations
 
 import array
+import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,19 +42,14 @@ class Tensor:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """NumPy's array interface, version 3: ``numpy.asarray(tensor)`` shares the memory (not for BYTES)."""
+        """Return NumPy's array interface, version 3: ``numpy.asarray(tensor)`` shares the memory (not for BYTES)."""
         if self.datatype == "BYTES":
             raise AttributeError("a BYTES tensor has no buffer; read .data")
-        return {
-            "version": 3,
-            "shape": self.shape,
-            "typestr": DATATYPES[self.datatype].typestr,
-            "data": self.data,
-        }
+        return {"version": 3, "shape": self.shape, "typestr": DATATYPES[self.datatype].typestr, "data": self.data}
 
 
 def element_count(shape: Iterable[int]) -> int:
-    """The number of elements of a shape without variable dimensions."""
+    """Return the number of elements of a shape without variable dimensions."""
     return math.prod(shape)
 
 
@@ -63,13 +59,10 @@ def parse_shape(value: object, where: str) -> tuple[int, ...]:
     Raises:
         ApiError: INVALID_TENSOR for anything but an array of integers from 0 whose product is bounded.
     """
-    if not isinstance(value, list) or any(type(dim) is not int for dim in value):
-        raise invalid(
-            where,
-            f"shape must be an array of integers, not {json_type(value)}"
-            if not isinstance(value, list)
-            else "shape must hold integers only",
-        )
+    if not isinstance(value, list):
+        raise invalid(where, f"shape must be an array of integers, not {json_type(value)}")
+    if any(type(dim) is not int for dim in value):
+        raise invalid(where, "shape must hold integers only")
     if len(value) > MAX_RANK:
         raise invalid(where, f"shape has {len(value)} dimensions, the limit is {MAX_RANK}")
     if any(dim < 0 for dim in value):
@@ -104,7 +97,8 @@ def from_json_values(
     """
     if not isinstance(values, list):
         raise invalid(where, f"data must be an array, not {json_type(values)}")
-    flat = _flatten(values, where)
+    flat: list[Any] = []
+    _flatten(values, flat, 1, where)
     if len(flat) != element_count(shape):
         raise invalid(where, f"shape {list(shape)} needs {element_count(shape)} elements, data has {len(flat)}")
     if datatype.name == "BYTES":
@@ -123,24 +117,22 @@ def from_raw(raw: memoryview, datatype: Datatype, shape: tuple[int, ...], where:
         return _split_bytes(raw, count, where)
     expected = count * datatype.itemsize
     if raw.nbytes != expected:
-        raise invalid(
-            where,
-            f"unexpected size: {datatype.name} with shape {list(shape)} needs {expected} bytes, got {raw.nbytes}",
-        )
+        needs = f"{datatype.name} with shape {list(shape)} needs {expected} bytes"
+        raise invalid(where, f"unexpected size: {needs}, got {raw.nbytes}")
     if datatype.name == "BOOL" and bytes(raw).translate(None, b"\x00\x01"):
         raise invalid(where, "a BOOL element must be the byte 0 or 1")
     return raw
 
 
 def to_raw(tensor: Tensor) -> memoryview:
-    """The tensor's raw wire form: its own memory, or for BYTES the elements behind 4-byte lengths."""
+    """Return the raw wire form: the tensor's own memory, or for BYTES the elements behind 4-byte lengths."""
     if isinstance(tensor.data, memoryview):
         return tensor.data
     return memoryview(b"".join(part for element in tensor.data for part in (_U32.pack(len(element)), element)))
 
 
 def to_json_values(tensor: Tensor) -> list[Any]:
-    """The tensor's elements as a flat JSON array, row-major.
+    """Return the elements as a flat JSON array, row-major.
 
     FP32 is printed as the double of the same value, so that reading it back gives the identical float.
 
@@ -163,19 +155,12 @@ def to_json_values(tensor: Tensor) -> list[Any]:
 
 
 def invalid(where: str, detail: str) -> ApiError:
-    """An INVALID_TENSOR error that starts with the place of the fault."""
+    """Return an INVALID_TENSOR error that starts with the place of the fault."""
     return ApiError(ErrorCode.INVALID_TENSOR, f"{where}: {detail}")
 
 
-def _flatten(values: list[Any], where: str) -> list[Any]:
-    if list not in set(map(type, values)):
-        return values
-    flat: list[Any] = []
-    _append_leaves(flat, values, 1, where)
-    return flat
-
-
-def _append_leaves(flat: list[Any], values: list[Any], depth: int, where: str) -> None:
+def _flatten(values: list[Any], flat: list[Any], depth: int, where: str) -> None:
+    """Append the leaves of nested lists to ``flat``."""
     if depth > MAX_JSON_DEPTH:
         raise invalid(where, f"data nests deeper than {MAX_JSON_DEPTH} arrays")
     if list not in set(map(type, values)):
@@ -183,7 +168,7 @@ def _append_leaves(flat: list[Any], values: list[Any], depth: int, where: str) -
         return
     for value in values:
         if type(value) is list:
-            _append_leaves(flat, value, depth + 1, where)
+            _flatten(value, flat, depth + 1, where)
         else:
             flat.append(value)
 
@@ -197,52 +182,45 @@ def _strings(flat: list[Any], where: str) -> list[bytes]:
 
 
 def _numbers(flat: list[Any], datatype: Datatype, where: str) -> bytes | array.array[Any]:
-    if datatype.name == "BOOL":
-        _check_types(flat, {bool}, "true or false", "BOOL", where)
+    name, code = datatype.name, datatype.array_code
+    if name == "BOOL":
+        _check_types(flat, {bool}, "true or false", name, where)
         return bytes(flat)
-    if datatype.array_code is None:
-        raise invalid(where, f"{datatype.name} cannot be sent as JSON; send it as binary tensor data")
-    if datatype.is_integer:
-        _check_types(flat, {int}, "integers", datatype.name, where)
-        return _integers(flat, datatype, where)
-    _check_types(flat, {int, float, type(None)}, "numbers", datatype.name, where)
-    return _floats(flat, datatype, where)
-
-
-def _integers(flat: list[int], datatype: Datatype, where: str) -> array.array[Any]:
-    assert datatype.array_code is not None
+    if code is None:
+        raise invalid(where, f"{name} cannot be sent as JSON; send it as binary tensor data")
+    if not datatype.is_integer:
+        _check_types(flat, {int, float, type(None)}, "numbers", name, where)
+        return _floats(flat, code, name, where)
+    _check_types(flat, {int}, "integers", name, where)
     try:
-        return array.array(datatype.array_code, flat)
+        return array.array(code, flat)
     except OverflowError:
         bits = datatype.itemsize * 8
-        low, high = (0, 2**bits - 1) if datatype.name.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        low, high = (0, 2**bits - 1) if name.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         index = next(i for i, value in enumerate(flat) if not low <= value <= high)
-        raise invalid(
-            where, f"data[{index}] is {_show(flat[index])}, but {datatype.name} holds {low} to {high}"
-        ) from None
+        raise invalid(where, f"data[{index}] is {_show(flat[index])}, but {name} holds {low} to {high}") from None
 
 
-def _floats(flat: list[Any], datatype: Datatype, where: str) -> array.array[Any]:
-    assert datatype.array_code is not None
+def _floats(flat: list[Any], code: str, name: str, where: str) -> array.array[Any]:
     if None in flat:  # both tritonclient and kserve read and write null for NaN
         flat = [math.nan if value is None else value for value in flat]
     try:
-        packed = array.array(datatype.array_code, flat)
+        packed = array.array(code, flat)
     except OverflowError:
-        raise invalid(where, f"a number is too large for {datatype.name}") from None
+        raise invalid(where, f"a number is too large for {name}") from None
     if math.inf in packed or -math.inf in packed:
         for index, value in enumerate(flat):
             if math.isinf(packed[index]) and (not math.isinf(value) or is_too_large(value)):
-                shown = "beyond 1.8e308" if math.isinf(value) else repr(value)
-                raise invalid(where, f"data[{index}] is {shown}, which is too large for {datatype.name}")
+                text = "beyond 1.8e308" if math.isinf(value) else repr(value)
+                raise invalid(where, f"data[{index}] is {text}, which is too large for {name}")
     return packed
 
 
-def _check_types(flat: list[Any], allowed: set[type], wanted: str, datatype: str, where: str) -> None:
+def _check_types(flat: list[Any], allowed: set[type], noun: str, datatype: str, where: str) -> None:
     if set(map(type, flat)) <= allowed:
         return
     index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
-    raise invalid(where, f"data[{index}] is {_show(flat[index])}, but {datatype} takes {wanted}")
+    raise invalid(where, f"data[{index}] is {_show(flat[index])}, but {datatype} takes {noun}")
 
 
 def _split_bytes(raw: memoryview, count: int, where: str) -> list[bytes]:
@@ -264,19 +242,18 @@ def _split_bytes(raw: memoryview, count: int, where: str) -> list[bytes]:
     return elements
 
 
-def _needs_binary(tensor: Tensor, why: str) -> ApiError:
-    return ApiError(ErrorCode.INVALID_REQUEST, f"output {tensor.name!r} {why}; ask for it with binary_data set to true")
+def _needs_binary(tensor: Tensor, reason: str) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_REQUEST, f"output {tensor.name!r} {reason}; ask for it with binary_data set to true"
+    )
 
 
 def _show(value: object) -> str:
-    """A value as the caller wrote it, cut to a bounded length."""
+    """Return a value as the caller wrote it, cut to a bounded length."""
     if isinstance(value, list | dict):
         return json_type(value)
-    names = {True: "true", False: "false"}
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else names[value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if value is None or isinstance(value, bool | float):
+        return json.dumps(value)
     if isinstance(value, int) and abs(value) >= 10**30:
         return "an integer of over 30 digits"
     return f"{value!r:.64}"

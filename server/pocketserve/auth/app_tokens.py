@@ -1,4 +1,4 @@
-"""Tokens of single apps: named, short-lived, and taken back one by one; the installation's own token lives on.
+"""Tokens of single apps: named, short-lived, and revoked one by one; the installation's own token lives on.
 
 The file holds no token but the SHA-256 of each. Over HTTP a token is hashed and looked up. In the socket's handshake
 the token is the key of an HMAC-SHA256, and RFC 2104 hashes a key that is longer than the hash's block before use: so
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pocketserve.state.folder_lock import locked
+from pocketserve.state.folder_lock import WAIT_S, locked
 from pocketserve.state.json_store import replace_json
 from pocketserve_wire.files.plain_file import open_plain
 from pocketserve_wire.files.run_file import LATEST
@@ -30,7 +30,7 @@ MAX_TOKENS: Final = 32
 MAX_FILE_BYTES: Final = 65_536
 MAX_SECONDS: Final = 366 * 86_400
 LOOK_S: Final = 1.0
-"""How often the file is looked at while requests come: a token that was taken back is refused after so long."""
+"""How often the file is checked while requests come: a revoked token is refused after so long."""
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -41,10 +41,10 @@ class AppTokenError(Exception):
 
 
 class AppToken(NamedTuple):
-    """What the server keeps of one app's token.
+    """An app's token, as the server knows it.
 
     Attributes:
-        name: what it is called by its owner.
+        name: given by the token's owner.
         sha256: of the token, 64 hexadecimal digits.
         created, expires: seconds since 1970, by the wall clock; it is good from the one to the other.
     """
@@ -56,7 +56,7 @@ class AppToken(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """The HMAC key that the token itself is equal to."""
+        """Return the HMAC key that the token itself is equal to."""
         return bytes.fromhex(self.sha256)
 
     def is_good(self, now: float) -> bool:
@@ -65,11 +65,11 @@ class AppToken(NamedTuple):
 
 
 def path_of(token_file: Path) -> Path:
-    """Return where the tokens of apps are kept: beside the installation's own."""
+    """Return the file with the tokens of apps, beside the installation's own."""
     return token_file.with_name(f"{token_file.name}.apps.json")
 
 
-def digest(token: bytes) -> str:
+def token_digest(token: bytes) -> str:
     """Return the SHA-256 of a token, 64 hexadecimal digits."""
     import hashlib  # late: most servers know one token only
 
@@ -110,84 +110,67 @@ def _token_of(entry: Any) -> AppToken:
 
 
 def add_token(path: Path, name: str, seconds: float, now: float | None = None) -> str:
-    """Make a token, note its hash, and return it; nobody can read it again.
-
-    Args:
-        seconds: how long it is good for, from now.
+    """Make a token that is good for so many seconds, store its hash, and return it; nobody can read it again.
 
     Raises:
-        AppTokenError: the name is none or is taken, there are too many, or the file cannot be changed.
+        AppTokenError: the name is invalid or is taken, there are too many, or the file cannot be changed.
     """
     import secrets  # late: a token is made once for an app
 
     if not NAME.fullmatch(name):
         raise AppTokenError("a token's name has letters, digits, dots, hyphens and underscores, 64 at most")
-    token, made = secrets.token_urlsafe(TOKEN_BYTES), time.time() if now is None else now
+    token, created = secrets.token_urlsafe(TOKEN_BYTES), time.time() if now is None else now
 
-    def change(tokens: list[AppToken]) -> None:
+    def add(tokens: list[AppToken]) -> list[AppToken]:
         if any(other.name == name for other in tokens):
             raise AppTokenError(f"there is a token called {name!r} already; take it back first: --revoke {name}")
         if len(tokens) >= MAX_TOKENS:
             raise AppTokenError(f"there are {MAX_TOKENS} tokens of apps, and no more; take one back with --revoke NAME")
-        tokens.append(AppToken(name, digest(token.encode("ascii")), made, made + seconds))
+        return [*tokens, AppToken(name, token_digest(token.encode("ascii")), created, created + seconds)]
 
-    _change(path, made, change)
+    _change(path, created, add)
     return token
 
 
 def revoke_token(path: Path, name: str, now: float | None = None) -> None:
-    """Take a token back. What runs goes on; what comes is refused.
+    """Revoke a token. What runs goes on; what comes is refused.
 
     Raises:
         AppTokenError: there is no such token, or the file cannot be changed.
     """
 
-    def change(tokens: list[AppToken]) -> None:
-        kept = [token for token in tokens if token.name != name]
-        if len(kept) == len(tokens):
+    def remove(tokens: list[AppToken]) -> list[AppToken]:
+        others = [token for token in tokens if token.name != name]
+        if len(others) == len(tokens):
             raise AppTokenError(f"there is no token called {name!r}; `pocketserve token --list` names all")
-        tokens[:] = kept
+        return others
 
-    _change(path, time.time() if now is None else now, change)
-
-
-def drop_expired(path: Path, now: float) -> None:
-    """Take what has expired out of the file, so that no clock brings it back; nothing is waited for."""
-    with contextlib.suppress(AppTokenError), locked(path.parent, 0.0) as held:
-        tokens = read_tokens(path) if held else ()
-        kept = [token for token in tokens if now < token.expires]
-        if len(kept) < len(tokens):
-            _write(path, kept)
+    _change(path, time.time() if now is None else now, remove)
 
 
-def _change(path: Path, now: float, change: Callable[[list[AppToken]], None]) -> None:
-    """Read, change and write the file, one process at a time. What has expired goes, and never comes back."""
-    with locked(path.parent) as held:
-        if not held:
+def _change(path: Path, now: float, change: Callable[[list[AppToken]], list[AppToken]], wait_s: float = WAIT_S) -> None:
+    """Change the file, one process at a time. What has expired goes, so that no clock brings it back."""
+    with locked(path.parent, wait_s) as is_locked:
+        if not is_locked:
             raise AppTokenError(f"another program holds the tokens of apps in {path}; try again")
-        tokens = [token for token in read_tokens(path) if now < token.expires]
-        change(tokens)
-        _write(path, tokens)
-
-
-def _write(path: Path, tokens: list[AppToken]) -> None:
-    fields = ("name", "sha256", "created", "expires")
-    document = {"tokens": [{name: getattr(token, name) for name in fields} for token in tokens]}
-    try:
-        replace_json(path, document)
-    except OSError as error:
-        raise AppTokenError(f"the tokens of apps in {path} cannot be changed: {error.strerror}") from None
+        before = list(read_tokens(path))
+        after = change([token for token in before if now < token.expires])
+        if after == before:
+            return
+        try:
+            replace_json(path, {"tokens": [token._asdict() for token in after]})
+        except OSError as error:
+            raise AppTokenError(f"the tokens of apps in {path} cannot be changed: {error.strerror}") from None
 
 
 class AppTokens:
-    """The tokens of apps as a server sees them: it reads them again once the file has changed.
+    """The tokens of apps as a server knows them: it reads them again once the file has changed.
 
     May be used from several threads. A clock that is set back while the server runs gives no time: the time that has
     passed counts on. What has expired is taken out of the file, so it stays so; a clock that jumps ahead ends tokens
     for good.
 
     Args:
-        path: the file.
         wall, clock: the time of day, and a clock that only goes on; both in seconds.
     """
 
@@ -196,19 +179,18 @@ class AppTokens:
     ) -> None:
         self._path = path
         self._wall, self._clock = wall, clock
-        self._tokens: tuple[AppToken, ...] = ()
         self._by_digest: dict[str, AppToken] = {}
-        self._seen: tuple[int, ...] | None = None
-        self._look_at = clock()
+        self._stamp: tuple[int, ...] | None = None
+        self._check_at = clock()
         self._latest = wall(), clock()
 
     def all(self) -> tuple[AppToken, ...]:
         """Return those that are good now."""
-        self._look()
-        if not self._tokens:
+        self._refresh()
+        if not self._by_digest:
             return ()
         now = self._now()
-        return tuple(token for token in self._tokens if token.is_good(now))
+        return tuple(token for token in self._by_digest.values() if token.is_good(now))
 
     def keys(self) -> dict[AppToken, bytes]:
         """Return those that are good now, each with its HMAC key."""
@@ -216,16 +198,16 @@ class AppTokens:
 
     def find(self, presented: bytes) -> AppToken | None:
         """Return the token that was presented, if it is one and is good."""
-        self._look()
+        self._refresh()
         if not self._by_digest:
             return None
-        # What is compared are hashes that nobody can choose, by a table whose order nobody knows.
-        token = self._by_digest.get(digest(presented))
+        # Hashes are compared, which nobody can choose, by a table whose order nobody knows.
+        token = self._by_digest.get(token_digest(presented))
         return token if token is not None and token.is_good(self._now()) else None
 
     def is_good(self, token: AppToken) -> bool:
         """Tell whether a token that was good is so still."""
-        self._look()
+        self._refresh()
         return self._by_digest.get(token.sha256) == token and token.is_good(self._now())
 
     def _now(self) -> float:
@@ -236,36 +218,35 @@ class AppTokens:
         self._latest = now, clock
         return now
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         now = self._clock()
-        if now < self._look_at:
+        if now < self._check_at:
             return
-        self._look_at = now + LOOK_S
+        self._check_at = now + LOOK_S
         try:
             status = self._path.stat()
-            seen: tuple[int, ...] | None = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode)
+            stamp: tuple[int, ...] | None = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode)
         except OSError:
-            seen = None
-        if seen != self._seen:
-            self._seen = seen
+            stamp = None
+        if stamp != self._stamp:
+            self._stamp = stamp
             self._read()
-        if self._tokens:
+        if self._by_digest:
             self._drop_expired(self._now())
-
-    def _drop_expired(self, now: float) -> None:
-        if any(now >= token.expires for token in self._tokens):
-            self._hold(tuple(token for token in self._tokens if now < token.expires))
-            drop_expired(self._path, now)
 
     def _read(self) -> None:
         try:
             tokens = read_tokens(self._path)
         except AppTokenError as error:
-            import logging  # late, as what is logged is rare
+            import logging  # late, as warnings are rare
 
             logging.getLogger(__name__).warning("%s; no token of an app is accepted", error)
             tokens = ()
-        self._hold(tokens)
+        self._by_digest = {token.sha256: token for token in tokens}
 
-    def _hold(self, tokens: tuple[AppToken, ...]) -> None:
-        self._tokens, self._by_digest = tokens, {token.sha256: token for token in tokens}
+    def _drop_expired(self, now: float) -> None:
+        good = {key: token for key, token in self._by_digest.items() if now < token.expires}
+        if len(good) < len(self._by_digest):
+            self._by_digest = good
+            with contextlib.suppress(AppTokenError):  # nothing is waited for
+                _change(self._path, now, list, wait_s=0.0)

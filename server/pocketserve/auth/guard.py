@@ -1,4 +1,4 @@
-"""Who may talk to the server: the token, and the checks that keep web pages out.
+"""Check the token, and keep web pages out.
 
 Every app on a phone can reach a loopback port, and every web page can make a browser send requests to it. So each
 request needs the installation's token; and requests that a foreign page made are refused before routing, by their
@@ -110,12 +110,12 @@ class Guard:
         Raises:
             ApiError: HOST_REFUSED or ORIGIN_REFUSED.
         """
-        if not host or self._host_name(host) not in self._hosts:
-            raise ApiError(
-                ErrorCode.HOST_REFUSED,
-                "the Host header must name this machine: 127.0.0.1, localhost or [::1]",
-            )
-        if origin is not None and not self._is_own_origin(origin, host):
+        match = _HOST.fullmatch(host or "")
+        if match is None or int(match[2] or 0) > 65535 or match[1].lower() not in self._hosts:
+            text = "the Host header must name this machine: 127.0.0.1, localhost or [::1]"
+            raise ApiError(ErrorCode.HOST_REFUSED, text)
+        own = match[0].lower()
+        if origin is not None and origin.lower() not in (f"http://{own}", f"https://{own}"):
             raise ApiError(ErrorCode.ORIGIN_REFUSED, "requests from web pages of another origin are refused")
 
     def check_token(self, authorization: str | None) -> str | None:
@@ -131,37 +131,23 @@ class Guard:
             return None
         # Always one comparison of bytes in constant time, whatever was sent.
         presented = _presented(authorization or "")
-        if not hmac.compare_digest(presented, self._token):
-            app = self._apps.find(presented) if self._apps is not None else None
-            if app is not None:
-                return app.name
-            raise ApiError(
-                ErrorCode.UNAUTHORIZED,
-                "a valid token is required: send 'Authorization: Bearer TOKEN' (pocketserve token prints it)",
-            )
-        return None
-
-    @staticmethod
-    def _host_name(host: str) -> str | None:
-        match = _HOST.fullmatch(host)
-        return match[1].lower() if match and int(match[2] or 0) <= 65535 else None
-
-    @staticmethod
-    def _is_own_origin(origin: str, host: str) -> bool:
-        return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+        if hmac.compare_digest(presented, self._token):
+            return None
+        app = self._apps.find(presented) if self._apps is not None else None
+        if app is None:
+            text = "a valid token is required: send 'Authorization: Bearer TOKEN' (pocketserve token prints it)"
+            raise ApiError(ErrorCode.UNAUTHORIZED, text)
+        return app.name
 
 
 def _presented(authorization: str) -> bytes:
     scheme, _, value = authorization.partition(" ")
-    value = value.strip()
-    if scheme.lower() == "bearer":
+    scheme, value = scheme.lower(), value.strip()
+    if scheme == "bearer":
         return value.encode("utf-8", errors="replace")
-    if scheme.lower() == "basic":
+    if scheme == "basic":
         import base64  # late: programs send Bearer
-        import binascii
 
-        try:
+        with contextlib.suppress(ValueError):
             return base64.b64decode(value, validate=True).partition(b":")[2]
-        except (binascii.Error, ValueError):
-            return b""
     return b""

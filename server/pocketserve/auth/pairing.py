@@ -1,7 +1,7 @@
-"""Hands the token to an app that knows the code: open for two minutes, and for more wrong tries than fit into them.
+"""Hand the token to an app that knows the code: for two minutes, and for more wrong tries than fit into them.
 
-Nothing here runs, listens or is remembered until the token's owner opens the desk, and everything is forgotten when it
-closes. The cryptography is in :mod:`pocketserve_wire.pairing`, the reasons in ``docs/adr/0009-pairing.md``.
+Nothing is possible until the token's owner opens the desk. The cryptography is in :mod:`pocketserve_wire.pairing`, the
+reasons in ``docs/adr/0009-pairing.md``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ OPEN_S: Final = 120.0
 MAX_TRIES: Final = 30_000
 """Of 10**10 codes: 3 in a million. Checking as many keeps a core busy for as long as an opening lasts."""
 MAX_EXCHANGES: Final = 1024
-"""Exchanges side by side, of which the oldest gives way: another app cannot ask as often before ours is finished."""
+"""Exchanges at a time, of which the oldest gives way: no other app can begin as many before ours is finished."""
 
 
 class PairingState(NamedTuple):
-    """Where pairing stands.
+    """State of pairing.
 
     Attributes:
         state: ``closed``, ``open``, or how it ended: ``paired``, ``refused`` (too many tries) or ``expired``.
@@ -46,7 +46,7 @@ class _Opening:
 
 
 class PairingDesk:
-    """One code at a time, a few exchanges at a time. The arithmetic is done outside the lock.
+    """Holds one code and its exchanges. The arithmetic is done outside the lock.
 
     Args:
         token: what is handed over; None when the server asks for no token.
@@ -64,7 +64,7 @@ class PairingDesk:
         self._ended = "closed"
 
     def open(self) -> str:
-        """Open the desk, or open it anew with another code; returns the code.
+        """Open the desk, or open it anew with another code; return the code.
 
         Raises:
             ApiError: INVALID_REQUEST when there is no token to hand over.
@@ -83,7 +83,7 @@ class PairingDesk:
             return code
 
     def close(self) -> None:
-        """Close the desk; who waits is told."""
+        """Close the desk, and end all waiting."""
         with self._changed:
             if self._opening is not None:
                 self._end("closed")
@@ -94,18 +94,18 @@ class PairingDesk:
             return self._state()
 
     def wait(self, timeout: float) -> PairingState:
-        """Wait until the desk is closed by whatever cause, at most so many seconds."""
+        """Wait until the desk is closed, at most so many seconds, and return its state."""
         with self._changed:
             ends = self._clock() + timeout
-            while (now := self._state()).state == "open" and self._clock() < ends:
-                self._changed.wait(min(ends - self._clock(), now.remaining_s))
-            return now
+            while (state := self._state()).state == "open" and self._clock() < ends:
+                self._changed.wait(min(ends - self._clock(), state.remaining_s))
+            return state
 
     def begin(self, client_public: bytes) -> tuple[bytes, bytes, bytes]:
-        """Begin an exchange, which costs no try; of those that were not finished the oldest gives way to one too many.
+        """Begin an exchange, which costs no try; of too many unfinished ones the oldest is dropped.
 
         Returns:
-            The exchange's identifier, the salt and our public number.
+            The exchange's identifier, the salt and the server's public number.
 
         Raises:
             ApiError: PAIRING_CLOSED or INVALID_REQUEST.
@@ -127,10 +127,7 @@ class PairingDesk:
         return exchange.identifier, opening.secret.salt, public
 
     def finish(self, identifier: bytes, proof: bytes) -> tuple[bytes, bytes]:
-        """Hand the token over, sealed, to whoever knows the code.
-
-        Returns:
-            Our proof and the sealed token.
+        """Return the server's proof and the sealed token to a client that knows the code.
 
         Raises:
             ApiError: PAIRING_CLOSED, or PAIRING_REFUSED for a wrong code.
@@ -152,13 +149,13 @@ class PairingDesk:
                 opening.tries -= 1
                 if not opening.tries:
                     self._end("refused")
-                raise ApiError(
-                    ErrorCode.PAIRING_REFUSED, "the code is wrong; type the one that `pocketserve pair` shows"
-                )
+                text = "the code is wrong; type the one that `pocketserve pair` shows"
+                raise ApiError(ErrorCode.PAIRING_REFUSED, text)
 
     def _require_open(self, opening: _Opening | None = None) -> _Opening:
         if self._state().state != "open" or (opening is not None and opening is not self._opening):
-            raise _closed()
+            text = "pairing is closed; run `pocketserve pair` and type the code it shows"
+            raise ApiError(ErrorCode.PAIRING_CLOSED, text)
         assert self._opening is not None
         return self._opening
 
@@ -171,11 +168,7 @@ class PairingDesk:
             return PairingState(self._ended)
         return PairingState("open", remaining, self._opening.tries)
 
-    def _end(self, how: str) -> None:
+    def _end(self, state: str) -> None:
         self._opening = None
-        self._ended = how
+        self._ended = state
         self._changed.notify_all()
-
-
-def _closed() -> ApiError:
-    return ApiError(ErrorCode.PAIRING_CLOSED, "pairing is closed; run `pocketserve pair` and type the code it shows")

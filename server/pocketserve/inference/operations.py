@@ -111,8 +111,12 @@ class TensorOperation:
             for requested, (spec, own) in self._outputs
         ]
         response = InferResponse(model.entry.name, model.version.name, outputs, id=request.id)
-        if request.plan is not None and self.step is None and not (inputs.row_by_row or inputs.reals or inputs.state):
-            keep_compiled(self._handle, request.plan, self.signature, inputs.rows, self._bindings, self._outputs)
+        if (
+            request.template is not None
+            and self.step is None
+            and not (inputs.row_by_row or inputs.reals or inputs.state)
+        ):
+            keep_compiled(self._handle, request.template, self.signature, inputs.rows, self._bindings, self._outputs)
         return encode_infer_response(response, True) if self._encoded else response
 
 

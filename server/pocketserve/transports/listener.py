@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 LOOK_EVERY_S: Final = 0.1
-"""How soon a port that has become free is taken."""
+"""Pause between tries to bind a port."""
 
 RESERVED: Final = 64
 """Open files for all but lasting connections: models, trials, listeners, and connections that come or go."""
@@ -36,7 +36,7 @@ class PortTakenError(Exception):
 def bind(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
     """Return a TCP socket that listens, and does not block.
 
-    It listens at once: with SO_REUSEADDR another app could take a port that is only bound, and listen there itself.
+    It listens at once: with SO_REUSEADDR another app could listen on a port that is only bound.
 
     Args:
         port: 0 takes any free one.
@@ -46,42 +46,40 @@ def bind(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
     Raises:
         PortTakenError: the address cannot be bound.
     """
-    ends = time.monotonic() + wait
-    told = False
-    pace = threading.Event()  # never set
+    end = time.monotonic() + wait
+    pause = threading.Event().wait
+    warned = False
     while True:
         try:
             return _bound(host, port)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() >= ends:
-                raise PortTakenError(
-                    f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose another "
-                    f"with {option}",
-                    taken=port if error.errno == errno.EADDRINUSE else None,
-                ) from None
-        if not told:
+            in_use = error.errno == errno.EADDRINUSE
+            if not in_use or time.monotonic() >= end:
+                text = f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose another"
+                raise PortTakenError(f"{text} with {option}", taken=port if in_use else None) from None
+        if not warned:
             log.warning("another program has %s:%d; waiting for it for %g s", host, port, wait)
-            told = True
-        pace.wait(min(LOOK_EVERY_S, max(0.0, ends - time.monotonic())))
+            warned = True
+        pause(min(LOOK_EVERY_S, max(0.0, end - time.monotonic())))
 
 
-def affordable(wanted: int, share: float, setting: str) -> int:
-    """Return how many connections to allow: as many as wanted, or as the system's limit on open files leaves.
+def affordable(maximum: int, share: float, setting: str) -> int:
+    """Return how many connections the system's limit on open files allows, at most ``maximum``.
 
     Args:
-        share: of what is left, the part for this transport.
-        setting: what says how many are wanted, for the log.
+        share: of the remaining files, the part for this transport.
+        setting: where the maximum comes from, for the log.
     """
     try:
         import resource
     except ImportError:  # not on every system
-        return wanted
+        return maximum
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
-        return wanted
-    allowed = max(1, min(wanted, int((limit - RESERVED) * share)))
-    if allowed < wanted:
-        log.warning("%s is %d, not %d: only %d files may be open (ulimit -n)", setting, allowed, wanted, limit)
+        return maximum
+    allowed = max(1, min(maximum, int((limit - RESERVED) * share)))
+    if allowed < maximum:
+        log.warning("%s is %d, not %d: only %d files may be open (ulimit -n)", setting, allowed, maximum, limit)
     return allowed
 
 

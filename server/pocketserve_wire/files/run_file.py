@@ -1,8 +1,8 @@
-"""Read the files with which running servers say that they run: what tells whose a port is.
+"""Read the run files of servers, which tell whose a port is.
 
-A server holds a lock on its file for as long as it has its ports, and the system takes the lock away with the process.
-So a file that is held, and that nobody but this user can have written, proves that its ports belong to a server of
-this user. The lock, unlike the process id in the file, cannot belong to somebody else later.
+A server locks its file for as long as it has its ports; the lock ends with the process. So a locked file that nobody
+but this user can have written proves that its ports belong to a server of this user. A process id would prove nothing:
+it may belong to another process later.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ FOLDER: Final = "runs"
 MAX_FILE_BYTES: Final = 4096
 MAX_FILES: Final = 64
 LATEST: Final = 253_402_300_799.0
-"""The end of the year 9999, the last that can be shown."""
+"""The end of the year 9999, the last that Python can format."""
 
 HOSTS_OF_LOOPBACK: Final = ("127.0.0.1", "0.0.0.0")
-"""Who listens there has the port on 127.0.0.1."""
+"""Addresses whose listener has the port on 127.0.0.1."""
 
 
 class Run(NamedTuple):
-    """One run of a server.
+    """A run of a server.
 
     Attributes:
-        pid: its process.
-        started: when, in seconds since 1970.
-        suspended: seconds that the device had slept by then since it was started; None if it does not tell.
-        boot: which start of the device it ran in; empty if it does not tell.
-        ports: those it listens on.
+        started: seconds since 1970.
+        suspended: seconds that the device had slept between its start and the run's; None if unknown.
+        boot: identifies the device's start; empty if unknown.
         http: host and port of HTTP, such as ``127.0.0.1:8470``.
     """
 
@@ -46,50 +44,45 @@ class Run(NamedTuple):
 
 
 def runs(state_dir: Path) -> Iterator[tuple[Path, Run, bool]]:
-    """Yield every run with its file, and whether a living server holds it."""
+    """Yield every run with its file, and whether a living server has locked it."""
     with contextlib.suppress(OSError):
-        named = (path for path in (state_dir / FOLDER).iterdir() if path.suffix == ".json" and path.name[0].isdigit())
-        for path in sorted(named)[:MAX_FILES]:
-            found = _look(path)
-            if found is not None:
-                yield path, *found
+        files = [file for file in (state_dir / FOLDER).iterdir() if file.suffix == ".json" and file.name[0].isdigit()]
+        for file in sorted(files)[:MAX_FILES]:
+            run = _read(file)
+            if run is not None:
+                yield file, *run
 
 
 def http_server(state_dir: Path, port: int) -> Run | None:
     """Return the running server of this user that has the HTTP port on 127.0.0.1.
 
-    Who connects asks before and after: the same answer twice says that the server had the port all the time between.
+    The same answer before and after connecting proves that the server had the port in between.
     """
     addresses = [f"{host}:{port}" for host in HOSTS_OF_LOOPBACK]
-    return next((run for _, run, held in runs(state_dir) if held and run.http in addresses), None)
+    return next((run for _, run, locked in runs(state_dir) if locked and run.http in addresses), None)
 
 
 def read_run(path: Path) -> Run | None:
-    """Return what a file tells of a run; None where it tells of none, or others could have written it."""
-    found = _look(path)
-    return found[0] if found is not None else None
+    """Return the run of a file; None where it holds none, or others could have written it."""
+    run = _read(path)
+    return run[0] if run is not None else None
 
 
-def _look(path: Path) -> tuple[Run, bool] | None:
+def _read(path: Path) -> tuple[Run, bool] | None:
     try:
         # Neither a link nor a FIFO that nobody writes to may lead away or hold up.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError:
         return None
     try:
-        if not _is_own(os.fstat(descriptor)):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             return None
-        run = _run_of(json.loads(os.read(descriptor, MAX_FILE_BYTES)))
-        return run, _is_held(descriptor)
+        return _run_of(json.loads(os.read(descriptor, MAX_FILE_BYTES))), _is_locked(descriptor)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     finally:
         os.close(descriptor)
-
-
-def _is_own(status: os.stat_result) -> bool:
-    """Tell whether nobody but this user can have written a file."""
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _run_of(document: Mapping[str, Any]) -> Run:
@@ -107,14 +100,13 @@ def _run_of(document: Mapping[str, Any]) -> Run:
     )
 
 
-def _is_held(descriptor: int) -> bool:
-    """Tell whether a living server holds the file."""
+def _is_locked(descriptor: int) -> bool:
     try:
-        import fcntl  # late: where there is none, nobody holds anything
+        import fcntl  # not on every system
     except ImportError:
         return False
     try:
-        # Shared: two that look at the same time must not take each other for the server.
+        # Shared: two readers must not take each other for the server.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -1,7 +1,6 @@
 """Bodies without copies: received into the memory that the model reads, sent from the memory that it wrote.
 
-waitress would receive in pieces of 8 KiB, look at all connections before each, and copy each twice more; and it would
-copy twice what it sends.
+waitress would receive in pieces of 8 KiB, poll all connections before each, and copy everything twice.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ MAX_JOINED: Final = 64 * 1024
 
 
 class Placed:
-    """Stands for bytes that lie where :meth:`ReceivedBody.room` said, on their way through waitress's calls."""
+    """Stands in waitress's calls for bytes that are in :meth:`ReceivedBody.room` already."""
 
     __slots__ = ("_count",)
 
@@ -30,14 +29,14 @@ class Placed:
 
 
 class BodyFile(io.RawIOBase):
-    """A whole body as ``wsgi.input``: a stream for Flask, plain memory for the data plane."""
+    """A whole body as ``wsgi.input``."""
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
         self._at = 0
 
     def getbuffer(self) -> memoryview:
-        """All of it, not copied: TensorFlow Lite takes a tensor as it is only from memory that it might write to."""
+        """Return all of it, not copied; writable, since TensorFlow Lite copies what is not."""
         return self._memory
 
     def readable(self) -> bool:
@@ -56,16 +55,13 @@ class BodyFile(io.RawIOBase):
 
 
 class ReceivedBody:
-    """Takes a body in, in the place of waitress's ``FixedStreamReceiver`` and its buffer.
+    """Receives a body instead of waitress's ``FixedStreamReceiver`` and its buffer.
 
     Memory grows with what has come, not with what was announced.
 
     Args:
         length: bytes, at least one.
-        json_length: how many of them are in front of the tensors, which are aligned: frameworks copy others.
-
-    Attributes:
-        completed: whether all of it is here.
+        json_length: bytes in front of the tensors, which are aligned: frameworks copy others.
     """
 
     error: Final = None
@@ -80,9 +76,7 @@ class ReceivedBody:
         return self._filled - self._start
 
     def room(self) -> memoryview:
-        """Return where the next bytes go; never empty before it is completed. Release it before anything else is
-        called.
-        """
+        """Return where the next bytes go; never empty before it is completed. Release it before any other call."""
         have = len(self._memory)
         if have == self._filled:
             step = max(FIRST_BODY_BYTES, min(have, max(GROWTH_BYTES, have // 4)))
@@ -90,42 +84,38 @@ class ReceivedBody:
         return memoryview(self._memory)[self._filled :]
 
     def received(self, data: bytes | Placed) -> int:
-        """Take bytes, which may be followed by others that are not of this body; returns how many were taken."""
+        """Take bytes up to the body's end; return how many were taken."""
         if isinstance(data, Placed):
             self._count(len(data))
             return len(data)
-        taken = 0
-        while taken < len(data) and not self.completed:
+        start = 0
+        while start < len(data) and not self.completed:
             with self.room() as room:
-                part = memoryview(data)[taken : taken + len(room)]
+                part = memoryview(data)[start : start + len(room)]
                 room[: len(part)] = part
-            taken += len(part)
+            start += len(part)
             self._count(len(part))
-        return taken
+        return start
 
     def _count(self, more: int) -> None:
         self._filled += more
         self.completed = self._filled == self._end
 
     def getfile(self) -> BodyFile:
-        """For ``wsgi.input``, once it is completed."""
+        """Return the ``wsgi.input`` of a completed body."""
         return BodyFile(memoryview(self._memory)[self._start :])
 
     def getbuf(self) -> ReceivedBody:
-        """Return what waitress closes when the request was answered."""
+        """Return the object that waitress closes when the request was answered."""
         return self
 
     def close(self) -> None:
-        """Let go of the memory; whoever looks at it still keeps it."""
+        """Free the memory, unless a view of it exists."""
         self._memory = bytearray()
 
 
 class Part(ReadOnlyFileBasedBuffer):  # type: ignore[misc]  # waitress has no types
-    """A part of an answer that waits to be sent, as waitress takes files: it is read where it is.
-
-    Args:
-        memory: of bytes; nobody may change them.
-    """
+    """A part of an answer that waitress sends from where it is, as it does with files; nobody may change it."""
 
     def __init__(self, memory: memoryview) -> None:
         self._rest = memory

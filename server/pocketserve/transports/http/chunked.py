@@ -1,4 +1,4 @@
-"""Bodies in chunks (RFC 9112, section 7.1): time and memory are linear in their bytes.
+"""Bodies in chunks (RFC 9112, section 7.1), in linear time and memory.
 
 waitress's receiver joins the pieces of an unfinished line anew with each that comes, and waits for ever for what is no
 chunk.
@@ -14,24 +14,16 @@ from waitress.utilities import BadRequest, Error, RequestEntityTooLarge
 from pocketserve.transports.http.body import BodyFile
 
 MAX_LINE: Final = 4096
-"""Bytes of a chunk's size with its extensions, which nobody here reads."""
+"""Bytes of a chunk's size with its extensions, which are ignored."""
 
 MAX_TRAILERS: Final = 16 * 1024
-"""Bytes of all fields behind the last chunk, which nobody here reads either."""
+"""Bytes of all fields behind the last chunk, which are ignored, too."""
 
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 
 
 class ChunkedBody:
-    """Takes a body in, in the place of waitress's ``ChunkedReceiver``.
-
-    Args:
-        limit: bytes of the body from which it is refused.
-
-    Attributes:
-        completed: whether all of it is here.
-        error: what is wrong with it.
-    """
+    """Receives a body instead of waitress's ``ChunkedReceiver``; one of ``limit`` bytes or more is refused."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -47,17 +39,17 @@ class ChunkedBody:
         return len(self._memory)
 
     def received(self, data: bytes) -> int:
-        """Take bytes, which may be followed by others that are not of this body; returns how many were taken."""
-        taken = 0
-        while taken < len(data) and not self.completed and self.error is None:
+        """Take bytes up to the body's end; return how many were taken."""
+        start = 0
+        while start < len(data) and not self.completed and self.error is None:
             if self._left:
-                part = data[taken : taken + self._left]
+                part = data[start : start + self._left]
                 self._memory += part
                 self._left -= len(part)
-                taken += len(part)
+                start += len(part)
             else:
-                taken = self._take_line(data, taken)
-        return taken
+                start = self._take_line(data, start)
+        return start
 
     def _take_line(self, data: bytes, start: int) -> int:
         end = data.find(b"\n", start) + 1 or len(data)
@@ -69,16 +61,13 @@ class ChunkedBody:
         elif self._line.endswith(b"\n"):
             line = bytes(self._line)
             self._line.clear()
-            self._read_line(line)
+            if self._trailers >= 0:
+                self._read_trailer(line)
+            elif self._ends_chunk:
+                self._ends_chunk = False
+            else:
+                self._read_size(line)
         return end
-
-    def _read_line(self, line: bytes) -> None:
-        if self._trailers >= 0:
-            self._read_trailer(line)
-        elif self._ends_chunk:
-            self._ends_chunk = False
-        else:
-            self._read_size(line)
 
     def _read_size(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line)
@@ -101,13 +90,13 @@ class ChunkedBody:
             self.error = BadRequest(f"the trailers have more than {MAX_TRAILERS} bytes")
 
     def getfile(self) -> BodyFile:
-        """For ``wsgi.input``, once it is completed."""
+        """Return the ``wsgi.input`` of a completed body."""
         return BodyFile(memoryview(self._memory))
 
     def getbuf(self) -> ChunkedBody:
-        """Return what waitress closes when the request was answered."""
+        """Return the object that waitress closes when the request was answered."""
         return self
 
     def close(self) -> None:
-        """Let go of the memory; whoever looks at it still keeps it."""
+        """Free the memory, unless a view of it exists."""
         self._memory = bytearray()

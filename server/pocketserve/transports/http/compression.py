@@ -35,10 +35,8 @@ def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | byte
     if coding in ("", "identity") or not body:
         return body
     if coding not in ("gzip", "x-gzip", "deflate"):
-        raise ApiError(
-            ErrorCode.UNSUPPORTED_ENCODING,
-            f"Unsupported compression type {coding[:40]!r}; use gzip or deflate",
-        )
+        text = f"Unsupported compression type {coding[:40]!r}; use gzip or deflate"
+        raise ApiError(ErrorCode.UNSUPPORTED_ENCODING, text)
     if not limit:
         raise ApiError(ErrorCode.UNSUPPORTED_ENCODING, "a compressed body is read only with the token; send it plain")
     try:
@@ -58,9 +56,9 @@ def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytearray:
             inflated += part
             if len(inflated) > limit:
                 raise ApiError(ErrorCode.BODY_TOO_LARGE, f"the inflated body exceeds {limit} bytes (max_body_bytes)")
-            taken = len(step) - len(decoder.unconsumed_tail) - len(decoder.unused_data)
-            rest = rest[taken:]
-            if not (part or taken):
+            count = len(step) - len(decoder.unconsumed_tail) - len(decoder.unused_data)
+            rest = rest[count:]
+            if not (part or count):
                 break
         if not decoder.eof:
             raise zlib.error("it ends too early")
@@ -70,16 +68,14 @@ def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytearray:
 
 
 def choose_coding(accept_encoding: str | None) -> str | None:
-    """The coding for a response: gzip or deflate if that is the only one the client names, else none."""
-    if not accept_encoding:
+    """Return the coding for a response: gzip or deflate if that is the only one the client names, else None."""
+    items = [item.strip() for item in (accept_encoding or "").split(",") if item.strip()]
+    if len(items) != 1:
         return None
-    named = [item.strip() for item in accept_encoding.split(",") if item.strip()]
-    if len(named) != 1:
-        return None
-    coding, _, weight = named[0].partition(";")
-    refused = weight.replace(" ", "").lower() in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    coding, _, weight = items[0].partition(";")
     coding = coding.strip().lower()
-    return coding if coding in ("gzip", "deflate") and not refused else None
+    is_zero = weight.replace(" ", "").lower() in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return coding if coding in ("gzip", "deflate") and not is_zero else None
 
 
 def deflate(body: bytes, coding: str) -> bytes:
