@@ -65,7 +65,9 @@ class World:
 
     def send(self, queue: EntryQueue, time: float, timeout: float = FOREVER, **terms: Any) -> Entry:
         """A request that comes at this time and can be started for so long."""
+        more = {name: terms.pop(name) for name in ("key", "rows", "size") if name in terms}
         entry = Entry(time + timeout, arrived=time, **terms)
+        vars(entry).update(more)
         self.at(time, lambda: self._arrive(queue, entry))
         return entry
 

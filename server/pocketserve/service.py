@@ -143,8 +143,11 @@ class Service:
     def _end(self) -> None:
         self._places.give()
         if self._draining:
-            with self._idle:
-                self._idle.notify_all()
+            self._end_of_drain()
+
+    def _end_of_drain(self) -> None:
+        with self._idle:
+            self._idle.notify_all()
 
     def drain(self, timeout: float) -> bool:
         """Refuse new requests and wait for those under way; whether all of them finished in time."""
@@ -340,7 +343,7 @@ class Service:
         handle = self.engine.acquire_loaded(entry, version)
         if handle is None:
             return functools.partial(self._load_and_start, request, call, entry, version)
-        if isinstance(call.payload, RawPayload):
+        if type(call.payload) is RawPayload:
             return functools.partial(request.start, handle, self.decode_budget)
         return request.start(handle, self.decode_budget)
 
@@ -359,7 +362,9 @@ class Service:
             if request.handle is not None:
                 self.engine.release(request.handle)
         finally:
-            self._end()
+            self._places.give()
+            if self._draining:
+                self._end_of_drain()
 
     def request_options(
         self,

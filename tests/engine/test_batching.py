@@ -49,11 +49,11 @@ class Work:
         self.arrays = arrays
         self.signature = signature
 
-    def run(self, session: Session) -> dict[str, Array]:
+    def work(self, session: Session) -> dict[str, Array]:
         assert self.arrays is not None
         return session.run(self.arrays, self.signature)
 
-    __call__ = run
+    __call__ = work
 
 
 def batcher(max_rows: int = 8) -> RowBatcher:

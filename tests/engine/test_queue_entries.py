@@ -44,7 +44,7 @@ class Together:
         outcomes: list[Any] = []
         for entry in entries:
             try:
-                outcomes.append(entry.run(session))
+                outcomes.append(entry.work(session))
             except ValueError as error:
                 outcomes.append(error)
         return outcomes, 1

@@ -52,7 +52,7 @@ def test_a_lost_connection_leaves_nothing(local, until, end, body):
     with server.connect() as peer:
         until(lambda: server.server.connections == 1)
         connection = weakref.ref(*server.server._connections)
-        decoder = weakref.ref(connection()._reader._decoder)
+        decoder = weakref.ref(connection()._reader.decoder)
         with contextlib.suppress(ConnectionError):  # the time for the body is short for the one that stays
             peer.send(HEAD + body)
         end(peer)

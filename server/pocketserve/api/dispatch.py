@@ -201,9 +201,16 @@ def submit(service: Service, route: Route, request: ApiRequest, done: Callable[[
         What the calling thread is to run next, as :meth:`Service.submit`.
     """
     try:
-        response = _handle(service, route, request)
+        if request.cancellation is not None and request.cancellation.cancelled:
+            raise cancelled()
+        text_size = len(request.body) if request.json_length is None else request.json_length
+        if text_size <= SMALL_DOCUMENT:
+            response = route.handler(service, request)
+        else:
+            with _room_to_parse(service, request):
+                response = route.handler(service, request)
     except Exception as error:
-        response = failure(error, f"{route.method} {route.pattern}")
+        response = failure(error, _name(route))
     if isinstance(response, ApiResponse):
         done(response)
         return None
@@ -218,26 +225,17 @@ def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
     return response
 
 
-def _handle(service: Service, route: Route, request: ApiRequest) -> ApiResponse | Call:
-    if request.cancellation is not None and request.cancellation.cancelled:
-        raise cancelled()
-    text_size = len(request.body) if request.json_length is None else request.json_length
-    if text_size <= SMALL_DOCUMENT:
-        return route.handler(service, request)
-    with _room_to_parse(service, request):
-        return route.handler(service, request)
-
-
 def _respond(call: Call, route: Route, done: Callable[[ApiResponse], None], outcome: Any) -> None:
-    where = f"{route.method} {route.pattern}"
-    if isinstance(outcome, BaseException):
-        return done(failure(outcome, where))
     try:
-        assert call.respond is not None
-        response = call.respond(outcome)
+        failed = isinstance(outcome, BaseException)
+        response = failure(outcome, _name(route)) if failed else call.respond(outcome)  # type: ignore[misc]
     except Exception as error:
-        response = failure(error, where)
-    return done(response)
+        response = failure(error, _name(route))
+    done(response)
+
+
+def _name(route: Route) -> str:
+    return f"{route.method} {route.pattern}"
 
 
 def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextManager[None]:

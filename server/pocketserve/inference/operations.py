@@ -1,7 +1,7 @@
 """The run that a call needs: its inputs, validated or compiled before it waits, and its answer after the run.
 
 Each operation has the inputs as ``arrays`` (None where it cannot be batched), the entry point as ``signature``, its
-batch rows, the number of runs where its queue cannot count them, a ``run`` and a ``respond``.
+batch rows, the number of runs where its queue cannot count them (else 0), a ``run`` and a ``respond``.
 """
 
 from __future__ import annotations
@@ -35,23 +35,19 @@ SEQUENCE_PARAMETERS = frozenset({"sequence_id", "sequence_start", "sequence_end"
 class CompiledOperation:
     """A tensor request of a kind that was answered before."""
 
-    __slots__ = ("_compiled", "arrays", "rows", "signature")
-
-    executions = None
+    executions = 0
+    step = None
+    timed = False
 
     def __init__(self, compiled: CompiledRequest, body: memoryview) -> None:
-        self._compiled = compiled
         self.arrays = compiled.arrays(body)
         self.signature = compiled.signature
         self.rows = compiled.rows
+        self.respond = compiled.encode
 
     def run(self, session: Session) -> dict[str, Array]:
         """Run the model."""
         return run_session(session, self.arrays, self.signature)
-
-    def respond(self, result: Mapping[str, Array]) -> EncodedBody:
-        """Return the encoded answer."""
-        return self._compiled.encode(result)
 
 
 class TensorOperation:
@@ -67,6 +63,9 @@ class TensorOperation:
         ApiError: for every fault of the request.
     """
 
+    timed = False
+    sequence: OpenSequence | None = None
+
     def __init__(self, handle: ModelHandle, payload: TensorPayload, options: RequestOptions, encoded: bool) -> None:
         self._handle, self._request, self._options, self._encoded = handle, payload.request, options, encoded
         request, model = payload.request, handle.model
@@ -77,9 +76,8 @@ class TensorOperation:
         first_state = model.first_state if self.signature is None else {}
         self._inputs = inputs = collect(tensors, self._bindings, payload.row_by_row, first_state)
         self.step = self._sequence_step()
-        self.sequence: OpenSequence | None = None
         self.rows = inputs.rows
-        self.executions = inputs.rows if inputs.row_by_row else None
+        self.executions = inputs.rows if inputs.row_by_row else 0
         self.arrays = None if inputs.row_by_row or inputs.state or self.step is not None else inputs.arrays
 
     def _sequence_step(self) -> SequenceStep | None:
@@ -131,6 +129,8 @@ class TaskOperation:
     """
 
     signature = None
+    step = None
+    timed = True
 
     def __init__(
         self, handle: ModelHandle, payload: RawPayload, options: RequestOptions, budget: BytePool | None
@@ -152,7 +152,7 @@ class TaskOperation:
         self.arrays = None if step is None or step.row_by_row or step.state else step.arrays
         self.rows = sum(step.rows for step in self._steps)
         plain = step is not None and not step.row_by_row
-        self.executions = None if plain else sum(step.rows if step.row_by_row else 1 for step in self._steps)
+        self.executions = 0 if plain else sum(step.rows if step.row_by_row else 1 for step in self._steps)
 
     def _collect(self, arrays: Arrays) -> Inputs:
         model, bindings = self._handle.model, self._handle.model.inputs

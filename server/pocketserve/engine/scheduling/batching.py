@@ -130,7 +130,7 @@ def _one_by_one(session: Session, entries: Sequence[QueueEntry]) -> list[Any]:
     outcomes: list[Any] = []
     for entry in entries:
         try:
-            outcomes.append(entry.run(session))
+            outcomes.append(entry.work(session))
         except Exception as error:
             outcomes.append(error)
     return outcomes

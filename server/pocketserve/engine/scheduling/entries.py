@@ -11,7 +11,7 @@ from pocketserve.engine.scheduling.policy import Entry
 from pocketserve.runtimes.base import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pocketserve.engine.scheduling.queue import ModelQueue
 
@@ -32,6 +32,7 @@ class QueueEntry(Entry):
         keeps_thread: the thread that ran it may run the next entry after it, of whichever request.
 
     Attributes:
+        work: runs the model for this request alone, and returns the result.
         arrays: its inputs by the session's names; None for a request that must run alone.
         signature: the entry point of these.
         session: is set when it may run, together with ``batch_members``.
@@ -40,34 +41,32 @@ class QueueEntry(Entry):
         batch_rows: rows of the batch that it led; 0 for one that was led; None for one that ran alone.
     """
 
-    __slots__ = (
-        "arrays", "batch_members", "batch_rows", "cancellation", "execute", "executions", "keeps_thread", "queue",
-        "queue_ns", "run_ns", "session", "signature", "submitted_ns",
-    )  # fmt: skip
-
     queue: ModelQueue
+    work: Callable[[Session], Any]
+    arrays: Mapping[str, Any] | None = None
+    signature: str | None = None
+    session: Session | None = None
+    batch_members: Sequence[QueueEntry] = ()
+    queue_ns = run_ns = 0
+    executions = 1
+    batch_rows: int | None = None
 
-    def __init__(self, options: RequestOptions, execute: Execute, *, keeps_thread: bool = False) -> None:
-        super().__init__(options.deadline, arrived=options.arrived, rank=options.rank, stream=options.stream)
+    def __init__(self, options: RequestOptions, execute: Execute | None, keeps_thread: bool = False) -> None:
+        # Not super().__init__(): this is made for every request.
+        self.deadline, self.arrived, self.rank, self.stream = (
+            options.deadline,
+            options.arrived,
+            options.rank,
+            options.stream,
+        )
         self.cancellation = options.cancellation
-        self.execute = execute
+        self.execute: Any = execute
         self.keeps_thread = keeps_thread
-        self.arrays: Mapping[str, Any] | None = None
-        self.signature: str | None = None
-        self.session: Session | None = None
-        self.batch_members: list[QueueEntry] = []
         self.submitted_ns = time.perf_counter_ns()
-        self.queue_ns = self.run_ns = 0
-        self.executions = 1
-        self.batch_rows: int | None = None
 
     def begin(self) -> Job | None:
         """Run it on its session; a :data:`Job`."""
         return self.queue.run(self)
-
-    def run(self, session: Session) -> Any:
-        """Run the model alone; return the result."""
-        raise NotImplementedError
 
     def end(self, result: Any) -> None:
         """Take the result of the run. It must not raise."""

@@ -43,31 +43,18 @@ class Entry:
         number: its position; a newer request of a stream takes over the older one's.
     """
 
-    __slots__ = (
-        "arrived", "deadline", "had_alternative", "key", "number", "rank", "rows", "size", "steps", "stream"
-    )  # fmt: skip
+    key: Hashable | None = None
+    rows = 1
+    size = 0
+    steps: deque[Any] | None = None
+    number = 0
+    had_alternative = False
 
-    def __init__(
-        self,
-        deadline: float,
-        *,
-        arrived: float = 0.0,
-        rank: int = 0,
-        stream: str = "",
-        key: Hashable | None = None,
-        rows: int = 1,
-        size: int = 0,
-    ) -> None:
+    def __init__(self, deadline: float, arrived: float = 0.0, rank: int = 0, stream: str = "") -> None:
         self.deadline = deadline
         self.arrived = arrived
         self.rank = rank
         self.stream = stream
-        self.key = key
-        self.rows = rows
-        self.size = size
-        self.steps: deque[Any] | None = None
-        self.number = 0
-        self.had_alternative = False
 
     @property
     def blocked(self) -> bool:
@@ -275,7 +262,8 @@ class FairScheduler:
 
     def start(self, queue: EntryQueue) -> Any | None:
         """Return an idle session for a request that has just come; None when it has to wait."""
-        if self.busy >= self.slots or not self._has_slot(queue):
+        busy = queue.flow.busy
+        if not queue.idle or self.busy >= self.slots or (busy and busy >= self.slots - 1):
             return None
         return self._begin(queue)
 
@@ -322,12 +310,9 @@ class FairScheduler:
     def _least_served(self, passed_by: list[EntryQueue]) -> EntryQueue | None:
         if self.busy >= self.slots:
             return None
-        ready = [queue for queue in self.contenders if queue not in passed_by and self._has_slot(queue)]
+        limit = max(1, self.slots - 1)
+        ready = [q for q in self.contenders if q.idle and q.flow.busy < limit and q not in passed_by]
         return min(ready, key=lambda queue: queue.flow.service_time, default=None)
-
-    def _has_slot(self, queue: EntryQueue) -> bool:
-        busy = queue.flow.busy
-        return bool(queue.idle) and not (busy and busy >= self.slots - 1)
 
     def _begin(self, queue: EntryQueue) -> Any:
         flow = queue.flow

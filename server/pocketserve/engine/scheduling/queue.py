@@ -11,6 +11,7 @@ transport has a thread do it. The first of a batch leads: its thread runs the ba
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -72,8 +73,7 @@ class Scheduler:
         """Have requests begun that wait although they need not any more."""
         with self.lock:
             leaders = self._next_runs()
-        for leader in leaders:
-            _begin(leader)
+        _begin(leaders)
 
     def enqueue(self, queue: EntryQueue, entry: QueueEntry) -> Session | None:
         """Let a request wait, unless a session has become idle meanwhile: then it is returned.
@@ -241,10 +241,12 @@ class ModelQueue:
         try:
             if self._clock() >= entry.deadline:
                 raise expired()
-            if cancellation is not None:
-                cancellation.check()
-            with self.scheduler.lock:
-                session: Session | None = None if entry.blocked else self.scheduler.sharing.start(self._entries)
+            if cancellation is not None and cancellation.cancelled:
+                raise cancelled()
+            session: Session | None = None
+            if entry.steps is None or not entry.blocked:
+                with self.scheduler.lock:
+                    session = self.scheduler.sharing.start(self._entries)
             if session is None:
                 session = self._enqueue(entry)
         except ApiError as error:
@@ -253,7 +255,7 @@ class ModelQueue:
         if session is None:
             return None
         entry.session = session
-        return entry.begin
+        return functools.partial(self.run, entry)
 
     def _enqueue(self, entry: QueueEntry) -> Session | None:
         cancellation = entry.cancellation
@@ -267,7 +269,9 @@ class ModelQueue:
             if cancellation is not None:
                 cancellation.listen(None)
             raise
-        if session is None and cancellation is not None and cancellation.cancelled:
+        if cancellation is not None and session is not None:
+            cancellation.listen(None)
+        elif cancellation is not None and cancellation.cancelled:
             self._cancel(entry)  # before it was in the queue
         return session
 
@@ -281,59 +285,65 @@ class ModelQueue:
         Returns:
             The next run, where this thread is to make it.
         """
-        members, session = entry.batch_members, entry.session
-        assert session is not None
-        if entry.cancellation is not None:
-            entry.cancellation.listen(None)
-        entries = [entry, *members]
+        session: Any = entry.session
+        cancellation = entry.cancellation
+        if cancellation is not None and entry.number:  # it has waited
+            cancellation.listen(None)
+        if entry.batch_members:
+            self._run_batch([entry, *entry.batch_members], session)
+            return None
         started = time.perf_counter_ns()
         try:
-            if members:
-                assert self._batcher is not None
-                outcomes, executions = self._batcher.run(session, entries)
-            else:
-                outcomes, executions = [entry.run(session)], 1
+            outcome = entry.work(session)
         except BaseException as error:
-            outcomes, executions = [error] * len(entries), 1
-        ended = time.perf_counter_ns()
+            outcome = error
+        entry.run_ns = run_ns = time.perf_counter_ns() - started
+        entry.queue_ns = started - entry.submitted_ns
         if entry.steps is not None:
             entry.steps.popleft()
-        leaders = self.scheduler.finish(self._entries, session, (ended - started) / 1e9, entries)
-        # The answers of a batch take their time; the next run must not wait for that.
-        following = (
-            leaders.pop(0) if leaders and entry.keeps_thread and leaders[0].keeps_thread and not members else None
-        )
-        for leader in leaders:
-            _begin(leader)
-        _end(entries, outcomes, executions, started, ended)
-        outcomes.clear()  # an error knows this frame: the request's body would stay for the collector
-        return following.begin if following is not None else None
-
-
-def _begin(leader: QueueEntry) -> None:
-    """Have an entry run by a thread of its transport, or by this one where there is none."""
-    try:
-        leader.execute(leader.begin)
-    except RuntimeError:  # the system has no more
-        job: Job | None = leader.begin
-        while job is not None:
-            job = job()
-
-
-def _end(entries: list[QueueEntry], outcomes: list[Any], executions: int, started: int, ended: int) -> None:
-    """End the requests of one run, the leader first."""
-    batched = len(entries) > 1 and executions == 1  # else they were run one by one after all
-    entries[0].executions = executions if len(entries) == 1 or batched else executions - len(entries) + 1
-    if batched:
-        entries[0].batch_rows = sum(entry.rows for entry in entries)
-    for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
-        if index:
-            entry.executions, entry.batch_rows = (0, 0) if batched else (1, None)
-        entry.queue_ns, entry.run_ns = started - entry.submitted_ns, ended - started
+        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, (entry,))
+        following = leaders.pop(0) if leaders and entry.keeps_thread and leaders[0].keeps_thread else None
+        if leaders:
+            _begin(leaders)
         if isinstance(outcome, BaseException):
             entry.fail(outcome)
         else:
             entry.end(outcome)
+        outcome = None  # an error knows this frame: the request's body would stay for the collector
+        return following.begin if following is not None else None
+
+    def _run_batch(self, entries: list[QueueEntry], session: Any) -> None:
+        assert self._batcher is not None
+        started = time.perf_counter_ns()
+        try:
+            outcomes, executions = self._batcher.run(session, entries)
+        except BaseException as error:
+            outcomes, executions = [error] * len(entries), 1
+        run_ns = time.perf_counter_ns() - started
+        # Other threads make the next runs, which must not wait for all of these answers.
+        _begin(self.scheduler.finish(self._entries, session, run_ns / 1e9, entries))
+        together = executions == 1  # else they were run one by one after all
+        rows = sum(entry.rows for entry in entries)
+        for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
+            entry.run_ns, entry.queue_ns = run_ns, started - entry.submitted_ns
+            entry.executions = int(not together) if index else executions - (0 if together else len(entries) - 1)
+            entry.batch_rows = (0 if index else rows) if together else None
+            if isinstance(outcome, BaseException):
+                entry.fail(outcome)
+            else:
+                entry.end(outcome)
+        outcomes.clear()
+
+
+def _begin(leaders: Sequence[QueueEntry]) -> None:
+    """Have entries run by threads of their transports, or by this one where there is none."""
+    for leader in leaders:
+        try:
+            leader.execute(leader.begin)
+        except RuntimeError:  # the system has no more
+            job: Job | None = leader.begin
+            while job is not None:
+                job = job()
 
 
 def expired() -> ApiError:

@@ -18,12 +18,12 @@ import time
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pocketserve.api.messages import ApiResponse, error_response
-from pocketserve.transports.socket.frame_reader import FrameReader, NoFrame
+from pocketserve.api.messages import ApiResponse
+from pocketserve.transports.socket.frame_reader import END, QUIET, FrameReader
 from pocketserve.transports.socket.inflight import InflightRequests
 from pocketserve.transports.socket.lingering_close import LingeringClose
 from pocketserve.transports.socket.poller import BROKEN
-from pocketserve.transports.socket.requests import Exchange, encode, route_of
+from pocketserve.transports.socket.requests import Exchange, encode
 from pocketserve.transports.socket.writer import FrameWriter
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, GoAwayReason
@@ -95,8 +95,10 @@ class Connection:
     def read(self) -> None:
         """Read and answer until the connection is quiet, ended, or read by another thread; for the reader."""
         try:
-            while self._handle(self._reader.read()):
-                pass
+            reads = True
+            while reads:
+                frame = self._reader.read()
+                reads = self._handle_request(frame) if frame.type == _REQUEST else self._handle_other(frame)
         except ConnectionFaultError as fault:
             self._fail(fault)
         except OSError:
@@ -106,16 +108,14 @@ class Connection:
             log.exception("unexpected error on a connection")
             self._fail(ConnectionFaultError(ConnectionFault.INTERNAL, "the server failed; its log says where"))
 
-    def _handle(self, frame: Frame | NoFrame) -> bool:
-        """Handle what was read; return whether this thread is still the reader."""
-        if isinstance(frame, NoFrame):
-            if frame is NoFrame.QUIET:
-                self._await_bytes()
-            else:
-                self._half_close()
+    def _handle_other(self, frame: Frame) -> bool:
+        """Handle what is no request; return whether this thread is still the reader."""
+        if frame.type == QUIET:
+            self._await_bytes()
             return False
-        if frame.type == _REQUEST:
-            return self._handle_request(frame)
+        if frame.type == END:
+            self._half_close()
+            return False
         if frame.type == FrameType.PING:
             pong = encode_frame(Frame(FrameType.PONG, arg=frame.arg))
             self._writer.post([pong], len(pong), urgent=True)
@@ -137,10 +137,9 @@ class Connection:
                 refusal = ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
             refusal = refusal or self._inflight.add(frame, exchange.cancellation)
         if refusal is not None:
-            self._writer.post(*self._encode(frame, error_response(refusal)))
+            self._writer.post(*encode(frame.request_id, exchange.refuse(refusal), self._client_max_frame))
             return True
-        reads = exchange.reads = exchange.is_short
-        if not reads:
+        if not exchange.reads:
             self._release_reader()
         job = exchange.submit()
         while job is not None:
@@ -149,14 +148,22 @@ class Connection:
                 exchange.reads = False
             job = job()
         exchange.thread = 0  # what waits is answered by any thread, perhaps by this one
-        return exchange.reads or self._acquire_reader()
+        if exchange.reads:
+            return True
+        with self._lock:
+            return self._acquire_reader()
 
     def _release_reader(self) -> None:
         """Have another thread read what comes, since this one is going to be busy."""
-        if self._reader.buffered:
+        if self._reader.decoder.buffered:
             self.execute(self.read)  # these bytes are here already: the event loop would never hear of them
-        else:
-            self._await_bytes()
+            return
+        with self._lock:
+            self._released = self._state is not State.CLOSED
+            if self._released:
+                self._server.event_loop.arm(self.descriptor)
+                return
+        self._reader.drop()
 
     def _await_bytes(self) -> None:
         """Have the event loop wait for bytes, and for the time at which that is too long."""
@@ -177,36 +184,37 @@ class Connection:
             self._server.event_loop.set_timer(self, time.monotonic() + quiet_s)
 
     def _acquire_reader(self) -> bool:
-        """Become the reader again, unless another thread is."""
-        with self._lock:
-            if not self._released or self._state is State.CLOSED:
-                return False
-            self._released = False
-            # Else the event loop would wake up at the next request, together with this thread.
-            self._server.event_loop.disarm(self.descriptor)
-            return True
+        """Become the reader again, unless another thread is. Under the lock."""
+        if not self._released or self._state is State.CLOSED:
+            return False
+        self._released = False
+        # Else the event loop would wake up at the next request, together with this thread.
+        self._server.event_loop.disarm(self.descriptor)
+        return True
 
     # Answering
 
     def answer(self, exchange: Exchange, answer: ApiResponse) -> None:
         """Send the answer to a request; it waits for nobody."""
         frame = exchange.frame
-        if exchange.thread == threading.get_ident() and not exchange.reads:
-            exchange.reads = self._acquire_reader()
         with self._lock:
+            if not exchange.reads and exchange.thread == threading.get_ident():
+                exchange.reads = self._acquire_reader()
             self._inflight.make_room(frame)
-        self._writer.post(*self._encode(frame, answer))
+        self._writer.post(*encode(frame.request_id, answer, self._client_max_frame))
+        self._inflight.remove(frame.request_id)
+        # Without the lock: whoever changes one of these looks at what is in flight after that.
+        if self._released or self._state is not State.OPEN:
+            self._after_answer()
+
+    def _after_answer(self) -> None:
+        """Close when all is answered, or have the event loop wait for the next request."""
         with self._lock:
-            self._inflight.remove(frame.request_id)
             ends = self._may_end()
             if self._released and self._state is State.OPEN and not len(self._inflight):
                 self._set_timer()
         if ends:
             self._writer.finish()
-
-    def _encode(self, frame: Frame, answer: ApiResponse) -> tuple[list[bytes | memoryview], int]:
-        self.service.traffic.count("socket", *route_of(frame), answer.status)
-        return encode(frame.request_id, answer, self._client_max_frame)
 
     # The event loop
 
@@ -259,7 +267,7 @@ class Connection:
 
     def _half_close(self) -> None:
         """Answer what is under way, for the peer sends nothing more."""
-        mid_frame = self._reader.mid_frame
+        mid_frame = self._reader.decoder.mid_frame
         self._reader.drop()
         if mid_frame:
             return self.abort()

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import socket
 import time
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
+from pocketserve_wire.frames import Frame
 
 if TYPE_CHECKING:
     from pocketserve.transports.socket.inflight import InflightRequests
     from pocketserve.transports.socket.timeouts import Timeouts
     from pocketserve_wire.frame_decoder import FrameDecoder
-    from pocketserve_wire.frames import Frame
 
 _WAIT_ALL: Final = int(socket.MSG_WAITALL)
 
 
-class NoFrame(Enum):
-    """Why there is no frame: nothing came for a while, or the peer sends nothing more."""
+QUIET: Final = -1
+END: Final = -2
+"""Types of frames that no peer sends: nothing came for a while; the peer sends nothing more."""
 
-    QUIET = 1
-    END = 2
+_QUIET = Frame(QUIET)
+_END = Frame(END)
 
 
 class FrameReader:
@@ -39,7 +39,7 @@ class FrameReader:
         self, connection: socket.socket, decoder: FrameDecoder, inflight: InflightRequests, timeouts: Timeouts
     ) -> None:
         self._socket = connection
-        self._decoder = decoder
+        self.decoder = decoder
         self._inflight = inflight
         self._timeouts = timeouts
         self._frames = 0  # that were whole when the one under way was begun
@@ -48,40 +48,30 @@ class FrameReader:
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeouts.receive_timeout)
 
-    @property
-    def buffered(self) -> bool:
-        """Return whether bytes were received that no frame was made of yet."""
-        return self._decoder.buffered
-
-    @property
-    def mid_frame(self) -> bool:
-        """Return whether a frame was begun and is not whole yet."""
-        return self._decoder.mid_frame
-
-    def read(self) -> Frame | NoFrame:
-        """Return the next frame.
+    def read(self) -> Frame:
+        """Return the next frame, or one of type QUIET or END.
 
         Raises:
             ConnectionFaultError: the peer broke the protocol, or a frame took too long.
             OSError: the connection is broken.
         """
-        while (frame := self._decoder.next()) is None:
+        while (frame := self.decoder.next()) is None:
             self._check_time()
             try:
                 # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
-                count = self._socket.recv_into(self._decoder.buffer(), 0, _WAIT_ALL if self._decoder.in_body else 0)
+                count = self._socket.recv_into(self.decoder.buffer(), 0, _WAIT_ALL if self.decoder.in_body else 0)
             except BlockingIOError:
-                self._decoder.rest()
-                return NoFrame.QUIET
+                self.decoder.rest()
+                return _QUIET
             if not count:
-                return NoFrame.END
-            self._decoder.received(count)
+                return _END
+            self.decoder.received(count)
         self.ends = None
         self._inflight.received()
         return frame
 
     def _check_time(self) -> None:
-        decoder = self._decoder
+        decoder = self.decoder
         if not decoder.mid_frame:
             self.ends = None
             return
@@ -98,5 +88,5 @@ class FrameReader:
 
     def drop(self) -> None:
         """Read nothing more; for the reader, which stays it for good."""
-        self._decoder.drop()
+        self.decoder.drop()
         self._inflight.received()

@@ -40,7 +40,8 @@ class Exchange:
         received: when its header was read, by the monotonic clock.
 
     Attributes:
-        reads: whether the thread that answered it has become the connection's reader by that.
+        reads: its thread is the connection's reader. At first that is so where :meth:`submit` takes less time
+            than to have another thread read.
     """
 
     __slots__ = ("_connection", "_target", "cancellation", "frame", "reads", "received", "thread")
@@ -52,13 +53,9 @@ class Exchange:
         self.received = received
         self.cancellation = Cancellation()
         self.thread = thread
-        self.reads = False
+        self.reads = frame.json_length <= SHORT_JSON and self._is_inference()
 
-    @property
-    def is_short(self) -> bool:
-        """Return whether :meth:`submit` takes so little time that the connection's reader may call it."""
-        if self.frame.json_length > SHORT_JSON:
-            return False
+    def _is_inference(self) -> bool:
         try:
             self._target = _read_target(self.frame.target)
         except ApiError:
@@ -73,8 +70,9 @@ class Exchange:
         """
         frame, connection = self.frame, self._connection
         try:
-            target, query = self._target or _read_target(frame.target)
-            dispatch.check_owner(target.route, connection.app.name if connection.app is not None else None)
+            self._target = target, query = self._target or _read_target(frame.target)
+            if connection.app is not None:
+                dispatch.check_owner(target.route, connection.app.name)
             content_type = _read_ext(frame.ext) if frame.ext else ""
         except Exception as error:
             self.done(dispatch.failure(error, "reading a request"))
@@ -97,8 +95,22 @@ class Exchange:
         return dispatch.submit(connection.service, target.route, request, self._done_head if target.head else self.done)
 
     def done(self, answer: ApiResponse) -> None:
-        """Send the answer."""
+        """Send the answer, and count it."""
+        self._count(answer)
         self._connection.answer(self, answer)
+
+    def refuse(self, error: ApiError) -> ApiResponse:
+        """Return the answer to a request that is not submitted, and count it."""
+        if self._target is None:
+            self._is_inference()
+        answer = error_response(error)
+        self._count(answer)
+        return answer
+
+    def _count(self, answer: ApiResponse) -> None:
+        route = self._target[0].route if self._target is not None else None
+        method, pattern = (route.method, route.pattern) if route is not None else ("", "")
+        self._connection.service.traffic.count("socket", method, pattern, answer.status)
 
     def _done_head(self, answer: ApiResponse) -> None:
         answer.chunks = []
@@ -127,15 +139,6 @@ def _read_ext(ext: object) -> str:
             )
     content_type = ext.get(Extension.CONTENT_TYPE, b"")
     return bytes(content_type).decode("ascii")
-
-
-def route_of(frame: Frame) -> tuple[str, str]:
-    """Return method and pattern of the route that a request is for; empty where there is none."""
-    try:
-        route = _read_target(frame.target)[0].route
-    except ApiError:
-        return "", ""
-    return route.method, route.pattern
 
 
 def encode(request_id: int, answer: ApiResponse, maximum: int) -> tuple[list[Chunk], int]:
