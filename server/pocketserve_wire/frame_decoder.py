@@ -6,13 +6,13 @@ received where they stay: nothing is copied twice. Memory grows with what has co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from .faults import ConnectionFault, ConnectionFaultError, HttpPeerError
 from .frames import (
     FIRST_SKIPPED_TYPE,
-    HEADER,
     HEADER_BYTES,
     MARK,
     MAX_HANDSHAKE_BYTES,
@@ -32,12 +32,35 @@ _HTTP_METHODS = tuple(
     f"{name} ".encode() for name in ("GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
 )
 
-AWAITS_HELLO: Final = frozenset({FrameType.HELLO, FrameType.ERROR})
-AWAITS_AUTH: Final = frozenset({FrameType.AUTH, FrameType.ERROR})
-FROM_CLIENT: Final = frozenset({FrameType.REQUEST, FrameType.CANCEL, FrameType.PING, FrameType.PONG, FrameType.ERROR})
-AWAITS_CHALLENGE: Final = frozenset({FrameType.CHALLENGE, FrameType.ERROR})
-AWAITS_READY: Final = frozenset({FrameType.READY, FrameType.ERROR})
-FROM_SERVER: Final = frozenset({FrameType.RESPONSE, FrameType.PING, FrameType.PONG, FrameType.GOAWAY, FrameType.ERROR})
+
+class Role(enum.Enum):
+    """A side of a connection."""
+
+    SERVER = 1
+    CLIENT = 2
+
+
+class State(enum.Enum):
+    """How far the handshake is: HELLO and its CHALLENGE, AUTH and its READY, then requests."""
+
+    HELLO = 1
+    AUTH = 2
+    READY = 3
+
+
+ALLOWED: Final[Mapping[tuple[Role, State], frozenset[FrameType]]] = {
+    (Role.SERVER, State.HELLO): frozenset({FrameType.HELLO, FrameType.ERROR}),
+    (Role.SERVER, State.AUTH): frozenset({FrameType.AUTH, FrameType.ERROR}),
+    (Role.SERVER, State.READY): frozenset(
+        {FrameType.REQUEST, FrameType.CANCEL, FrameType.PING, FrameType.PONG, FrameType.ERROR}
+    ),
+    (Role.CLIENT, State.HELLO): frozenset({FrameType.CHALLENGE, FrameType.ERROR}),
+    (Role.CLIENT, State.AUTH): frozenset({FrameType.READY, FrameType.ERROR}),
+    (Role.CLIENT, State.READY): frozenset(
+        {FrameType.RESPONSE, FrameType.PING, FrameType.PONG, FrameType.GOAWAY, FrameType.ERROR}
+    ),
+}
+"""Frames that each side may receive in each state; see the table in docs/socket.md."""
 
 _REQUEST: Final = int(FrameType.REQUEST)
 _WITH_BODY: Final = frozenset({FrameType.REQUEST, FrameType.RESPONSE})
@@ -57,7 +80,7 @@ class FrameDecoder:
         in_body: whether what :meth:`buffer` gave last ends where the frame, or its memory so far, ends.
 
     Args:
-        allowed: frame types that may come now, one of the sets above; change :attr:`allowed` as the connection goes
+        allowed: frame types that may come now, a set of :data:`ALLOWED`; change :attr:`allowed` as the connection goes
             on, before the next frame is taken out.
         max_body: bytes that a REQUEST or RESPONSE may have, else FRAME_TOO_LARGE.
         admit: whether the body of a REQUEST or RESPONSE is kept; called once its header is checked. One that is not
@@ -102,21 +125,6 @@ class FrameDecoder:
     def buffered(self) -> bool:
         """Return whether bytes are here that no frame was made of yet: part of one, or whole ones."""
         return self._start != self._end
-
-    def peek(self) -> tuple[bytes, memoryview] | None:
-        """Return target and JSON part of the next REQUEST, if all of it was received; nothing is checked or taken.
-
-        The memory is the decoder's own: copy what is kept.
-        """
-        have = self._end - self._start
-        if have < HEADER_BYTES:
-            return None
-        _, kind, _, _, _, target, ext, json_length, body = HEADER.unpack_from(self._buffer, self._start)
-        if kind != FrameType.REQUEST or ext or have < HEADER_BYTES + target + body or json_length > body:
-            return None
-        start = self._start + HEADER_BYTES
-        at = start + target
-        return bytes(self._view[start:at]), self._view[at : at + json_length]
 
     def buffer(self) -> memoryview:
         """Return where the next bytes go; never empty once :meth:`next` has said None. Valid until :meth:`received`."""

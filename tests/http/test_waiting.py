@@ -44,7 +44,7 @@ def predict(service: Service, parameters: dict[str, object] | None = None, **mor
 def predict_v1(service: Service, parameters: dict[str, object] | None = None, **more: object) -> ApiResponse:
     body = memoryview(json.dumps({"instances": [ROW]}).encode())
     request = ApiRequest(path={"model": "petals"}, body=body, query=in_query(parameters), **more)
-    return respond(service, request, tfserving.predict)
+    return respond(service, request, tfserving.v1_predict)
 
 
 def in_query(parameters: dict[str, object] | None) -> dict[str, str]:
@@ -144,9 +144,9 @@ def test_state_may_be_left_out_everywhere(adding):
         found = ask(predictions.predict, adding, document)["predictions"][0]["data"]
         assert found == [3 + 4 * ("b" in document)]
     for inputs in ([3], {"a": [3]}, {"a": [3], "b": [4]}):
-        assert ask(tfserving.predict, adding, {"inputs": inputs})["outputs"] == [3 + 4 * ("b" in inputs)]
+        assert ask(tfserving.v1_predict, adding, {"inputs": inputs})["outputs"] == [3 + 4 * ("b" in inputs)]
     for instances in ([3], [{"a": 3}], [{"a": 3, "b": 4}]):
-        assert ask(tfserving.predict, adding, {"instances": instances})["predictions"] == [
+        assert ask(tfserving.v1_predict, adding, {"instances": instances})["predictions"] == [
             3 + 4 * ("b" in str(instances))
         ]
 
@@ -155,4 +155,4 @@ def test_state_may_be_left_out_everywhere(adding):
     "document", [{"instances": [{"b": 1}]}, {"instances": [{"a": 1}, {"a": 1, "b": 2}]}, {"inputs": {"b": [1]}}]
 )
 def test_the_rest_may_not(adding, document):
-    assert code_of(lambda: ask(tfserving.predict, adding, document)) is ErrorCode.INVALID_REQUEST
+    assert code_of(lambda: ask(tfserving.v1_predict, adding, document)) is ErrorCode.INVALID_REQUEST

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
-from pocketserve_wire.frame_decoder import AWAITS_AUTH, AWAITS_CHALLENGE, AWAITS_HELLO, AWAITS_READY, FrameDecoder
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
 from pocketserve_wire.frames import Frame, FrameType
 from pocketserve_wire.handshake import (
     LEAST_MAX_FRAME,
@@ -23,7 +23,12 @@ from pocketserve_wire.strict_json import dumps
 from wire.wire_vectors import Vector, load
 
 GOOD, BAD = load("valid", "handshake"), load("invalid", "handshake")
-AWAITS = {"HELLO": AWAITS_HELLO, "CHALLENGE": AWAITS_CHALLENGE, "AUTH": AWAITS_AUTH, "READY": AWAITS_READY}
+AWAITS = {
+    "HELLO": ALLOWED[Role.SERVER, State.HELLO],
+    "CHALLENGE": ALLOWED[Role.CLIENT, State.HELLO],
+    "AUTH": ALLOWED[Role.SERVER, State.AUTH],
+    "READY": ALLOWED[Role.CLIENT, State.AUTH],
+}
 LIMITS = ConnectionLimits(1, 2, 3, 4, "x")
 
 
@@ -187,7 +192,7 @@ def test_steps_cannot_be_skipped_or_repeated(half: str) -> None:
         (server.answer_auth if half == "server" else client.accept_ready)(last)
     assert caught.value.fault is ConnectionFault.UNEXPECTED_FRAME
     first = hello()
-    (challenge,) = FrameDecoder(AWAITS_CHALLENGE, 1).feed(server.answer_hello(first))
+    (challenge,) = FrameDecoder(ALLOWED[Role.CLIENT, State.HELLO], 1).feed(server.answer_hello(first))
     client.answer_challenge(challenge)
     again = (server.answer_hello, first) if half == "server" else (client.answer_challenge, challenge)
     with pytest.raises(ConnectionFaultError) as caught:

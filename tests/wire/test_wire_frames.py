@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from hostile_frames import Hostile
 from pocketserve_wire.faults import ConnectionFaultError
-from pocketserve_wire.frame_decoder import AWAITS_HELLO, FROM_CLIENT, FrameDecoder
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
 from pocketserve_wire.frames import (
-    HEADER,
     HEADER_BYTES,
     MAX_EXT_BYTES,
     MAX_TARGET_BYTES,
@@ -32,7 +31,7 @@ MAX_BODY = 1 << 20
 Outcome = tuple[list[Frame], object]
 
 
-def decode(data: bytes, sizes: list[int], allowed: frozenset = FROM_CLIENT) -> Outcome:
+def decode(data: bytes, sizes: list[int], allowed: frozenset = ALLOWED[Role.SERVER, State.READY]) -> Outcome:
     """Feed bytes in pieces; the frames, and the fault that ended it."""
     decoder = FrameDecoder(allowed, MAX_BODY)
     frames: list[Frame] = []
@@ -74,12 +73,12 @@ def test_hostile_handshakes():
     hostile = Hostile(7)
     for _ in range(2000):
         data = b"".join(hostile.greeting())
-        frames, _ = decode(data, [len(data)], AWAITS_HELLO)
+        frames, _ = decode(data, [len(data)], ALLOWED[Role.SERVER, State.HELLO])
         assert all(len(frame.body) <= 4096 - HEADER_BYTES for frame in frames)
 
 
 def test_memory_grows_with_what_came_and_not_with_what_was_said():
-    decoder = FrameDecoder(FROM_CLIENT, 2**31)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], 2**31)
     decoder.feed(bytes.fromhex("4f491000010000000000000007000000000000000000ff3f") + b"GET /v2")
     assert len(decoder.buffer()) <= 1 << 20
 
@@ -88,42 +87,11 @@ def request(number: int, target: bytes, body: bytes, json_length: int) -> bytes:
     return encode_frame(Frame(FrameType.REQUEST, number, 0, target, {}, json_length, body))
 
 
-def test_the_next_request_can_be_looked_at_and_comes_all_the_same():
-    decoder = FrameDecoder(FROM_CLIENT, MAX_BODY)
-    data = request(1, b"POST /a", b"{}", 2) + request(2, b"POST /b", b'{"x": 1}rest', 8)
-    space = decoder.buffer()
-    space[: len(data)] = data
-    decoder.received(len(data))
-    assert decoder.peek() == (b"POST /a", b"{}")
-    assert decoder.next().target == b"POST /a"
-    assert decoder.peek() == (b"POST /b", b'{"x": 1}')
-    assert bytes(decoder.next().body) == b'{"x": 1}rest'
-    assert decoder.peek() is None
-
-
-def test_only_a_whole_request_is_looked_at():
-    whole = request(1, b"POST /a", b'{"x": 1}', 8)
-    for count in range(len(whole)):
-        decoder = FrameDecoder(FROM_CLIENT, MAX_BODY)
-        decoder.buffer()[:count] = whole[:count]
-        decoder.received(count)
-        assert decoder.peek() is None
-    for other in (
-        encode_frame(Frame(FrameType.CANCEL, 1)) + bytes(30),
-        HEADER.pack(b"OI", FrameType.REQUEST, 0, 1, 0, 0, 0, 9, 8) + bytes(8),  # more JSON than body
-        HEADER.pack(b"OI", FrameType.REQUEST, 0, 1, 0, 0, 0, 0, 2**32 - 1) + bytes(8),
-    ):
-        decoder = FrameDecoder(FROM_CLIENT, MAX_BODY)
-        decoder.buffer()[: len(other)] = other
-        decoder.received(len(other))
-        assert decoder.peek() is None
-
-
 @given(st.lists(st.sampled_from([b"GET /", b"GET /a", b"GET /b", b"GET /ab", b"POST /a"]), max_size=8), st.booleans())
 def test_a_target_is_its_own_frame_s(targets, with_ext):
     ext = {Extension.CONTENT_TYPE: b"a/b"} if with_ext else {}
     frames = [Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/") for number, target in enumerate(targets, 1)]
-    decoder = FrameDecoder(FROM_CLIENT, MAX_BODY)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], MAX_BODY)
     taken = decoder.feed(b"".join(map(encode_frame, frames)))
     assert [(one.target, one.ext, bytes(one.body)) for one in taken] == [(target, ext, b"/") for target in targets]
 
@@ -139,7 +107,7 @@ def where(body: memoryview) -> int:
 
 
 def kept(reuse: bool = True) -> FrameDecoder:
-    decoder = FrameDecoder(FROM_CLIENT, MAX_BODY)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], MAX_BODY)
     decoder.reuse = reuse
     return decoder
 

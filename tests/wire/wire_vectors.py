@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conftest import ROOT
-from pocketserve_wire import frame_decoder
-from pocketserve_wire.frame_decoder import FROM_CLIENT, FROM_SERVER, FrameDecoder
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
 from pocketserve_wire.frames import Frame, FrameType
 
 FOLDER = ROOT / "android_bridge" / "vectors"
@@ -29,9 +28,9 @@ class Vector:
     def decoder(self) -> FrameDecoder:
         """A decoder that reads what this vector's receiver would read."""
         awaits, server = self.facts.get("awaits"), self.facts["receiver"] == "server"
-        allowed = FROM_CLIENT if server else FROM_SERVER
+        allowed = ALLOWED[Role.SERVER, State.READY] if server else ALLOWED[Role.CLIENT, State.READY]
         if awaits is not None:
-            allowed = getattr(frame_decoder, f"AWAITS_{awaits}")
+            [allowed] = [types for types in ALLOWED.values() if FrameType[awaits] in types]
         maximum: int = self.facts["max_body"]
         if not server:
             return FrameDecoder(allowed, maximum)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pocketserve.transports.socket.connection import Connection
 from pocketserve.transports.socket.lingering_close import LingeringClose
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, HttpPeerError
-from pocketserve_wire.frame_decoder import AWAITS_AUTH, AWAITS_HELLO, FROM_CLIENT, FrameDecoder
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
 from pocketserve_wire.frames import Frame, FrameType, json_frame
 from pocketserve_wire.handshake import NONCE_BYTES, ServerHandshake
 
@@ -41,7 +41,9 @@ class HandshakeConnection:
         self._server = server
         self._socket = connection
         self._descriptor = connection.fileno()
-        self._decoder = FrameDecoder(AWAITS_HELLO, server.limits.max_frame + MAX_OVER, listens=True)
+        self._decoder = FrameDecoder(
+            ALLOWED[Role.SERVER, State.HELLO], server.limits.max_frame + MAX_OVER, listens=True
+        )
         further = server.apps.keys if server.apps is not None else dict
         self._handshake = ServerHandshake(server.key, secrets.token_bytes(NONCE_BYTES), server.limits, further)
         self._refusal: bytes | None = None
@@ -77,7 +79,7 @@ class HandshakeConnection:
         while (frame := self._decoder.next()) is not None:
             if frame.type == FrameType.HELLO:
                 self._socket.sendall(self._handshake.answer_hello(frame))
-                self._decoder.allowed = AWAITS_AUTH
+                self._decoder.allowed = ALLOWED[Role.SERVER, State.AUTH]
             elif frame.type == FrameType.AUTH:
                 self._become_known(frame)
                 return False
@@ -93,7 +95,7 @@ class HandshakeConnection:
                 ConnectionFault.TOO_MANY_CONNECTIONS, "the server has as many connections as it takes"
             )
         self._socket.sendall(ready)
-        self._decoder.allowed = FROM_CLIENT
+        self._decoder.allowed = ALLOWED[Role.SERVER, State.READY]
         self._forget()
         shake = self._handshake
         if shake.owner is not None:
