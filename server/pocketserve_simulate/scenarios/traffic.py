@@ -51,17 +51,16 @@ class App:
         self.stream = stream
         self.samples: list[Sample] = []
         self.skipped = 0
-        self._questions = questions
+        loads = stream.ask == LOADS
+        self._questions = [LoadsAndUnloads(questions)] if loads else questions
         self._begin = begin
         self._client = addresses.open(stream.client, stream.timeout, stream.reconnect)
         self._stopping = threading.Event()
         self._counting = threading.Lock()
         self._next = 0
-        self._changes = LoadsAndUnloads() if stream.ask == LOADS else None
         self._under_way: dict[int, float] = {}  # by thread: when its request was sent
-        count = 1 if self._changes else stream.parallel
-        name = f"app {stream.name}"
-        self._threads = [threading.Thread(target=self._work, name=name, daemon=True) for _ in range(count)]
+        count = 1 if loads else stream.parallel
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
 
     def start(self) -> None:
         """Begin to ask."""
@@ -107,13 +106,10 @@ class App:
             self._next = number + 1
         return number, self._begin + number / self.stream.rate
 
-    def _ask(self, question: Question) -> tuple[str, str, str]:
+    def _ask(self, question: Question | LoadsAndUnloads) -> tuple[str, str, str]:
         """Return outcome, code and detail of a request."""
         try:
-            if self._changes is not None:
-                wrong = self._changes.step(self._client, self.stream, question)
-            else:
-                wrong = question.ask(self._client, self.stream)
+            wrong = question.ask(self._client, self.stream)
         except ServerError as error:
             return (REFUSED if code_named(error.code) else WRONG), error.code, str(error)
         except ServerUnreachableError as error:
@@ -130,11 +126,12 @@ class LoadsAndUnloads:
     that was not acknowledged may have happened or not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, questions: Sequence[Question]) -> None:
+        self._questions = questions
         self._steps = 0
         self._loaded: bool | None = True  # None: it is not known which
 
-    def step(self, client: Client, stream: Stream, question: Question) -> str:
+    def ask(self, client: Client, stream: Stream) -> str:
         """Send the next request; returns what is wrong with its answer."""
         self._steps += 1
         if self._steps % (QUESTIONS_PER_CHANGE + 1) == 0:
@@ -143,7 +140,7 @@ class LoadsAndUnloads:
             self._loaded = load
             return ""
         try:
-            wrong = question.ask(client, stream)
+            wrong = self._questions[self._steps % len(self._questions)].ask(client, stream)
         except ServerError as error:
             if error.code != UNLOADED:
                 raise
