@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
 from pocketserve.runtimes.framework_import import first_line, import_framework
@@ -18,23 +18,14 @@ _log = logging.getLogger(__name__)
 CPU = "CPUExecutionProvider"
 
 
-class ProviderOptions(NamedTuple):
-    """Execution providers besides the CPU, in order of preference, and whether they must work."""
-
-    names: Sequence[str]
-    required: bool
-
-    @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> ProviderOptions:
-        """Read a version's options."""
-        names, required = options.get("providers", []), options.get("required", False)
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ModelLoadError(
-                f'the option providers is a list such as ["NnapiExecutionProvider"], not {names!r:.100}'
-            )
-        if not isinstance(required, bool):
-            raise ModelLoadError(f"the option required is true or false, not {required!r:.100}")
-        return cls([name for name in dict.fromkeys(names) if name != CPU], required)
+def provider_options(options: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Return the providers besides the CPU, in order of preference, and whether they must work."""
+    names, required = options.get("providers", []), options.get("required", False)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelLoadError(f'the option providers is a list such as ["NnapiExecutionProvider"], not {names!r:.100}')
+    if not isinstance(required, bool):
+        raise ModelLoadError(f"the option required is true or false, not {required!r:.100}")
+    return [name for name in dict.fromkeys(names) if name != CPU], required
 
 
 def import_package(module: str) -> Any:
@@ -52,7 +43,7 @@ def import_package(module: str) -> Any:
     return ort
 
 
-def open_native(ort: Any, path: Path, threads: int, options: ProviderOptions) -> tuple[Any, str]:
+def open_native(ort: Any, path: Path, threads: int, providers: Sequence[str], required: bool) -> tuple[Any, str]:
     """Return an InferenceSession, and what runs it.
 
     A provider that fails is left out if it is not required. A model that is at fault itself fails on the CPU too, and
@@ -61,14 +52,14 @@ def open_native(ort: Any, path: Path, threads: int, options: ProviderOptions) ->
     available = ort.get_available_providers()
 
     def check(names: Sequence[str], fault: str) -> None:
-        if names and options.required:
+        if names and required:
             raise ModelLoadError(
                 f"the execution provider {', '.join(names)[:200]} {fault}; available are {', '.join(available)}: "
                 "change providers in model.toml, or leave required out to run on the CPU"
             )
 
-    check([name for name in options.names if name not in available], "is not part of this onnxruntime")
-    present = [name for name in options.names if name in available]
+    check([name for name in providers if name not in available], "is not part of this onnxruntime")
+    present = [name for name in providers if name in available]
     fault = ""
     try:
         native = _native(ort, path, threads, present)
@@ -78,7 +69,7 @@ def open_native(ort: Any, path: Path, threads: int, options: ProviderOptions) ->
         native = _native(ort, path, threads, [])
         fault = f" ({clean_text(str(error), 200)})"
         check(present, f"did not start{fault}")
-    failed = [name for name in options.names if name not in native.get_providers()]
+    failed = [name for name in providers if name not in native.get_providers()]
     check(failed, "did not start")
     if failed:
         _log.warning("%s runs without %s%s", path.name, ", ".join(failed), fault)

@@ -27,7 +27,7 @@ from pocketserve.tensors import Array, TensorSpec, byte_size, zeros
 
 from .check import GraphFacts, check_model
 from .errors import clean_text, explain_onnx_error, foreign_operator, is_about_sizes
-from .native import ProviderOptions, import_package, open_native
+from .native import import_package, open_native, provider_options
 from .operators import first_foreign
 from .tensors import TensorOutput, input_spec, object_array, output_of
 
@@ -49,7 +49,7 @@ class OnnxRuntime:
 
     def open(self, source: ModelSource) -> OnnxSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
-        options = ProviderOptions.parse(source.options)
+        providers, required = provider_options(source.options)
         # ONNX Runtime looks for weights beside the path that it is given, so both must see the same one.
         path = source.path.resolve()
         facts = check_model(path)
@@ -58,7 +58,7 @@ class OnnxRuntime:
         if (foreign := first_foreign(facts.operators, facts.functions)) is not None:
             raise ModelLoadError(f"{path.name} {foreign_operator(*foreign, framework)}")
         try:
-            native, device = open_native(ort, path, source.threads, options)
+            native, device = open_native(ort, path, source.threads, providers, required)
             return OnnxSession(ort, native, facts, framework, device)
         except ModelLoadError:
             raise

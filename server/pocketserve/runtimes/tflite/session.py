@@ -115,7 +115,10 @@ class TfliteSession:
         self._default = default if default is not None and default.runner is not None else self._main
         self.inputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.inputs]
         self.outputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.outputs]
-        self.signatures: Mapping[str, Signature] = {name: e.signature() for name, e in self._entries.items()}
+        self.signatures: Mapping[str, Signature] = {
+            name: Signature([spec for spec, _ in entry.inputs], [spec for spec, _ in entry.outputs])
+            for name, entry in self._entries.items()
+        }
         self.runtime = runtime
         self.memory_bytes = file_bytes + sum(byte_size(spec) for spec in (*self.inputs, *self.outputs))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pocketserve.runtimes.base import ModelLoadError, Signature, learned_shape
+from pocketserve.runtimes.base import ModelLoadError, learned_shape
 from pocketserve.tensors import Array, Quantization, TensorSpec, datatype_of, zeros
 from pocketserve_wire import DATATYPES
 
@@ -41,10 +41,6 @@ class GraphEntry(NamedTuple):
     inputs: tuple[ModelTensor, ...]
     outputs: tuple[ModelTensor, ...]
     runner: str | None = None
-
-    def signature(self) -> Signature:
-        """Return the specs that callers see."""
-        return Signature([tensor.spec for tensor in self.inputs], [tensor.spec for tensor in self.outputs])
 
     def takes(self, arrays: Sequence[TensorSignature]) -> bool:
         """Return whether the interpreter takes such arrays unprepared; a single text it does not."""
