@@ -130,10 +130,8 @@ def _near(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
 
 def _sentence(error: Exception, token_file: Path | None) -> str:
     text = str(error).strip()
-    hint = (
-        " (`pocketserve models` lists all and reads the folder again)" if type(error).__name__ == "ServerError" else ""
-    )
-    text = text.replace(READ_AGAIN, hint)
+    hint = " (`pocketserve models` lists all and reads the folder again)"
+    text = text.replace(READ_AGAIN, hint if type(error).__name__ == "ServerError" else "")
     if getattr(error, "code", None) == "UNAUTHORIZED":
         from pocketserve.cli.token_file import token_variable_fault  # late: most commands end well
 

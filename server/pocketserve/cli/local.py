@@ -98,9 +98,7 @@ def _of_manifest(path: Path, threads: int) -> tuple[Service, str, str | None] | 
     if entry is not None and entry.problem is not None:
         return service, folder.name, None  # a request says what is wrong with the manifest
     service.close()
-    fault = (
-        f"{FILE_NAME} beside it does not list it" if entry is not None else f"no model can be called {folder.name!r}"
-    )
+    fault = f"no model can be called {folder.name!r}" if entry is None else f"{FILE_NAME} beside it does not list it"
     print(f"pocketserve: {printable(f'{path.name} is opened by itself: {fault}')}", file=sys.stderr)
     return None
 

@@ -82,11 +82,8 @@ class LogFormatter(logging.Formatter):
 
 def print_json(value: Any) -> None:
     """Print one JSON document, indented."""
-    document = json.dumps(value, indent=2, ensure_ascii=False)
-    plain = (
-        char if char.isprintable() or char in SPACES or char == "\n" else json.dumps(char)[1:-1] for char in document
-    )
-    print("".join(plain))
+    text, keep = json.dumps(value, indent=2, ensure_ascii=False), f"{SPACES}\n"
+    print("".join(char if char.isprintable() or char in keep else json.dumps(char)[1:-1] for char in text))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

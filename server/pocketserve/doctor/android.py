@@ -100,7 +100,7 @@ def check_phantom_processes(device: Device) -> Iterator[Finding]:
 
 
 def check_last_run(device: Device, config: Config) -> Iterator[Finding]:
-    """Android kills without a word; the mark of a server that ran tells of it."""
+    """Report the last server if it was killed lately: Android kills without a word, but its mark stays."""
     run = killed(config.state_dir)
     if run is None or device.now - run.started > RECENT_S:
         yield ok("last run", "no server was killed lately")

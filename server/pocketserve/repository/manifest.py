@@ -161,11 +161,9 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
     manifest = manifest._replace(sections={section.options: options for section, options in pairs}, files=tuple(files))
     for part in (features, target, state, table):
         part.refuse_rest()
-    if manifest.default_version and manifest.versions and manifest.default_version not in manifest.versions:
-        raise ManifestError(
-            f"{file_name}: default_version is {manifest.default_version!r}, "
-            f"but [versions] has {', '.join(manifest.versions)}"
-        )
+    default, versions = manifest.default_version, manifest.versions
+    if default and versions and default not in versions:
+        raise ManifestError(f"{file_name}: default_version is {default!r}, but [versions] has {', '.join(versions)}")
     return manifest
 
 

@@ -95,11 +95,8 @@ class Repository:
         variant = entries.get(name) or entries.get(other or plain_number(name))
         if variant is not None:
             return variant
-        raise ApiError(
-            ErrorCode.VERSION_NOT_FOUND,
-            f"Request for unknown model: {entry.name!r} version {name[:128]!r} is not found; "
-            f"it has {listed(entry.versions, MAX_LISTED)}",
-        )
+        text = f"Request for unknown model: {entry.name!r} version {name[:128]!r} is not found"
+        raise ApiError(ErrorCode.VERSION_NOT_FOUND, f"{text}; it has {listed(entry.versions, MAX_LISTED)}")
 
 
 def _keep(models: Models, old: ModelEntry | None) -> None:

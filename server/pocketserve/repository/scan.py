@@ -115,12 +115,9 @@ class Models(Mapping[str, ModelEntry]):
 
     def present(self) -> list[str]:
         """Return the names of all models; no manifest is read, so that it is fit for a start."""
-        return [
-            name
-            for name in self.names
-            # unlike Path's, this is_file is false, not an error, where the folder may not be entered
-            if name in self._bare or os.path.isfile(self._root / name / FILE_NAME) or self._read(name) is not None
-        ]
+        isfile = os.path.isfile  # unlike Path's, false, not an error, where the folder may not be entered
+        files = {name for name in self.names if name in self._bare or isfile(self._root / name / FILE_NAME)}
+        return [name for name in self.names if name in files or self._read(name) is not None]
 
     def replace(self, entry: ModelEntry) -> None:
         """Replace what the folder says under the model's name."""

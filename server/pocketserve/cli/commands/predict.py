@@ -191,9 +191,8 @@ def _print_predictions(predictions: list[dict[str, Any]]) -> None:
     first = predictions[0]
     omitted = ("index", "keypoints") if "label" in first else ("keypoints",)  # a label says more than its number
     keys = [key for key in first if key not in omitted]
-    print_table(
-        [key.upper() for key in keys], [[_cell(row.get(key)) for key in keys] for row in predictions[:MAX_ROWS]]
-    )
+    rows = [[_cell(row.get(key)) for key in keys] for row in predictions[:MAX_ROWS]]
+    print_table([key.upper() for key in keys], rows)
     if len(predictions) > MAX_ROWS:
         print(f"… {len(predictions) - MAX_ROWS} more; --json prints all")
 

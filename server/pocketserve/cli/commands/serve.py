@@ -37,7 +37,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve; returns after a clean end."""
+    """Serve, and return after a clean end."""
     values = {name: getattr(options, name) for name in SETTINGS}
     if options.load is not None:
         values["load"] = tuple(name for item in options.load for name in item.split(",") if name)
