@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions
-from pocketserve.tasks.classification_options import ClassificationOptions
 from pocketserve.tasks.labels import Labels, mismatch
 from pocketserve.tasks.ranking import Ranking
+from pocketserve.tasks.scores import ClassificationOptions
 from pocketserve.tasks.vision.image_classification import ImageClassification
 from pocketserve.tasks.vision.picture_input import PictureInput, picture_shape
 from pocketserve.tasks.vision.preprocessing import ImageOptions

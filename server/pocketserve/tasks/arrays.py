@@ -16,9 +16,7 @@ from pocketserve_wire.strict_json import json_type
 from pocketserve_wire.tensor import from_json_values, invalid
 
 NPY_MAGIC = b"\x93NUMPY"
-MAX_NPY_HEADER = 1024
-"""Bytes: that of an array with 32 dimensions has less."""
-
+MAX_NPY_HEADER = 1024  # bytes: that of an array with 32 dimensions has less
 _NPY_ITEM = (
     rb"\s*['\"](descr|fortran_order|shape)['\"]\s*:"
     rb"\s*(['\"][<>=|]?[a-zA-Z]{1,12}\d{0,10}(?:\[\w{1,9}\])?['\"]|True|False|\([\d,\s]*\))\s*"

@@ -34,7 +34,7 @@ _scope = _Scope()
 
 @contextmanager
 def cancellation_scope(check: Callable[[], None], budget: BytePool | None = None) -> Iterator[None]:
-    """Let :func:`checkpoint` call ``check`` on this thread, and :func:`hold_bytes` take from ``budget``."""
+    """Make :func:`checkpoint` call ``check`` on this thread, and :func:`hold_bytes` take from ``budget``."""
     before = _scope.check, _scope.budget, _scope.reservation
     _scope.check, _scope.budget, _scope.reservation = check, budget, None
     try:

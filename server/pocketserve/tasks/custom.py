@@ -25,8 +25,7 @@ from pocketserve_wire import ApiError, ErrorCode
 
 FILE_NAME = "task.py"
 
-MAX_BITS = 4096
-"""Of an integer in an answer. Python refuses to write one of many more digits."""
+MAX_BITS = 4096  # of an integer in an answer; Python refuses to write one of many more digits
 
 
 def fits(facts: ModelFacts) -> bool:

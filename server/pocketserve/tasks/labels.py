@@ -15,18 +15,13 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
 
-MAX_LABELS_BYTES = 8 * 2**20
-"""Of all languages together. 21,000 class names have 600 kB."""
-
-MAX_LABELS = 1 << 20
-"""Lines of all languages together."""
-
+MAX_LABELS_BYTES = 8 * 2**20  # of all languages together; 21,000 class names have 600 kB
+MAX_LABELS = 1 << 20  # lines of all languages together
 FILE_NAME = "labels.txt"
 _LINE_ENDS = (b"\n", b"\r", b"\v", b"\f", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
 """What ``str.splitlines`` parts at, in UTF-8."""
 
-_LABEL_BYTES = 65
-"""That a short text takes, and its entry in a list."""
+_LABEL_BYTES = 65  # that a short text takes, and its entry in a list
 
 
 class Labels(NamedTuple):
@@ -135,13 +130,10 @@ def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:
 
 
 def _of_metadata(facts: ModelFacts, output: int | None) -> Labels:
-    tensors = facts.metadata.outputs
+    tensors = facts.metadata.outputs if output is None else (facts.output_metadata(output),)
     try:
-        found = (
-            labels_of_tensor(tensor, facts.associated_files)
-            for tensor in (tensors if output is None else tensors[output : output + 1])
-        )
-        return next((labels for labels in found if labels.names), Labels())
+        by_tensor = (labels_of_tensor(tensor, facts.associated_files) for tensor in tensors)
+        return next((labels for labels in by_tensor if labels.names), Labels())
     except DamagedFileError:
         return Labels()  # the model runs without them; `inspect` says what is wrong with the file
 

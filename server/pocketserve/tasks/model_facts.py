@@ -21,10 +21,8 @@ from pocketserve.tensors import TensorSpec
 from pocketserve_wire.files.plain_file import read_plain
 
 CONFIG = "config.json"
-MAX_LITERAL = 1 << 18
-"""Characters of a text in Python's notation; reading one takes a hundred times its size."""
-MAX_JSON_BYTES = 4 * 2**20
-"""Of a configuration beside a model. 21,000 class names are about 1 MB."""
+MAX_LITERAL = 1 << 18  # characters of a text in Python's notation; reading one takes a hundred times its size
+MAX_JSON_BYTES = 4 * 2**20  # of a configuration beside a model; 21,000 class names are about 1 MB
 
 
 class MetadataError(ModelLoadError):
@@ -70,7 +68,7 @@ class ModelFacts:
 
     @functools.cached_property
     def metadata(self) -> ModelMetadata:
-        """What the file's author wrote for tasks; empty where there is nothing."""
+        """The file's metadata; empty where there is none."""
         read = self.version.format.metadata
         try:
             return (read and read(self.opened or self.version.path)) or ModelMetadata()
@@ -78,11 +76,11 @@ class ModelFacts:
             return ModelMetadata()  # the model runs without it; `inspect` says what is wrong with it
 
     def input_metadata(self, number: int) -> TensorMetadata:
-        """Return what the file's author wrote of an input; empty where there is nothing."""
+        """Return an input's metadata; empty where there is none."""
         return next(iter(self.metadata.inputs[number : number + 1]), TensorMetadata(""))
 
     def output_metadata(self, number: int) -> TensorMetadata:
-        """Return what the file's author wrote of an output; empty where there is nothing."""
+        """Return an output's metadata; empty where there is none."""
         return next(iter(self.metadata.outputs[number : number + 1]), TensorMetadata(""))
 
     def associated_files(self, names: Sequence[str], limit: int) -> list[bytes]:
@@ -129,14 +127,14 @@ class ModelFacts:
         return content
 
     @property
-    def asked(self) -> tuple[TensorSpec, ...]:
+    def sent_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that a caller sends: all but those that ``[state.feedback]`` fills."""
         fed = self.manifest.state.feedback
         return tuple(spec for spec in self.inputs if not any(name in fed for name in (spec.name, *spec.aliases)))
 
     def only_input(self, task: str) -> TensorSpec:
         """Return the input of a model that has one, beside those of its state."""
-        specs = self.asked
+        specs = self.sent_inputs
         if len(specs) == 1:
             return specs[0]
         raise ModelLoadError(

@@ -9,10 +9,16 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import AnswerOptions, Arrays
-from pocketserve.tasks.classification_options import ClassificationOptions
 from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts
-from pocketserve.tasks.scores import Calibration, activate, calibration_of, real_values, threshold_of
+from pocketserve.tasks.scores import (
+    Calibration,
+    ClassificationOptions,
+    activate,
+    calibration_of,
+    real_values,
+    threshold_of,
+)
 from pocketserve.tensors import Array, TensorSpec
 
 TOP_K = 5

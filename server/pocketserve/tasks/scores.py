@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from pocketserve.formats import DamagedFileError
+from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.metadata import FileType, ScoreCalibration, ScoreThresholding, TensorMetadata
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, dequantize
 
-MAX_BYTES, MAX_CLASSES = 1 << 22, 1 << 16
-"""Of a calibration file: bytes and lines."""
-
+ACTIVATIONS = ("none", "sigmoid", "softmax")
+MAX_BYTES, MAX_CLASSES = 1 << 22, 1 << 16  # of a calibration file: bytes and lines
 _TINY = 1e-16  # keeps logarithms finite
+
+
+class ClassificationOptions(NamedTuple):
+    """The manifest's ``[classification]``: how a row of scores is read.
+
+    Attributes:
+        activation: what makes probabilities of the model's numbers; ``none`` takes them as they are.
+        label_offset: added to a class's number to find its label.
+        threshold: lowest score that is answered; None leaves it to the file.
+    """
+
+    activation: Annotated[str, TomlTable.choice, ACTIVATIONS] = "none"
+    label_offset: Annotated[int, TomlTable.integer, -1000, 1000] = 0
+    threshold: Annotated[float | None, TomlTable.number, -1e30, 1e30] = None
+
+
+CLASSIFICATION = Section("classification", ClassificationOptions)
 
 
 class Calibration(NamedTuple):

@@ -10,9 +10,9 @@ import numpy as np
 from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM, AudioOptions
 from pocketserve.tasks.audio.sounds import SoundInput, sound_properties
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
-from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
+from pocketserve.tasks.scores import CLASSIFICATION
 
 NAME = "audio-classification"
 

@@ -11,9 +11,8 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM, AudioOptions
 from pocketserve.tasks.audio.sounds import SoundInput
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
-from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
 from pocketserve.tasks.model_facts import ModelFacts
-from pocketserve.tasks.scores import activate, real_values
+from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions, activate, real_values
 from pocketserve.tensors import Array, TensorSpec
 
 NAME = "voice-activity"

@@ -11,10 +11,9 @@ from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.arrays import first_sign
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
-from pocketserve.tasks.classification_options import CLASSIFICATION, ClassificationOptions
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
-from pocketserve.tasks.scores import activate, real_values
+from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions, activate, real_values
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
 

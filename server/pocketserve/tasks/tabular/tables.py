@@ -28,8 +28,7 @@ _COMMA_IN_LINE = re.compile(r"(?:^|[;\t \"])[+-]?\d{1,20},\d{1,20}(?:$|[;\t \"\r
 """Such a number, where something else than a comma separates it from the next."""
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-MAX_CELLS = MAX_JSON_CONTAINERS
-"""Cells of one CSV document: each costs dozens of bytes once split, for two on the wire."""
+MAX_CELLS = MAX_JSON_CONTAINERS  # cells of one CSV document: each costs dozens of bytes once split, for two on the wire
 
 
 class Rows:
@@ -203,7 +202,7 @@ class TableTask:
 
 def rows_of(facts: ModelFacts, task: str) -> Rows:
     """Set up with the manifest's ``[features]``."""
-    inputs, names = facts.asked, facts.manifest.feature_names
+    inputs, names = facts.sent_inputs, facts.manifest.feature_names
     columns = inputs if len(inputs) > 1 and all(map(_is_column, inputs)) else ()
     if not columns and (len(inputs) != 1 or len(inputs[0].shape) != 2):
         raise ModelLoadError(

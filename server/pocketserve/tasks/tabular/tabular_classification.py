@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
-from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
+from pocketserve.tasks.scores import CLASSIFICATION
 from pocketserve.tasks.tabular.tables import Rows, TableTask, rows_of
 
 NAME = "tabular-classification"

@@ -17,18 +17,10 @@ from pocketserve.tasks.cancellation import CHECK_INTERVAL, checkpoint
 from pocketserve.tasks.text.sentencepiece_model import PieceType, SentencePieceError, SentencePieceModel
 
 SPACE = "\u2581"
-MAX_RULE_CHARS = 32
-"""Of what a rule replaces. Unicode's longest composition has six."""
-
-MAX_REPLACEMENT_BYTES = 256
-"""Unicode's longest has 33."""
-
-MAX_NORMALIZED = 1 << 20
-"""Characters of a text after normalisation: a rule may make dozens of one."""
-
-MAX_WITHOUT_RULE = 1 << 16
-"""Characters that are remembered; Unicode's rules have some thousand."""
-
+MAX_RULE_CHARS = 32  # of what a rule replaces; Unicode's longest composition has six
+MAX_REPLACEMENT_BYTES = 256  # Unicode's longest has 33
+MAX_NORMALIZED = 1 << 20  # characters of a text after normalisation: a rule may make dozens of one
+MAX_WITHOUT_RULE = 1 << 16  # characters that are remembered; Unicode's rules have some thousand
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_PATTERN_CHARS = 4000
-MAX_REPEATS = 2
-"""In one alternative: what each more of them tries on a text is multiplied by the text's length."""
-
+MAX_REPEATS = 2  # in one alternative: what each more of them tries on a text is multiplied by the text's length
 _PART = re.compile(
     r"""(?P<refers>\\[1-9kgRXK])
     |\\[pP]\{\^?\w{1,40}\}|\\x\{[0-9a-fA-F]{1,8}\}|\\.

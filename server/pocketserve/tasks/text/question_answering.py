@@ -21,12 +21,9 @@ from pocketserve.tensors import Array
 
 NAME = "question-answering"
 TOP_K = 3
-CANDIDATES = 30
-"""Starts and ends of which all pairs are scored, in each window."""
-
+CANDIDATES = 30  # starts and ends of which all pairs are scored, in each window
 MAX_WINDOWS = 2000
-QUESTION_SHARE = 0.5
-"""Of the model's length that a question may take: the rest is for the text."""
+QUESTION_SHARE = 0.5  # of the model's length that a question may take: the rest is for the text
 
 
 def fits(facts: ModelFacts) -> bool:

@@ -19,12 +19,8 @@ from pocketserve.tasks.text.charsmap import SPACE, Normalizer, lengths_by_first
 from pocketserve.tasks.text.sentencepiece_model import ModelKind, PieceType, SentencePieceError, SentencePieceModel
 from pocketserve.tasks.text.tokens import Special, Token
 
-UNKNOWN_PENALTY = 10.0
-"""An unknown character scores this much less than the rarest piece."""
-
-POSITION_INTERVAL = 256
-"""Positions of a text between two checkpoints: at each one up to 128 pieces are looked up."""
-
+UNKNOWN_PENALTY = 10.0  # an unknown character scores this much less than the rarest piece
+POSITION_INTERVAL = 256  # positions of a text between two checkpoints: at each one up to 128 pieces are looked up
 _FLOAT = struct.Struct("<f")
 Piece = tuple[int, int, int]
 """Number, first character, behind the last; in a segment."""
@@ -90,10 +86,10 @@ class SentencePiece:
                         unknown = None
                     yield Token(number, start, end)
                 elif self._bytes:  # the last byte stands for the character, the others for nothing
-                    *others, last = segment.text[first:behind].encode()
-                    for byte in others:
+                    encoded = segment.text[first:behind].encode()
+                    for byte in encoded[:-1]:
                         yield Token(self._bytes[byte], start, start)
-                    yield Token(self._bytes[last], start, end)
+                    yield Token(self._bytes[encoded[-1]], start, end)
                 else:
                     unknown = Token(number, start if unknown is None else unknown.start, end)
         if unknown is not None:

@@ -15,12 +15,9 @@ from typing import NamedTuple
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.protobuf import ProtobufReader, Span
 
-MAX_MODEL_BYTES = 16 << 20
-"""The largest in wide use, with 256,000 pieces, have 5 MB."""
-
+MAX_MODEL_BYTES = 16 << 20  # the largest in wide use, with 256,000 pieces, have 5 MB
 MAX_PIECES = 1 << 19
-MAX_PIECE_CHARS = 128
-"""Usual are 16. It bounds the work at each position of a text."""
+MAX_PIECE_CHARS = 128  # usual are 16; it bounds the work at each position of a text
 
 ModelKind = enum.IntEnum("ModelKind", "UNIGRAM BPE WORD CHAR")
 PieceType = enum.IntEnum("PieceType", "NORMAL UNKNOWN CONTROL USER_DEFINED UNUSED BYTE")

@@ -7,9 +7,9 @@ from typing import Any
 
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
 from pocketserve.tasks.cancellation import cancellable
-from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
+from pocketserve.tasks.scores import CLASSIFICATION
 from pocketserve.tasks.text.encoders import StringEncoder, TokenEncoder, encoder_of
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.texts import read_texts

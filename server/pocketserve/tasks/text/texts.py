@@ -13,11 +13,8 @@ from pocketserve_wire import strict_json
 
 MAX_TEXTS = 256
 CHARSETS = frozenset(("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252", "utf-16"))
-_CHAR_IN_JSON = 12
-"""Bytes that one character may take: two escapes such as ``\\ud83d``."""
-
-_AROUND_TEXT = 256
-"""Bytes for a text's quotes, comma and indentation, generously."""
+_CHAR_IN_JSON = 12  # bytes that one character may take: two escapes such as \ud83d
+_AROUND_TEXT = 256  # bytes for a text's quotes, comma and indentation, generously
 
 
 def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], bool]:

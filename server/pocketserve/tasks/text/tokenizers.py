@@ -35,18 +35,11 @@ _KINDS = {BertTokenizer: "wordpiece", RegexTokenizer: "regex", SentencePieceToke
 MAX_VOCABULARY_BYTES = 16 * 2**20
 MAX_ASSOCIATED_BYTES = 8 << 20
 MAX_TOKENIZER_BYTES = 64 * 2**20
-MAX_LINES = 1 << 20
-"""Of a vocabulary. The largest in wide use have 500,000."""
-
-MAX_GROWTH = 256
-"""Of a text, by what is put instead of parts of it."""
-
+MAX_LINES = 1 << 20  # of a vocabulary; the largest in wide use have 500,000
+MAX_GROWTH = 256  # of a text, by what is put instead of parts of it
 MAX_PREFIX_CHARS = 16
-_PIECE_BYTES = 200
-"""That a piece takes in a mapping from texts to numbers."""
-
-_LIBRARY_SHARE = 4
-"""The library's memory for each byte of its file, measured."""
+_PIECE_BYTES = 200  # that a piece takes in a mapping from texts to numbers
+_LIBRARY_SHARE = 4  # the library's memory for each byte of its file, measured
 
 
 def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-CASED_SHARE = 0.01
-"""Share of a vocabulary's words with capitals from which it is taken to keep case."""
+CASED_SHARE = 0.01  # share of a vocabulary's words with capitals from which it is taken to keep case
 
 
 class Token(NamedTuple):

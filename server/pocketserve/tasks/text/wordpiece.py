@@ -14,9 +14,7 @@ from pocketserve.tasks.cancellation import checkpoint, enumerate_cancellable
 from pocketserve.tasks.text.tokens import Special, Token
 
 MAX_WORD_CHARS = 100
-WORD_CHARS_LIMIT = 1000
-"""Of what a file may ask for: a longer word is unknown. Cutting one up costs its length squared."""
-
+WORD_CHARS_LIMIT = 1000  # of what a file may ask for: cutting a word up costs its length squared
 _CJK = (
     *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F)),
     *((0x2B740, 0x2B81F), (0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),

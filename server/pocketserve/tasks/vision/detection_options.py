@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from pocketserve.repository.toml_table import Section, TomlTable, declared_values
-from pocketserve.tasks.classification_options import ACTIVATIONS
+from pocketserve.tasks.scores import ACTIVATIONS
 
 
 def _strides(table: TomlTable, key: str) -> tuple[int, ...]:

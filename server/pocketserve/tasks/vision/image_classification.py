@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, TaskDefinition
-from pocketserve.tasks.classification_options import CLASSIFICATION
 from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
+from pocketserve.tasks.scores import CLASSIFICATION
 from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.preprocessing import IMAGE
 

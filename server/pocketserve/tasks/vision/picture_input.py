@@ -127,10 +127,10 @@ def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS
 
 def takes_picture(facts: ModelFacts) -> bool:
     """Return whether the only input has the shape of a picture of fixed size."""
-    if len(facts.asked) != 1 or facts.asked[0].open:
+    if len(facts.sent_inputs) != 1 or facts.sent_inputs[0].open:
         return False
     try:
-        shape, _ = picture_shape(facts.asked[0], image_options(facts).size)
+        shape, _ = picture_shape(facts.sent_inputs[0], image_options(facts).size)
     except (ValueError, ModelLoadError):
         return False
     return min(shape.width, shape.height) >= 16  # less is a table of numbers

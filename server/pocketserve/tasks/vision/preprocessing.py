@@ -70,7 +70,7 @@ def complete(options: ImageOptions, more: ImageOptions) -> ImageOptions:
 
 
 def _tflite(facts: ModelFacts) -> ImageOptions:
-    inputs = facts.asked
+    inputs = facts.sent_inputs
     if len(inputs) != 1 or len(facts.metadata.inputs) != len(facts.inputs):
         return ImageOptions()
     tensor = facts.metadata.inputs[facts.inputs.index(inputs[0])]
