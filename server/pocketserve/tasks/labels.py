@@ -155,14 +155,11 @@ def labels_of_tensor(tensor: TensorMetadata, read: Callable[[Sequence[str], int]
     names = list(dict.fromkeys((first, *by_language.values())))
     contents = read(names, MAX_LABELS_BYTES)
     _check_lines(contents)
-    lines = dict(zip(names, map(_lines_of, contents), strict=True))
+    lines: dict[str, list[str]] = {}
+    for name, content in zip(names, contents, strict=True):
+        text = content.decode("utf-8-sig", errors="replace")  # an empty line is the label of its index
+        lines[name] = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     return Labels(lines[first], {tag: lines[name] for tag, name in by_language.items()})
-
-
-def _lines_of(content: bytes) -> list[str]:
-    """Return the lines; an empty one is the label of its index, and the end of the last line begins no other."""
-    text = content.decode("utf-8-sig", errors="replace")
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def _distance(locale: str, language: str | None) -> int:

@@ -18,12 +18,8 @@ _TINY = 1e-16  # keeps logarithms finite
 
 
 class ClassificationOptions(NamedTuple):
-    """The manifest's ``[classification]``: how a row of scores is read.
-
-    Attributes:
-        activation: what makes probabilities of the model's numbers; ``none`` takes them as they are.
-        label_offset: added to a class's number to find its label.
-        threshold: lowest score that is answered; None leaves it to the file.
+    """The manifest's ``[classification]``; a threshold of None leaves it to the file, ``label_offset`` is added to a
+    class's number to find its label.
     """
 
     activation: Annotated[str, TomlTable.choice, ACTIVATIONS] = "none"

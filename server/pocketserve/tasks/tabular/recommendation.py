@@ -24,15 +24,7 @@ NO_ITEM = -1
 
 
 class ItemsOptions(NamedTuple):
-    """The manifest's ``[items]``.
-
-    Attributes:
-        input, user_input: names where the model has several inputs.
-        output: scores by item; ``ids_output`` where the model ranks by itself and gives items and scores.
-        padding: fills up lists that are shorter than the model's input; it is never recommended.
-        pad: the side that is filled: ``right`` or ``left``.
-        exclude_seen: leave out what is in the request.
-    """
+    """The manifest's ``[items]``; see ``docs/tasks.md``. Names are needed where the model has several tensors."""
 
     input: Annotated[str, TomlTable.text] = ""
     user_input: Annotated[str, TomlTable.text] = ""

@@ -6,6 +6,7 @@ import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -31,6 +32,7 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 MAX_CELLS = MAX_JSON_CONTAINERS  # cells of one CSV document: each costs dozens of bytes once split, for two on the wire
 
 
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Reads a row ``[5.1, 3.5]``, rows, an object of features, a list of such objects, or CSV: lines of numbers, with
     or without a line of names in front.
@@ -41,20 +43,17 @@ class Rows:
         columns: the inputs of a model that has one for each feature, as of scikit-learn's pipelines; empty for others.
     """
 
-    def __init__(
-        self, spec: TensorSpec, features: Sequence[str], units: Sequence[str] = (), columns: Sequence[TensorSpec] = ()
-    ) -> None:
-        self._spec = spec
-        self._columns = columns
-        self._features = features
-        self._units = units
+    spec: TensorSpec
+    features: Sequence[str]
+    units: Sequence[str] = ()
+    columns: Sequence[TensorSpec] = ()
 
     def describe(self) -> str:
         """Return a sentence about formats and features."""
         text = "a row of numbers, an object by feature name, a list of either, or lines of CSV"
-        if not self._features:
+        if not self.features:
             return text
-        pairs = zip_longest(self._features, self._units, fillvalue="")
+        pairs = zip_longest(self.features, self.units, fillvalue="")
         names = [f"{name} ({unit})" if unit else name for name, unit in pairs]
         more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
         return f"{text}; the features are {', '.join(names[:MAX_SHOWN])}{more}"
@@ -73,26 +72,26 @@ class Rows:
         return inputs, count
 
     def _split_array(self, array: Array) -> dict[str, Array]:
-        if not self._columns:
-            return {self._spec.name: arrays.fit_array(array, self._spec)}
-        table = arrays.fit_array(array, TensorSpec("row", datatype_of(array.dtype), self._spec.shape))
+        if not self.columns:
+            return {self.spec.name: arrays.fit_array(array, self.spec)}
+        table = arrays.fit_array(array, TensorSpec("row", datatype_of(array.dtype), self.spec.shape))
         return {
             spec.name: arrays.fit_array(table[:, i : i + 1] if len(spec.shape) == 2 else table[:, i], spec)
-            for i, spec in enumerate(self._columns)
+            for i, spec in enumerate(self.columns)
         }
 
     def _split_rows(self, rows: list[Any]) -> dict[str, Array]:
-        if not self._columns:
-            return {self._spec.name: arrays.fit_values(rows, self._spec)}
+        if not self.columns:
+            return {self.spec.name: arrays.fit_values(rows, self.spec)}
         lists = [isinstance(row, list) for row in rows]
         if any(lists) and not all(lists):
             raise invalid_input(f"row {lists.index(False)} is no array, others are")
         if not any(lists):
-            width = len(self._columns)
+            width = len(self.columns)
             rows = [rows[start : start + width] for start in range(0, len(rows), width)]
         return {
             spec.name: arrays.fit_values([[row[i]] if len(spec.shape) == 2 else row[i] for row in rows], spec)
-            for i, spec in enumerate(self._columns)
+            for i, spec in enumerate(self.columns)
         }
 
     def _of_json(self, values: Any) -> list[Any]:
@@ -119,7 +118,7 @@ class Rows:
         if len(lines) > MAX_ROWS:
             raise invalid_input(f"the CSV has more than {MAX_ROWS} lines; send it in parts")
         head = [cell.strip() for cell in lines[0]] if lines else []
-        if any(cell in self._features for cell in head):
+        if any(cell in self.features for cell in head):
             rows = [self._of_named_cells(head, line, index) for index, line in enumerate_cancellable(lines[1:])]
         else:
             rows = [[self._cell(i, cell) for i, cell in enumerate(line)] for _, line in enumerate_cancellable(lines)]
@@ -134,7 +133,7 @@ class Rows:
     def _of_named_cells(self, head: list[str], line: list[str], index: int) -> list[Any]:
         if len(line) != len(head):
             raise invalid_input(f"row {index} has {plural(len(line), 'value')}; the line of names has {len(head)}")
-        columns = {name: column for column, name in enumerate(self._features)}
+        columns = {name: column for column, name in enumerate(self.features)}
         values = {name: self._cell(columns.get(name, -1), cell) for name, cell in zip(head, line, strict=True)}
         unread = next((name for name, value in values.items() if value is None), None)
         if unread is not None:
@@ -143,7 +142,7 @@ class Rows:
         return self._row(values, index)
 
     def _is_text(self, column: int) -> bool:
-        spec = self._columns[column] if 0 <= column < len(self._columns) else self._spec
+        spec = self.columns[column] if 0 <= column < len(self.columns) else self.spec
         return spec.datatype == "BYTES"
 
     def _cell(self, column: int, cell: str) -> int | float | str | None:
@@ -152,8 +151,8 @@ class Rows:
 
     def _check_widths(self, rows: Sequence[Any]) -> None:
         """Refuse rows of different lengths, which would shift into each other: else only the total is compared."""
-        width = self._spec.shape[1]
-        takes = f"the model takes {width}{': ' if self._features else ''}{', '.join(self._features)}"
+        width = self.spec.shape[1]
+        takes = f"the model takes {width}{': ' if self.features else ''}{', '.join(self.features)}"
         if width > 0 and len(rows) % width and not any(isinstance(row, list) for row in rows):
             raise invalid_input(f"{plural(len(rows), 'value is', 'values are')} no whole row; {takes}")
         for index, row in enumerate(rows):
@@ -165,17 +164,17 @@ class Rows:
         """Return the values of an object in the order of the features."""
         if not isinstance(row, dict):
             raise invalid_input(f"row {index} is {strict_json.json_type(row)}; all rows must be objects of features")
-        if not self._features:
+        if not self.features:
             raise invalid_input("this model's features have no names; send an array of numbers")
-        faults = [f"unknown feature {name!r}" for name in row if name not in self._features]
-        faults += [f"feature {name!r} is missing" for name in self._features if name not in row]
+        faults = [f"unknown feature {name!r}" for name in row if name not in self.features]
+        faults += [f"feature {name!r} is missing" for name in self.features if name not in row]
         if faults:
-            raise invalid_input(f"row {index}: {faults[0]}; the model takes {', '.join(self._features)}")
-        for column, name in enumerate(self._features):
+            raise invalid_input(f"row {index}: {faults[0]}; the model takes {', '.join(self.features)}")
+        for column, name in enumerate(self.features):
             value = row[name]
             if isinstance(value, str) and not self._is_text(column) and _COMMA.fullmatch(value.strip()):
                 raise invalid_input(f"row {index}: feature {name!r} is a text, {value!r:.40}{POINT}")
-        return [row[name] for name in self._features]
+        return [row[name] for name in self.features]
 
 
 class TableTask:
@@ -203,7 +202,9 @@ class TableTask:
 def rows_of(facts: ModelFacts, task: str) -> Rows:
     """Set up with the manifest's ``[features]``."""
     inputs, names = facts.sent_inputs, facts.manifest.feature_names
-    columns = inputs if len(inputs) > 1 and all(map(_is_column, inputs)) else ()
+    ones = ((1,), (-1,))
+    are_columns = all(not s.open and s.shape[:1] in ones and s.shape[1:] in ((), (1,)) for s in inputs)
+    columns = inputs if len(inputs) > 1 and are_columns else ()
     if not columns and (len(inputs) != 1 or len(inputs[0].shape) != 2):
         raise ModelLoadError(
             f"model.toml: task {task} needs one input of shape [rows, features], or one of shape [rows, 1] for each"
@@ -222,10 +223,6 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
     if units and len(units) != len(names):
         raise ModelLoadError(f"model.toml: features.units has {len(units)}, features.names has {len(names)}")
     return Rows(spec, names, units, columns)
-
-
-def _is_column(spec: TensorSpec) -> bool:
-    return not spec.open and spec.shape[:1] in ((1,), (-1,)) and spec.shape[1:] in ((), (1,))
 
 
 def _advice(body: memoryview) -> str:

@@ -42,9 +42,6 @@ class CharsMap:
 
     Args:
         blob: the size of the trie in bytes, the trie, the replacements; empty for no rules.
-
-    Raises:
-        SentencePieceError: the sizes do not fit.
     """
 
     def __init__(self, blob: bytes) -> None:
@@ -113,11 +110,7 @@ class Normalizer:
         )
 
     def segments(self, text: str) -> Iterator[Segment]:
-        """Yield the normalised text in segments.
-
-        Raises:
-            ApiError: INVALID_INPUT, it becomes too long.
-        """
+        """Yield the normalised text in segments; INVALID_INPUT once it becomes too long."""
         text = LONE_SURROGATES.sub("\ufffd", text)
         chars: list[str] = []
         starts: list[int] = []

@@ -77,7 +77,12 @@ class TokenEncoder:
             "types": types + [0] * filling,
             "positions": list(range(len(ids) + filling)),
         }
-        return {spec.name: _row(rows[role], spec) for role, spec in self._specs.items()}
+        arrays = {}
+        for role, spec in self._specs.items():
+            typed = not spec.open and spec.datatype != "BYTES"
+            row = np.asarray(rows[role], DATATYPES[spec.datatype].typestr if typed else np.int64)
+            arrays[spec.name] = row if len(spec.shape) == 1 and not spec.open else row[np.newaxis]
+        return arrays
 
     def token_count(self, arrays: Arrays) -> int:
         """Return how many tokens of a run are no padding; they stand in front."""
@@ -100,19 +105,19 @@ def token_encoder(facts: ModelFacts, options: TextOptions, task: str) -> TokenEn
     specs = _roles(facts, options, task)
     ids = specs["ids"]
     size = ids.shape[-1] if ids.shape and not ids.open else -1
-    length = options.max_length or (size if size > 0 else _configured_length(facts))
+    length = options.max_length or size
+    if length <= 0:
+        lengths = (
+            facts.json_beside("tokenizer_config.json").get("model_max_length"),
+            facts.json_beside(CONFIG).get("max_position_embeddings"),
+        )
+        length = min((n for n in lengths if type(n) is int and 2 <= n <= 1 << 16), default=DEFAULT_LENGTH)
     return TokenEncoder(tokenizer, specs, length, fixed=size > 0)
 
 
 def full_name(spec: TensorSpec, metadata: TensorMetadata) -> str:
     """Return a tensor's name in the metadata, which says most; else its own and its signature's."""
     return (metadata.name or " ".join((spec.name, *spec.aliases))).casefold()
-
-
-def _row(numbers: Sequence[int], spec: TensorSpec) -> Array:
-    dtype = np.int64 if spec.open or spec.datatype == "BYTES" else np.dtype(DATATYPES[spec.datatype].typestr)
-    row = np.asarray(numbers, dtype=dtype)
-    return row if len(spec.shape) == 1 and not spec.open else row[np.newaxis]
 
 
 def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, TensorSpec]:
@@ -138,11 +143,3 @@ def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, Tens
             f"model.toml: task {task}: say with text.ids, text.mask, text.types what {', '.join(by_name)} take"
         )
     return roles
-
-
-def _configured_length(facts: ModelFacts) -> int:
-    lengths = (
-        facts.json_beside("tokenizer_config.json").get("model_max_length"),
-        facts.json_beside(CONFIG).get("max_position_embeddings"),
-    )
-    return min((n for n in lengths if type(n) is int and 2 <= n <= 1 << 16), default=DEFAULT_LENGTH)

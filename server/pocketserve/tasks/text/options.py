@@ -8,24 +8,12 @@ from pocketserve.repository.toml_table import Section, TomlTable
 
 
 class TextOptions(NamedTuple):
-    """The manifest's ``[text]``.
+    """The manifest's ``[text]``; see ``docs/tasks.md``. None leaves a key to the files in or beside the model.
 
     Attributes:
-        tokenizer: ``wordpiece``, ``regex``, ``sentencepiece`` or ``huggingface``; None takes what lies in or beside the
-            model.
-        vocabulary: a file beside the model, one token per line.
-        delimiter: ``regex``: what stands between words.
-        lower_case: None follows the files beside the model, else the vocabulary.
-        add_bos, add_eos: ``sentencepiece``: put its pieces for the beginning and the end around a text.
-        max_length: tokens at most; None takes what the input's shape says.
-        ids, mask, types: names of inputs that their names do not explain.
-        output: name of the output, where the model has several.
-        start_output, end_output: question answering: the logits of where the answer starts and ends.
-        pooling: embedding: ``mean``, ``cls`` or ``max`` over a text's tokens.
-        normalize: embedding: scale to length 1.
-        stride: question answering: tokens that neighbouring windows of a long context share.
-        max_answer: question answering: tokens of an answer at most.
-        max_chars: longer texts are refused.
+        ids, mask, types, output: names of tensors that their names do not explain.
+        stride: tokens that neighbouring windows of a long context share.
+        max_answer: tokens of an answer at most.
     """
 
     tokenizer: Annotated[str | None, TomlTable.choice, ("wordpiece", "regex", "sentencepiece", "huggingface")] = None

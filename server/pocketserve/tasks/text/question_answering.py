@@ -117,7 +117,9 @@ class QuestionAnswering:
     ) -> Iterator[tuple[tuple[int, int], float]]:
         """Yield the characters of the likeliest answers in a window, and their scores."""
         first, count, offset = window
-        starts, ends = (_probabilities(run[name].reshape(-1), offset, count) for name in self._outputs)
+        # The first token stands for "no answer".
+        logits = (run[name].reshape(-1).astype(np.float64) for name in self._outputs)
+        starts, ends = (softmax(np.append(row[offset : offset + count], row[0]))[:-1] for row in logits)
         for start in np.argsort(-starts, kind="stable")[:CANDIDATES]:
             for end in np.argsort(-ends, kind="stable")[:CANDIDATES]:
                 if 0 <= end - start < self._options.max_answer:
@@ -130,11 +132,6 @@ def _without_space(token: Token, text: str) -> Token:
     while start < token.end and text[start].isspace():
         start += 1
     return token._replace(start=start)
-
-
-def _probabilities(logits: Array, offset: int, count: int) -> Array:
-    """Apply softmax to the context's tokens and the first token, which stands for "no answer"; drop the latter."""
-    return softmax(np.append(logits[offset : offset + count].astype(np.float64), float(logits[0])))[:-1]
 
 
 def _output(facts: ModelFacts, part: str) -> str | None:

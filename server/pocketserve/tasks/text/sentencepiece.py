@@ -27,14 +27,7 @@ Piece = tuple[int, int, int]
 
 
 class SentencePiece:
-    """The tokenizer of a ``.model`` file.
-
-    Args:
-        special: what the model wants around a text.
-        lower_case: letters become small before anything else.
-
-    Attributes:
-        pieces: the number of pieces.
+    """The tokenizer of a ``.model`` file; ``lower_case`` makes letters small before anything else.
 
     Raises:
         SentencePieceError: the model lacks what it says that it has.
@@ -42,8 +35,7 @@ class SentencePiece:
 
     def __init__(self, model: SentencePieceModel, special: Special, *, lower_case: bool = False) -> None:
         self.special = special
-        self.pieces = len(model.pieces)
-        self._model = model
+        self.model = model
         self._lower = lower_case
         usable = {PieceType.NORMAL, PieceType.USER_DEFINED, PieceType.UNUSED}
         if model.kind in (ModelKind.WORD, ModelKind.CHAR):
@@ -65,11 +57,6 @@ class SentencePiece:
         self._owned_scores = {n: _single(len(model.pieces[n].encode()) * best) - 0.1 for n in owned}
 
     def tokens(self, text: str) -> Iterator[Token]:
-        """Yield the tokens; the text is read only as far as they are asked for.
-
-        Raises:
-            ApiError: INVALID_INPUT, the text becomes too long by its normalisation.
-        """
         if self._lower:
             lowered = ((char, char.lower()) for _, char in enumerate_cancellable(text))
             text = "".join(lower if len(lower) == 1 else char for char, lower in lowered)
@@ -80,7 +67,7 @@ class SentencePiece:
             for number, first, behind in pieces:
                 start = segment.starts[first]
                 end = segment.starts[behind] if behind < len(segment.starts) else segment.end
-                if number != self._model.unknown:
+                if number != self.model.unknown:
                     if unknown is not None:
                         yield unknown
                         unknown = None
@@ -97,13 +84,13 @@ class SentencePiece:
 
     def _cut(self, text: str, before: float) -> tuple[list[Piece], float]:
         """Return a segment's pieces, and the sum of the scores that counts for the next one."""
-        kind = self._model.kind
+        kind = self.model.kind
         if kind is ModelKind.UNIGRAM:
             return self._likeliest(text, before)
         if kind is ModelKind.BPE:
             return self._merged(text), before
         ranges = enumerate_cancellable(_words(text) if kind is ModelKind.WORD else self._symbols(text))
-        unknown = self._model.unknown
+        unknown = self.model.unknown
         return [(self._numbers.get(text[start:end], unknown), start, end) for _, (start, end) in ranges], before
 
     def _symbols(self, text: str) -> Iterator[tuple[int, int]]:
@@ -119,15 +106,13 @@ class SentencePiece:
             at = end
 
     def _likeliest(self, text: str, before: float) -> tuple[list[Piece], float]:
-        """Return the pieces whose scores have the highest sum (Viterbi), and that sum.
-
-        Args:
-            before: the sum of all segments before, which decides how sums are rounded.
+        """Return the pieces whose scores have the highest sum (Viterbi), and that sum, added to that of the segments
+        before, which decides how sums are rounded.
         """
         size = len(text)
         sums: list[float | None] = [before, *[None] * size]
-        origins, numbers = [0] * (size + 1), [self._model.unknown] * (size + 1)
-        scores, owned, known_pieces = self._model.scores, self._owned_scores, self._numbers
+        origins, numbers = [0] * (size + 1), [self.model.unknown] * (size + 1)
+        scores, owned, known_pieces = self.model.scores, self._owned_scores, self._numbers
 
         for start, first in enumerate_cancellable(text, POSITION_INTERVAL):
             start_sum = sums[start]
@@ -146,7 +131,7 @@ class SentencePiece:
             total = _single(start_sum + self._unknown_score)
             best = sums[start + 1]
             if not alone and (best is None or total > best):
-                sums[start + 1], origins[start + 1], numbers[start + 1] = total, start, self._model.unknown
+                sums[start + 1], origins[start + 1], numbers[start + 1] = total, start, self.model.unknown
         pieces: list[Piece] = []
         end = size
         while end > 0:
@@ -156,7 +141,7 @@ class SentencePiece:
 
     def _merged(self, text: str) -> list[Piece]:
         """Merge neighbours, those first that make the piece with the highest score, from the left."""
-        numbers, scores, unused = self._numbers, self._model.scores, self._unused
+        numbers, scores, unused = self._numbers, self.model.scores, self._unused
         user_defined = self._normalizer.user_defined.texts
         ends = [0] * (len(text) + 1)  # of symbols by their starts; 0 where none starts
         before = [0] * (len(text) + 1)  # the start of the symbol in front
@@ -197,7 +182,7 @@ class SentencePiece:
         def add(start: int, end: int) -> None:
             """Add a piece; an unused one becomes what it was merged from."""
             piece = text[start:end]
-            number = numbers.get(piece, self._model.unknown)
+            number = numbers.get(piece, self.model.unknown)
             half = halves.get(piece, 0) if number in unused else 0
             if half:
                 add(start, start + half)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ class Batch(NamedTuple):
     query: bool
 
 
+@dataclass(frozen=True, eq=False)
 class TextEmbedding:
     """Takes a text, a JSON list of texts, or ``{"query": ..., "texts": [...]}``.
 
@@ -49,30 +51,21 @@ class TextEmbedding:
     """
 
     name = NAME
-
-    def __init__(
-        self,
-        encoder: StringEncoder | TokenEncoder,
-        output: TensorSpec,
-        pooling: str,
-        normalize: bool,
-        max_chars: int,
-    ) -> None:
-        self._encoder = encoder
-        self._output = output
-        self._pooling = pooling
-        self._normalize = normalize
-        self._max_chars = max_chars
+    encoder: StringEncoder | TokenEncoder
+    output: TensorSpec
+    pooling: str
+    normalize: bool
+    max_chars: int
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         comparison = _comparison(body)
         if comparison is None:
-            texts, _ = read_texts(body, hints, self._max_chars)
+            texts, _ = read_texts(body, hints, self.max_chars)
         else:
-            texts, _ = texts_in_json(comparison["texts"], self._max_chars)
-            texts.insert(0, checked_text(comparison["query"], self._max_chars))
-        runs = [self._encoder.encode(text) for text in cancellable(texts)]
-        lengths = [self._encoder.token_count(run) for run in runs]
+            texts, _ = texts_in_json(comparison["texts"], self.max_chars)
+            texts.insert(0, checked_text(comparison["query"], self.max_chars))
+        runs = [self.encoder.encode(text) for text in cancellable(texts)]
+        lengths = [self.encoder.token_count(run) for run in runs]
         return Prepared(runs, Batch(lengths, comparison is not None))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
@@ -80,7 +73,7 @@ class TextEmbedding:
         first. ``score`` is the cosine, from -1 to 1.
         """
         vectors = [
-            self._vector(run[self._output.name], length) for run, length in zip(runs, context.lengths, strict=True)
+            self._vector(run[self.output.name], length) for run, length in zip(runs, context.lengths, strict=True)
         ]
         if not context.query:
             return [{"index": index, "embedding": vector.tolist()} for index, vector in enumerate(vectors)]
@@ -99,14 +92,14 @@ class TextEmbedding:
         }
 
     def _vector(self, array: Array, tokens: int) -> Array:
-        array = real_values(array, self._output)
+        array = real_values(array, self.output)
         values = array.astype(np.float32).reshape(-1, array.shape[-1])
         vector = values[0]
-        if array.ndim == 3 and self._pooling != "cls":
+        if array.ndim == 3 and self.pooling != "cls":
             values = values[: tokens or len(values)]
-            vector = values.max(axis=0) if self._pooling == "max" else values.mean(axis=0)
+            vector = values.max(axis=0) if self.pooling == "max" else values.mean(axis=0)
         size = float(np.linalg.norm(vector))
-        result: Array = vector / size if self._normalize and size else vector
+        result: Array = vector / size if self.normalize and size else vector
         return result
 
 

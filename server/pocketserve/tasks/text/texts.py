@@ -26,12 +26,14 @@ def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], b
     kind = hints.content_type.partition(";")[0].strip().casefold()
     if kind == "application/json":
         return texts_in_json(strict_json.loads(body), limit)
-    if not kind.startswith("text/") and first_sign(body[:64]) in (b"[", b"{", b'"') and _worth_parsing(body, limit):
+    if not kind.startswith("text/") and first_sign(body[:64]) in (b"[", b"{", b'"'):
+        maximum = MAX_TEXTS * (limit * _CHAR_IN_JSON + _AROUND_TEXT)  # parsing more would cost many times its memory
+        text = bytes(body) if len(body) <= maximum else b""
         try:
-            content = json.loads(bytes(body))
+            content = None if strict_json.excess_of(text) else json.loads(text)
         except (ValueError, RecursionError):
-            pass  # nobody said that it is JSON: it is a text that starts with a bracket
-        else:
+            content = None
+        if content is not None:  # else, as nobody said that it is JSON, it is a text that starts with a bracket
             return texts_in_json(content, limit, "; with Content-Type text/plain it is a text")
     return [_read_text(body, hints, limit)], False
 
@@ -97,9 +99,3 @@ def _charset(content_type: str) -> str:
                 raise invalid_input(f"the charset {charset[:40]!r} is not known here; send UTF-8")
             return charset
     return "utf-8"
-
-
-def _worth_parsing(body: memoryview, limit: int) -> bool:
-    """Return whether this can be as many texts as are taken; parsing more would cost many times its size in memory."""
-    maximum = MAX_TEXTS * (limit * _CHAR_IN_JSON + _AROUND_TEXT)
-    return len(body) <= maximum and not strict_json.excess_of(bytes(body))

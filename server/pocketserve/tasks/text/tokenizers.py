@@ -107,7 +107,7 @@ def _build(
     """Build a tokenizer of a vocabulary file: WordPiece, unless ``kind`` says otherwise."""
     if kind == "sentencepiece":
         tokenizer = sentencepiece_of(content, name, options)
-        facts.weights["tokenizer"] = len(content) + _PIECE_BYTES * tokenizer.pieces
+        facts.weights["tokenizer"] = len(content) + _PIECE_BYTES * len(tokenizer.model.pieces)
         return tokenizer
     if content.count(b"\n") > MAX_LINES:
         raise ModelLoadError(f"the model's vocabulary has more than {MAX_LINES:,} lines")
