@@ -5,7 +5,6 @@ Flask registers the same table and routes by itself; ``tests/transports`` holds 
 
 from __future__ import annotations
 
-import codecs
 import functools
 import logging
 import re
@@ -22,7 +21,7 @@ from pocketserve.engine.scheduling.entries import Job
 from pocketserve.inference.call import Call
 from pocketserve.inference.waiter import Waiter
 from pocketserve.service import Service
-from pocketserve.tasks.cancellation import byte_reservation
+from pocketserve.tasks.cancellation import SMALL_DOCUMENT, byte_reservation, is_text
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 log = logging.getLogger(__name__)
@@ -32,12 +31,6 @@ REMEMBERED = 256
 
 LONGEST_REMEMBERED = 512
 """Characters of such a path: long ones, perhaps from strangers, must not fill the memory."""
-
-SMALL_DOCUMENT = 64 * 1024
-"""Bytes of JSON or CSV that are read without counting what they take."""
-
-SNIFFED = 64
-"""Bytes that tell a text from a picture, a sound or an array: those have bytes in front that no text has."""
 
 _METHOD = re.compile(r"[A-Z]{1,16}")
 
@@ -245,19 +238,10 @@ def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextMana
         ApiError: CANCELLED, DEADLINE_EXCEEDED.
     """
     text = bytes(request.body[: request.json_length])
-    if not _is_text(text[:SNIFFED]):
+    if not is_text(text):
         return nullcontext()
     options = service.request_options({}, request.deadline, request.cancellation, request.received)
     return byte_reservation(service.decode_budget, strict_json.parsed_bytes(text), options.check)
-
-
-def _is_text(start: bytes) -> bool:
-    """Return whether bytes may begin a JSON or CSV document, and no picture, sound or array."""
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(start)
-    except UnicodeDecodeError:
-        return False
-    return b"\0" not in start
 
 
 def failure(error: BaseException, where: str) -> ApiResponse:

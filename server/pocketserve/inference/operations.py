@@ -20,7 +20,7 @@ from pocketserve.inference.run import run_inputs, run_session, run_steps
 from pocketserve.inference.validate import Inputs, collect, raw_tensor, signature_of, wanted_outputs
 from pocketserve.runtimes.base import Session
 from pocketserve.tasks.base import Annotator, Arrays, Detailed, Task
-from pocketserve.tasks.cancellation import BytePool, cancellation_scope
+from pocketserve.tasks.cancellation import BytePool, cancellation_scope, hold_document
 from pocketserve.tensors import Array, to_tensor
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import EncodedBody, InferResponse, encode_infer_response
@@ -141,6 +141,7 @@ class TaskOperation:
             raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {task.name} has no picture to draw on")
         handle.queue.check_room(options.rank, options.stream)  # decoding may cost more than the model
         with cancellation_scope(options.check, budget):
+            hold_document(payload.body)
             prepared = task.prepare(payload.body, payload.hints)
         self._context, self._chained = prepared.context, prepared.chained
         try:

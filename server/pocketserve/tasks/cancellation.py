@@ -5,12 +5,17 @@ A preparation knows no request; the thread that it runs on does.
 
 from __future__ import annotations
 
+import codecs
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Final, Protocol, TypeVar
 
+from pocketserve_wire import strict_json
+
 T = TypeVar("T")
+SMALL_DOCUMENT = 64 * 1024  # bytes of JSON or CSV that are read without counting what they take
+SNIFFED_BYTES = 64  # tell a text from a picture, a sound or an array: those have bytes in front that no text has
 
 CHECK_INTERVAL: Final = 4096
 """Small items, such as characters, between two checkpoints: some milliseconds of a phone's time."""
@@ -51,6 +56,22 @@ def hold_bytes(count: int) -> None:
     if _scope.budget is not None and not _scope.reserved:
         _scope.reservation = ExitStack()
         _scope.reservation.enter_context(byte_reservation(_scope.budget, count, checkpoint))
+
+
+def hold_document(body: memoryview) -> None:
+    """Hold what the JSON or CSV of a raw input takes once it is parsed; pictures, sounds and arrays hold their own."""
+    if len(body) > SMALL_DOCUMENT and is_text(body):
+        hold_bytes(strict_json.parsed_bytes(bytes(body)))
+
+
+def is_text(body: memoryview | bytes) -> bool:
+    """Return whether bytes may begin a JSON or CSV document, and no picture, sound or array."""
+    start = bytes(body[:SNIFFED_BYTES])
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in start
 
 
 def byte_reservation(budget: BytePool, count: int, check: Callable[[], None]) -> AbstractContextManager[None]:
