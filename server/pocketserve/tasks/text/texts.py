@@ -30,7 +30,7 @@ def read_texts(body: memoryview, hints: Hints, limit: int) -> tuple[list[str], b
         maximum = MAX_TEXTS * (limit * _CHAR_IN_JSON + _AROUND_TEXT)  # parsing more would cost many times its memory
         text = bytes(body) if len(body) <= maximum else b""
         try:
-            content = None if strict_json.excess_of(text) else json.loads(text)
+            content = None if not text or strict_json.excess_of(text) else json.loads(text)
         except (ValueError, RecursionError):
             content = None
         if content is not None:  # else, as nobody said that it is JSON, it is a text that starts with a bracket
