@@ -129,20 +129,20 @@ def _meta_graph(reader: ProtobufReader, span: Span) -> MetaGraph:
     functions = (_function(reader, function) for function in _spans(reader, span, 2, 2, 1))
     kinds, callees, captured = _object_graph(reader, span)
     return MetaGraph(
-        _texts(reader, span, 1, 4),
-        _unique("nodes", (_node(reader, node) for node in _spans(reader, span, 2, 1))),
-        _unique("functions", functions),
-        signatures,
-        start_ops,
-        set(_texts(reader, span, 3, 2)),
-        set(_texts(reader, span, 3, 3)),
-        node_name(_last(_texts(reader, span, 3, 1))),
+        tags=_texts(reader, span, 1, 4),
+        nodes=_unique("nodes", (_node(reader, node) for node in _spans(reader, span, 2, 1))),
+        functions=_unique("functions", functions),
+        signatures=signatures,
+        start_ops=start_ops,
+        save_ops=set(_texts(reader, span, 3, 2)),
+        restore_op=set(_texts(reader, span, 3, 3)),
+        checkpoint=node_name(_last(_texts(reader, span, 3, 1))),
         # Of a tensor that is named twice only the last name is fed.
-        {node_name(text) for asset in reader.messages(span, 6) for text in _texts(reader, asset, 1, 1)[-1:]},
-        _texts(reader, span, 6, 2),
-        kinds,
-        captured,
-        callees,
+        assets={node_name(text) for asset in reader.messages(span, 6) for text in _texts(reader, asset, 1, 1)[-1:]},
+        asset_files=_texts(reader, span, 6, 2),
+        kinds=kinds,
+        captured=captured,
+        callees=callees,
     )
 
 
