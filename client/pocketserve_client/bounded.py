@@ -25,7 +25,7 @@ Owner = Callable[[], Run | None]
 """Tells which server of this user has the port now."""
 
 
-def too_large() -> NotOurServerError:
+def answer_too_large() -> NotOurServerError:
     """Return the error for an answer that is not read to its end."""
     return NotOurServerError(
         "the answer is larger than this client takes (max_answer_bytes), or what answers at this address is not a "
@@ -76,7 +76,7 @@ class BoundedConnection(HTTPConnection):
         """Count bytes that came; NotOurServerError if they are more than an answer may have."""
         self._bytes_left -= received
         if self._bytes_left < 0:
-            raise too_large()
+            raise answer_too_large()
 
     def connect(self) -> None:
         """Connect, and make sure of the port's owner before anything is sent.

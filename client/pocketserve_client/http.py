@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pocketserve_client import fork_safety
-from pocketserve_client.bounded import BoundedConnection, Owner, too_large
+from pocketserve_client.bounded import BoundedConnection, Owner, answer_too_large
 from pocketserve_client.errors import ConnectionLostError, ServerUnreachableError
 from pocketserve_client.transport import JSON, Answer, Request
 
@@ -121,7 +121,7 @@ class HttpTransport:
             pieces.append(piece)
             length += len(piece)
             if length > self._max_answer:
-                raise too_large()
+                raise answer_too_large()
         if response.length:
             raise ConnectionError("the connection was closed within the answer")
         return b"".join(pieces)

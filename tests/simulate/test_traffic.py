@@ -12,7 +12,7 @@ import pytest
 from conftest import MODELS, Server, StartServer
 from pocketserve_client import Client
 from pocketserve_simulate.scenarios.misbehaving_clients import MisbehavingClient
-from pocketserve_simulate.scenarios.questions import Question, prepare
+from pocketserve_simulate.scenarios.questions import Question, prepare_questions
 from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, WRONG
 from pocketserve_simulate.scenarios.scenario import NEVER_READS, VANISHING, ScenarioError, Stream, parse_scenario
 from pocketserve_simulate.scenarios.traffic import App, ServerAddresses
@@ -38,7 +38,9 @@ STREAMS = {
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Question]]:
-    return {name: prepare([each], MODELS, tmp_path_factory.mktemp("state"))["a"] for name, each in STREAMS.items()}
+    return {
+        name: prepare_questions([each], MODELS, tmp_path_factory.mktemp("state"))["a"] for name, each in STREAMS.items()
+    }
 
 
 def addresses(server: Server) -> ServerAddresses:
@@ -182,6 +184,6 @@ def test_a_stranger_without_a_server_goes_on_trying(tmp_path: Path, questions: d
 
 def test_a_model_that_cannot_be_asked(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="stream 'a' cannot ask 'roses': "):
-        prepare([stream(model="roses")], MODELS, tmp_path)
+        prepare_questions([stream(model="roses")], MODELS, tmp_path)
     with pytest.raises(ScenarioError, match="there are no pictures in petals/samples"):
-        prepare([stream('ask = "pictures"\n')], MODELS, tmp_path)
+        prepare_questions([stream('ask = "pictures"\n')], MODELS, tmp_path)

@@ -74,7 +74,7 @@ class Question:
                 yield name
 
 
-def prepare(streams: Sequence[Stream], models: Path, state_dir: Path) -> dict[str, list[Question]]:
+def prepare_questions(streams: Sequence[Stream], models: Path, state_dir: Path) -> dict[str, list[Question]]:
     """Return the questions of every stream, by its name; ``state_dir`` keeps the trials of the model files.
 
     Raises:

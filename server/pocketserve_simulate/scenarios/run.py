@@ -18,7 +18,7 @@ from pocketserve_simulate.phone.device import DEVICES
 from pocketserve_simulate.phone.events import PhoneEvent
 from pocketserve_simulate.phone.phone import Phone
 from pocketserve_simulate.scenarios.misbehaving_clients import MisbehavingClient
-from pocketserve_simulate.scenarios.questions import Question, prepare
+from pocketserve_simulate.scenarios.questions import Question, prepare_questions
 from pocketserve_simulate.scenarios.record import Life, PastEvent, Record
 from pocketserve_simulate.scenarios.scenario import DISTURBANCES, TENSORS, Scenario, ScenarioError
 from pocketserve_simulate.scenarios.traffic import App, ServerAddresses
@@ -61,7 +61,7 @@ class Simulation:
             ScenarioError: the server cannot be started, or not be asked what the scenario wants to ask.
         """
         self._say("asking beforehand for the right answers")
-        self._questions = prepare(self._scenario.streams, self._models, self._folder / "state")
+        self._questions = prepare_questions(self._scenario.streams, self._models, self._folder / "state")
         model, folder = DEVICES[self._scenario.device], self._folder / "phone"
         memory: list[tuple[float, int | None]] = []
         observe = lambda resident: memory.append((time.monotonic(), resident))  # noqa: E731
