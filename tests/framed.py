@@ -12,7 +12,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from pocketserve_wire.faults import ConnectionFault
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import HEADER, MARK, Frame, FrameType, Header, encode_frame
 from pocketserve_wire.handshake import ClientHandshake, ConnectionLimits
 
@@ -86,7 +86,8 @@ class Framed:
         receive_buffer: int = 0,
     ) -> None:
         self.token = token
-        self.decoder = FrameDecoder(ALLOWED[Role.CLIENT, State.HELLO] | ALLOWED[Role.CLIENT, State.AUTH], MAX)
+        handshake = ALLOWED[Role.CLIENT, HandshakeState.HELLO] | ALLOWED[Role.CLIENT, HandshakeState.AUTH]
+        self.decoder = FrameDecoder(handshake, MAX)
         self.waiting: deque[Frame] = deque()
         self.last_id = 0
         self.socket = socket.socket()
@@ -109,7 +110,7 @@ class Framed:
         self.send(handshake.hello)
         self.send(handshake.answer_challenge(self.frame(FrameType.CHALLENGE)))
         self.limits = handshake.accept_ready(self.frame(FrameType.READY))
-        self.decoder.allowed = ALLOWED[Role.CLIENT, State.READY]
+        self.decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.READY]
 
     def send(self, data: bytes) -> None:
         """Send bytes as they are."""

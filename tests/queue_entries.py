@@ -10,8 +10,8 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, Handler
 from pocketserve.engine.scheduling.entries import Execute, QueueEntry
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.queue import ModelQueue
-from pocketserve.inference.call import Call, TensorPayload
-from pocketserve.inference.waiter import Waiter, answer
+from pocketserve.inference.call import InferenceCall, TensorPayload
+from pocketserve.inference.waiter import Waiter, answer_call
 from pocketserve.service import Service
 from pocketserve_wire.oip import InferRequest, InferResponse
 
@@ -78,7 +78,9 @@ def infer(
         ApiError: why there is no answer.
     """
     options = service.request_options(request.parameters)
-    response: InferResponse = answer(service.submit, Call(name, version, TensorPayload(request, row_by_row), options))
+    response: InferResponse = answer_call(
+        service.submit, InferenceCall(name, version, TensorPayload(request, row_by_row), options)
+    )
     return response
 
 
@@ -89,6 +91,6 @@ def respond(service: Service, request: ApiRequest, handler: Handler = oip.infer)
         ApiError: why there is no answer.
     """
     call = handler(service, request)
-    assert isinstance(call, Call) and call.respond is not None
-    response: ApiResponse = call.respond(answer(service.submit, call))
+    assert isinstance(call, InferenceCall) and call.respond is not None
+    response: ApiResponse = call.respond(answer_call(service.submit, call))
     return response

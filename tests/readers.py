@@ -34,7 +34,7 @@ from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, oip, strict_json
 from pocketserve_wire.faults import ConnectionFaultError
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 
 VECTORS = ROOT / "android_bridge" / "vectors"
 DATA = ROOT / "tests" / "runtimes" / "data"
@@ -75,7 +75,7 @@ def _beside(name: str, read: Callable[[Path], Any]) -> Callable[[bytes, Path], A
 
 
 def _frames(content: bytes, folder: Path) -> None:
-    for allowed in (ALLOWED[Role.SERVER, State.READY], ALLOWED[Role.CLIENT, State.READY]):
+    for allowed in (ALLOWED[Role.SERVER, HandshakeState.READY], ALLOWED[Role.CLIENT, HandshakeState.READY]):
         decoder = FrameDecoder(allowed, MAX)
         with suppress(ConnectionFaultError):
             for at in range(0, len(content), 100):

@@ -9,7 +9,7 @@ import time
 from pocketserve_client.errors import NobodyListensError, NotOurServerError, ServerError, ServerUnreachableError
 from pocketserve_wire.errors import ApiError
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType
 from pocketserve_wire.handshake import NONCE_BYTES, ClientHandshake, ConnectionLimits
 from pocketserve_wire.strict_json import loads_object
@@ -43,13 +43,13 @@ def open_connection(
         ) from None
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        decoder = FrameDecoder(ALLOWED[Role.CLIENT, State.HELLO], max_body)
+        decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], max_body)
         shake = ClientHandshake(key, os.urandom(NONCE_BYTES), max_body, f"python/{__version__}")
         connected.sendall(shake.hello)
         connected.sendall(shake.answer_challenge(_next_frame(connected, decoder, ends)))
-        decoder.allowed = ALLOWED[Role.CLIENT, State.AUTH]
+        decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.AUTH]
         limits = shake.accept_ready(_next_frame(connected, decoder, ends))
-        decoder.allowed = ALLOWED[Role.CLIENT, State.READY]
+        decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.READY]
         return connected, decoder, limits
     except ConnectionFaultError as fault:
         connected.close()

@@ -1,4 +1,4 @@
-"""What transports may call. Nothing here knows of HTTP or sockets."""
+"""The functions that transports call. Nothing here knows of HTTP or sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pocketserve.engine.scheduling.entries import Job
 from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, RequestOptions, read_options
 from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.engine.statistics import Traffic, VersionStatistics
-from pocketserve.inference.call import Call, Done, RawPayload
+from pocketserve.inference.call import Done, InferenceCall, RawPayload
 from pocketserve.inference.request import InferenceRequest
 from pocketserve.messages import plural
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
@@ -36,7 +36,7 @@ from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
 
-_Known = tuple[ModelEntry, VersionEntry, VersionStatistics]
+_Target = tuple[ModelEntry, VersionEntry, VersionStatistics]
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ FREE_THREADS = 4
 
 
 class ModelStatus(NamedTuple):
-    """Where a version stands, for listings. ``ready``: a request would be answered (perhaps after loading)."""
+    """The status of a version, for listings. ``ready``: a request would be answered (perhaps after loading)."""
 
     model: str
     version: str
@@ -94,7 +94,7 @@ class Service:
             trust=self.trust,
         )
         # What the names of requests stand for, as long as the repository has the same models.
-        self._known: tuple[object, dict[tuple[str, str | None], _Known]] = (None, {})
+        self._targets: tuple[object, dict[tuple[str, str | None], _Target]] = (None, {})
         self._unloaded_models: UnloadedModels | None = None
         self._noting = threading.Lock()
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
@@ -167,8 +167,8 @@ class Service:
 
     def server_metadata(self) -> dict[str, Any]:
         """Name, version and protocol extensions; and why power is low, as long as it is."""
-        known = {"name": self.config.server_name, "version": __version__, "extensions": list(EXTENSIONS)}
-        return known | ({"low_power": self.power.describe()} if self.power.low else {})
+        metadata = {"name": self.config.server_name, "version": __version__, "extensions": list(EXTENSIONS)}
+        return metadata | ({"low_power": self.power.describe()} if self.power.low else {})
 
     def model_names(self) -> list[str]:
         """Every model of the folder."""
@@ -192,8 +192,8 @@ class Service:
         Raises:
             ApiError: MODEL_NOT_FOUND or VERSION_NOT_FOUND.
         """
-        entry, found = self._resolve(name, version)
-        return self._status(entry, found)
+        entry, version_entry = self._resolve(name, version)
+        return self._status(entry, version_entry)
 
     @contextmanager
     def running(
@@ -204,9 +204,9 @@ class Service:
         Raises:
             ApiError: why it cannot be loaded.
         """
-        entry, found = self._resolve(name, version)
+        entry, version_entry = self._resolve(name, version)
         options = options or self.request_options({})
-        with self.in_flight(), self.engine.use(entry, found, options.deadline, options.cancellation) as handle:
+        with self.in_flight(), self.engine.use(entry, version_entry, options.deadline, options.cancellation) as handle:
             yield entry, handle
 
     def require(self, name: str, version: str | None) -> None:
@@ -272,9 +272,9 @@ class Service:
 
     def _load(self, entry: ModelEntry, default: VersionEntry) -> None:
         name = entry.name
-        others = [version for version in entry.versions.values() if version is not default]
+        other_versions = [version for version in entry.versions.values() if version is not default]
         self.engine.load(entry, default, self._deadline())
-        for version in others:
+        for version in other_versions:
             if self.engine.state(name, version.name) is State.READY:
                 self.engine.load(entry, version, self._deadline())
             else:
@@ -312,7 +312,7 @@ class Service:
 
     # Inference
 
-    def submit(self, call: Call, done: Done) -> Job | None:
+    def submit(self, call: InferenceCall, done: Done) -> Job | None:
         """Answer one request to a model. Every request of every protocol goes through here, and is counted once.
 
         A thread that has nothing else to do runs what this returns; the model is run by it. It waits for no queue: a
@@ -348,7 +348,7 @@ class Service:
         return request.start(handle, self.decode_budget)
 
     def _load_and_start(
-        self, request: InferenceRequest, call: Call, entry: ModelEntry, version: VersionEntry
+        self, request: InferenceRequest, call: InferenceCall, entry: ModelEntry, version: VersionEntry
     ) -> Job | None:
         try:
             handle = self.engine.acquire(entry, version, call.options.deadline, call.options.cancellation)
@@ -385,18 +385,18 @@ class Service:
         """
         return read_options(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation, received)
 
-    def _find(self, name: str, version: str | None) -> _Known:
-        """A version with its counters; see :meth:`_resolve`."""
-        models, known = self._known
+    def _find(self, name: str, version: str | None) -> _Target:
+        """Return a version with its counters; see :meth:`_resolve`."""
+        models, targets = self._targets
         if models is not self.repository.models():
-            models, known = self._known = self.repository.models(), {}
-        found = known.get((name, version))
-        if found is None:
-            entry, of_it = self._resolve(name, version)
-            found = entry, of_it, self.engine.statistics(entry.name, of_it.name)
-            if version in (None, of_it.name):  # other spellings, such as 0001, are without end
-                known[name, version] = found
-        return found
+            models, targets = self._targets = self.repository.models(), {}
+        target = targets.get((name, version))
+        if target is None:
+            entry, version_entry = self._resolve(name, version)
+            target = entry, version_entry, self.engine.statistics(entry.name, version_entry.name)
+            if version in (None, version_entry.name):  # other spellings, such as 0001, are without end
+                targets[name, version] = target
+        return target
 
     def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:
         entry = self.repository.model(name)
@@ -409,7 +409,7 @@ class Service:
         running = self.engine.running(entry.name, version.name)
         reason = self.engine.failure(entry.name, version.name) or version.problem or entry.problem
         if reason is None and state is State.ON_DEMAND:
-            reason = missing_framework(version.format) or self._refused(entry, version) or file_fault(version)
+            reason = missing_framework(version.format) or self._refusal_reason(entry, version) or file_fault(version)
             state = State.FAILED if reason else state
         if running is not None and (reason is not None or running.outdated):
             reason = f"serves on as it was loaded: {reason or 'its files changed; its next request loads it anew'}"
@@ -421,7 +421,7 @@ class Service:
         ready = state in (State.READY, State.ON_DEMAND) or running is not None
         return ModelStatus(entry.name, version.name, state, ready, reason)
 
-    def _refused(self, entry: ModelEntry, version: VersionEntry) -> str | None:
+    def _refusal_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
         quarantined = self.quarantine.known_reason(entry, version) if self.quarantine is not None else None
         return self.trust.known_reason(entry, version) or quarantined
 

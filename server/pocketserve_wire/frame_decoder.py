@@ -40,7 +40,7 @@ class Role(enum.Enum):
     CLIENT = 2
 
 
-class State(enum.Enum):
+class HandshakeState(enum.Enum):
     """How far the handshake is: HELLO and its CHALLENGE, AUTH and its READY, then requests."""
 
     HELLO = 1
@@ -48,19 +48,19 @@ class State(enum.Enum):
     READY = 3
 
 
-ALLOWED: Final[Mapping[tuple[Role, State], frozenset[FrameType]]] = {
-    (Role.SERVER, State.HELLO): frozenset({FrameType.HELLO, FrameType.ERROR}),
-    (Role.SERVER, State.AUTH): frozenset({FrameType.AUTH, FrameType.ERROR}),
-    (Role.SERVER, State.READY): frozenset(
+ALLOWED: Final[Mapping[tuple[Role, HandshakeState], frozenset[FrameType]]] = {
+    (Role.SERVER, HandshakeState.HELLO): frozenset({FrameType.HELLO, FrameType.ERROR}),
+    (Role.SERVER, HandshakeState.AUTH): frozenset({FrameType.AUTH, FrameType.ERROR}),
+    (Role.SERVER, HandshakeState.READY): frozenset(
         {FrameType.REQUEST, FrameType.CANCEL, FrameType.PING, FrameType.PONG, FrameType.ERROR}
     ),
-    (Role.CLIENT, State.HELLO): frozenset({FrameType.CHALLENGE, FrameType.ERROR}),
-    (Role.CLIENT, State.AUTH): frozenset({FrameType.READY, FrameType.ERROR}),
-    (Role.CLIENT, State.READY): frozenset(
+    (Role.CLIENT, HandshakeState.HELLO): frozenset({FrameType.CHALLENGE, FrameType.ERROR}),
+    (Role.CLIENT, HandshakeState.AUTH): frozenset({FrameType.READY, FrameType.ERROR}),
+    (Role.CLIENT, HandshakeState.READY): frozenset(
         {FrameType.RESPONSE, FrameType.PING, FrameType.PONG, FrameType.GOAWAY, FrameType.ERROR}
     ),
 }
-"""Frames that each side may receive in each state; see the table in docs/socket.md."""
+"""Frames that each side may receive in each state; in the order of android_bridge/PROTOCOL.md."""
 
 _REQUEST: Final = int(FrameType.REQUEST)
 _WITH_BODY: Final = frozenset({FrameType.REQUEST, FrameType.RESPONSE})

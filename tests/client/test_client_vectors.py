@@ -13,7 +13,7 @@ from pocketserve_client.connection import ClientConnection, PendingAnswer
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerError, ServerUnreachableError
 from pocketserve_client.transport import Request
 from pocketserve_wire.faults import GoAwayReason
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType, encode_frame, json_frame
 from pocketserve_wire.handshake import ConnectionLimits, ServerHandshake
 from wire.wire_vectors import Vector, load
@@ -51,11 +51,11 @@ class Scripted:
         peer.settimeout(TIMEOUT_S)
         # A client that has heard enough closes without reading the rest, which resets the connection.
         with peer, contextlib.suppress(ConnectionError):
-            decoder = FrameDecoder(ALLOWED[Role.SERVER, State.HELLO], 2**20)
+            decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.HELLO], 2**20)
             shake = ServerHandshake(KEY, bytes(16), LIMITS)
             steps: list[tuple[str, Callable[[Frame], bytes], frozenset[FrameType]]] = [
-                ("challenge", shake.answer_hello, ALLOWED[Role.SERVER, State.AUTH]),
-                ("ready", shake.answer_auth, ALLOWED[Role.SERVER, State.READY]),
+                ("challenge", shake.answer_hello, ALLOWED[Role.SERVER, HandshakeState.AUTH]),
+                ("ready", shake.answer_auth, ALLOWED[Role.SERVER, HandshakeState.READY]),
             ]
             for name, answer, following in steps:
                 said = answer(self._read(peer, decoder))

@@ -45,8 +45,8 @@ def test_what_is_held_is_given_back(counts: list[int], size: int) -> None:
     budget = ByteBudget(size)
     for count in counts:
         with budget.hold(count, lambda: None):
-            assert budget.held == min(count, size)  # one that exceeds the budget takes all of it
-        assert budget.held == 0
+            assert budget.reserved == min(count, size)  # one that exceeds the budget takes all of it
+        assert budget.reserved == 0
 
 
 def test_who_comes_first_is_served_first() -> None:
@@ -59,13 +59,13 @@ def test_who_comes_first_is_served_first() -> None:
         assert order == []
     first.join(LIMIT_S)
     second.join(LIMIT_S)
-    assert order == [8, 1] and budget.held == 0
+    assert order == [8, 1] and budget.reserved == 0
 
 
 def test_two_that_fit_hold_at_the_same_time() -> None:
     budget = ByteBudget(10)
     with budget.hold(4, pytest.fail), budget.hold(6, pytest.fail):
-        assert budget.held == 10
+        assert budget.reserved == 10
 
 
 def test_who_gives_up_leaves_the_line() -> None:
@@ -88,7 +88,7 @@ def test_who_gives_up_leaves_the_line() -> None:
         waiting.join(LIMIT_S)
         behind.join(LIMIT_S)
         assert faults == [ErrorCode.CANCELLED] and order == [4]
-    assert budget.held == 0
+    assert budget.reserved == 0
 
 
 def test_a_preparation_holds_once_and_until_its_end() -> None:
@@ -97,11 +97,11 @@ def test_a_preparation_holds_once_and_until_its_end() -> None:
         hold_bytes(8)
         hold_bytes(8)
         with byte_reservation(budget, 8, pytest.fail):
-            assert budget.held == 8
-        assert budget.held == 8
-    assert budget.held == 0
+            assert budget.reserved == 8
+        assert budget.reserved == 8
+    assert budget.reserved == 0
     hold_bytes(8)  # outside of a request there are no bounds
-    assert budget.held == 0
+    assert budget.reserved == 0
 
 
 def test_what_a_request_holds_already_is_enough_for_its_preparation() -> None:
@@ -109,8 +109,8 @@ def test_what_a_request_holds_already_is_enough_for_its_preparation() -> None:
     with byte_reservation(budget, 8, pytest.fail):
         with cancellation_scope(pytest.fail, budget):
             hold_bytes(8)
-        assert budget.held == 8
-    assert budget.held == 0
+        assert budget.reserved == 8
+    assert budget.reserved == 0
 
 
 def test_a_failure_gives_back_too() -> None:
@@ -125,5 +125,5 @@ def test_a_failure_gives_back_too() -> None:
         fail()
     with cancellation_scope(pytest.fail, budget):
         hold_bytes(10)
-        assert budget.held == 10
-    assert budget.held == 0
+        assert budget.reserved == 10
+    assert budget.reserved == 0

@@ -15,7 +15,7 @@ from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.inference.call import Payload, RawPayload, TensorPayload
-from pocketserve.inference.operations import Operation, prepare
+from pocketserve.inference.operations import Operation, prepare_operation
 from pocketserve.tasks.base import AnswerOptions, Arrays, Prepared
 from pocketserve.tasks.cancellation import CHECK_INTERVAL, cancellable, checkpoint, enumerate_cancellable
 from pocketserve.tensors import Array, TensorSpec
@@ -53,7 +53,7 @@ class Windows:
 def operation(model: SimpleNamespace, payload: Payload, options: RequestOptions) -> Operation:
     """What a request to this model runs."""
     handle: Any = SimpleNamespace(model=model, queue=ModelQueue([object()], 1), sequences=None)  # type: ignore[list-item]
-    return prepare(handle, payload, options, None)
+    return prepare_operation(handle, payload, options, None)
 
 
 ROWS = TensorPayload(oip.InferRequest([Tensor("x", "FP32", (10, 2), memoryview(bytes(80)))]), row_by_row=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.engine.lifecycle.memory import Resident, choose_evictions, expired, giving_back, next_expiry
+from pocketserve.engine.lifecycle.memory import Resident, choose_evictions, expired_keys, giving_back, next_expiry
 
 
 def resident(key: str, size: int = 10, last_used: float = 0.0, in_use: bool = False, keep_alive: float = 0.0):
@@ -83,7 +83,7 @@ def test_what_is_chosen_is_the_shortest_start_of_the_idle_ones_in_order_of_use(r
     ],
 )
 def test_who_has_been_idle_for_long_enough_expires(residents, now, gone, upcoming):
-    assert expired(residents, now) == gone
+    assert expired_keys(residents, now) == gone
     assert next_expiry(residents, now) == upcoming
 
 
@@ -92,11 +92,11 @@ def test_nothing_expires_before_the_announced_time_and_an_idle_one_does_then(res
     upcoming = next_expiry(residents, now)
     assert (upcoming is None) == all(one.keep_alive == 0 for one in residents)
     by_key = {one.key: one for one in residents}
-    assert not any(by_key[key].in_use or by_key[key].keep_alive == 0 for key in expired(residents, now))
+    assert not any(by_key[key].in_use or by_key[key].keep_alive == 0 for key in expired_keys(residents, now))
     if upcoming is None or upcoming > now:
-        assert expired(residents, now) == []
+        assert expired_keys(residents, now) == []
     if upcoming is not None and not any(one.in_use for one in residents):
-        assert expired(residents, upcoming)
+        assert expired_keys(residents, upcoming)
 
 
 class Glibc:

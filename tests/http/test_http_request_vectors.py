@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conftest import MODELS, Server, StartServer
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame
 from wire.wire_vectors import Vector, load
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.live
 
 def frames(vector: Vector) -> list[Frame]:
     """The vector's REQUESTs; extensions that are broken on purpose are left out."""
-    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], 2**20, lambda header: not header.ext_length)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], 2**20, lambda header: not header.ext_length)
     return [frame for frame in decoder.feed(vector.data) if not frame.discarded]
 
 

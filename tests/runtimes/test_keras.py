@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from conftest import StartServer
-from pocketserve.engine.bindings import bind
+from pocketserve.engine.bindings import bind_specs
 from pocketserve.inference.validate import collect
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession
 from pocketserve.runtimes.tensorflow.common import TensorFlowSession
@@ -109,7 +109,7 @@ def test_all_inputs_have_one_batch(models: Path, keras: Any) -> None:
     a, b = layers.Input((4,), name="a"), layers.Input((4,), name="b")
     keras.Model([a, b], layers.Add()([a, b])).save(models / "sum.keras")
     session = opened(models / "sum.keras")
-    bound = bind(list(session.inputs), [], "input")
+    bound = bind_specs(list(session.inputs), [], "input")
     one, two = (to_tensor(name, np.ones((rows, 4), np.float32)) for name, rows in (("a", 1), ("b", 2)))
     with pytest.raises(ApiError, match="input 'b' has 2 rows, input 'a' has 1; the model has one size for both"):
         collect([one, two], bound, row_by_row=False, first_state={})

@@ -14,7 +14,7 @@ import pytest
 from framed import Framed
 from hostile_frames import Hostile
 from pocketserve_wire.faults import ConnectionFaultError
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import FrameType
 from soaking import note, rounds
 
@@ -43,9 +43,8 @@ def assault(server, hostile: Hostile) -> int:
                 for frame in frames:
                     peer.send(frame)
             leave(peer, hostile.random.random())
-        return looked_at(
-            b"".join(frames), ALLOWED[Role.SERVER, State.READY] if greet else ALLOWED[Role.SERVER, State.HELLO]
-        )
+        state = HandshakeState.READY if greet else HandshakeState.HELLO
+        return looked_at(b"".join(frames), ALLOWED[Role.SERVER, state])
 
 
 def looked_at(data: bytes, allowed: frozenset[FrameType]) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import MODELS, Server, StartServer
 from pocketserve_wire.faults import ConnectionFaultError
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
 from pocketserve_wire.handshake import NONCE_BYTES, ClientHandshake
 from wire.wire_vectors import Vector, load
@@ -35,7 +35,7 @@ class Peer:
     def __init__(self, server: Server) -> None:
         self.token = server.token
         self.socket = socket.create_connection(("127.0.0.1", server.ready["socket"]["port"]), TIMEOUT_S)
-        self.decoder = FrameDecoder(ALLOWED[Role.CLIENT, State.HELLO], MAX)
+        self.decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], MAX)
         self.received = b""
 
     def reach(self, awaits: str | None) -> None:
@@ -46,11 +46,11 @@ class Peer:
         shake = ClientHandshake(key, os.urandom(NONCE_BYTES), MAX)
         self.socket.sendall(shake.hello)
         auth = shake.answer_challenge(self.frame())
-        self.decoder.allowed = ALLOWED[Role.CLIENT, State.AUTH]
+        self.decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.AUTH]
         if awaits is None:
             self.socket.sendall(auth)
             shake.accept_ready(self.frame())
-            self.decoder.allowed = ALLOWED[Role.CLIENT, State.READY]
+            self.decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.READY]
 
     def frame(self) -> Frame:
         """The next frame."""
@@ -110,7 +110,7 @@ def test_bad_auths(vector: Vector, peer: Peer) -> None:
     hello, auth = bytes.fromhex(vector.facts["hello"]), bytes.fromhex(vector.facts["auth"])
     peer.socket.sendall(hello)
     assert peer.frame().type == FrameType.CHALLENGE
-    peer.decoder.allowed = ALLOWED[Role.CLIENT, State.AUTH]
+    peer.decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.AUTH]
     peer.socket.sendall(auth)
     (error,), _ = peer.last_words()
     assert (error.type, error.arg) == (FrameType.ERROR, vector.facts["reason"])

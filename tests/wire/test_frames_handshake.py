@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType
 from pocketserve_wire.handshake import (
     LEAST_MAX_FRAME,
@@ -24,10 +24,10 @@ from wire.wire_vectors import Vector, load
 
 GOOD, BAD = load("valid", "handshake"), load("invalid", "handshake")
 AWAITS = {
-    "HELLO": ALLOWED[Role.SERVER, State.HELLO],
-    "CHALLENGE": ALLOWED[Role.CLIENT, State.HELLO],
-    "AUTH": ALLOWED[Role.SERVER, State.AUTH],
-    "READY": ALLOWED[Role.CLIENT, State.AUTH],
+    "HELLO": ALLOWED[Role.SERVER, HandshakeState.HELLO],
+    "CHALLENGE": ALLOWED[Role.CLIENT, HandshakeState.HELLO],
+    "AUTH": ALLOWED[Role.SERVER, HandshakeState.AUTH],
+    "READY": ALLOWED[Role.CLIENT, HandshakeState.AUTH],
 }
 LIMITS = ConnectionLimits(1, 2, 3, 4, "x")
 
@@ -192,7 +192,7 @@ def test_steps_cannot_be_skipped_or_repeated(half: str) -> None:
         (server.answer_auth if half == "server" else client.accept_ready)(last)
     assert caught.value.fault is ConnectionFault.UNEXPECTED_FRAME
     first = hello()
-    (challenge,) = FrameDecoder(ALLOWED[Role.CLIENT, State.HELLO], 1).feed(server.answer_hello(first))
+    (challenge,) = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], 1).feed(server.answer_hello(first))
     client.answer_challenge(challenge)
     again = (server.answer_hello, first) if half == "server" else (client.answer_challenge, challenge)
     with pytest.raises(ConnectionFaultError) as caught:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from framed import encode_header
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
-from pocketserve_wire.frame_decoder import ALIGNMENT, ALLOWED, BUFFER_BYTES, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALIGNMENT, ALLOWED, BUFFER_BYTES, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import (
     CRITICAL,
     HEADER_BYTES,
@@ -38,12 +38,12 @@ from wire.wire_vectors import load, summary
 MIB = 1024 * 1024
 MAX = 64 * MIB
 STATES = {
-    "hello": ALLOWED[Role.SERVER, State.HELLO],
-    "auth": ALLOWED[Role.SERVER, State.AUTH],
-    "challenge": ALLOWED[Role.CLIENT, State.HELLO],
-    "ready": ALLOWED[Role.CLIENT, State.AUTH],
-    "server": ALLOWED[Role.SERVER, State.READY],
-    "client": ALLOWED[Role.CLIENT, State.READY],
+    "hello": ALLOWED[Role.SERVER, HandshakeState.HELLO],
+    "auth": ALLOWED[Role.SERVER, HandshakeState.AUTH],
+    "challenge": ALLOWED[Role.CLIENT, HandshakeState.HELLO],
+    "ready": ALLOWED[Role.CLIENT, HandshakeState.AUTH],
+    "server": ALLOWED[Role.SERVER, HandshakeState.READY],
+    "client": ALLOWED[Role.CLIENT, HandshakeState.READY],
 }
 
 u32 = st.integers(0, 2**32 - 1)
@@ -59,7 +59,8 @@ known_exts = st.fixed_dictionaries(
 @st.composite
 def frames(draw: st.DrawFn) -> Frame:
     """Any frame that a server may read after READY, or a client."""
-    kind = draw(st.sampled_from(sorted(ALLOWED[Role.SERVER, State.READY] | ALLOWED[Role.CLIENT, State.READY])))
+    ready = ALLOWED[Role.SERVER, HandshakeState.READY] | ALLOWED[Role.CLIENT, HandshakeState.READY]
+    kind = draw(st.sampled_from(sorted(ready)))
     if kind in (FrameType.PING, FrameType.PONG):
         return Frame(kind, arg=draw(u32))
     if kind is FrameType.CANCEL:
@@ -79,9 +80,9 @@ def frames(draw: st.DrawFn) -> Frame:
 def decoder_for(frame: Frame) -> FrameDecoder:
     """A decoder of the side that the frame is for."""
     return FrameDecoder(
-        ALLOWED[Role.SERVER, State.READY]
-        if frame.type in ALLOWED[Role.SERVER, State.READY]
-        else ALLOWED[Role.CLIENT, State.READY],
+        ALLOWED[Role.SERVER, HandshakeState.READY]
+        if frame.type in ALLOWED[Role.SERVER, HandshakeState.READY]
+        else ALLOWED[Role.CLIENT, HandshakeState.READY],
         MAX,
     )
 
@@ -143,7 +144,7 @@ def test_mutated_vectors() -> None:
 @pytest.mark.parametrize("announced", [FIRST_BODY_BYTES + 1, 64 * MIB])
 def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> None:
     """64 MiB announced and ten bytes sent take a first step of 1 MiB; later steps add 4 MiB or a quarter."""
-    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], announced)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], announced)
     head = encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, announced)) + b"GET /x"
     tracemalloc.start()
     try:
@@ -170,10 +171,10 @@ def test_memory_follows_what_has_come_not_what_was_announced(announced: int) -> 
 def test_a_stranger_reserves_nothing() -> None:
     """Before READY a frame of more than 4 KiB is refused by its header."""
     for allowed in (
-        ALLOWED[Role.SERVER, State.HELLO],
-        ALLOWED[Role.SERVER, State.AUTH],
-        ALLOWED[Role.CLIENT, State.HELLO],
-        ALLOWED[Role.CLIENT, State.AUTH],
+        ALLOWED[Role.SERVER, HandshakeState.HELLO],
+        ALLOWED[Role.SERVER, HandshakeState.AUTH],
+        ALLOWED[Role.CLIENT, HandshakeState.HELLO],
+        ALLOWED[Role.CLIENT, HandshakeState.AUTH],
     ):
         kind = min(allowed)
         decoder = FrameDecoder(allowed, MAX)
@@ -184,7 +185,7 @@ def test_a_stranger_reserves_nothing() -> None:
 
 def test_thrown_away_bodies_take_no_memory() -> None:
     """A body that is not admitted is read into the same buffer over and over."""
-    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], MAX, lambda header: False)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX, lambda header: False)
     head = encode_header(Header(FrameType.REQUEST, 1, 0, 6, 0, 0, 16 * MIB)) + b"GET /x"
     decoder.feed(head)
     piece = bytes(MIB)
@@ -202,7 +203,7 @@ def test_large_bodies_arrive_whole() -> None:
     """A body that is given memory in four steps, cut at odd places."""
     body = np.random.default_rng(1).bytes(5 * MIB + 3)
     data = encode_frame(Frame(FrameType.RESPONSE, 9, 200, ext={2: b"image/png"}, body=body))
-    decoder = FrameDecoder(ALLOWED[Role.CLIENT, State.READY], MAX)
+    decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
     pieces = [data[start : start + 70_001] for start in range(0, len(data), 70_001)]
     (frame,) = [frame for piece in pieces for frame in decoder.feed(piece)]
     assert frame.body == body and frame.ext == {2: b"image/png"}
@@ -215,7 +216,7 @@ def test_bodies_are_aligned(target_length: int, ext: dict[int, bytes], size: int
     """Raw tensors that start at a multiple of 8 in the body do so in memory, as over HTTP."""
     frame = Frame(FrameType.REQUEST, 1, 0, b"x" * target_length, ext, 0, bytes(size))
     for pieces in ([encode_frame(frame)], [encode_frame(frame)[:30], encode_frame(frame)[30:]]):
-        decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], MAX)
+        decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX)
         (found,) = [f for piece in pieces for f in decoder.feed(piece)]
         assert np.frombuffer(found.body, np.uint8).ctypes.data % ALIGNMENT == 0
         assert found.target == frame.target and len(found.body) == size
@@ -226,7 +227,7 @@ def test_a_full_buffer_that_ends_within_a_header(step: int) -> None:
     """24 does not divide 65,536: the start of a header moves to the buffer's front."""
     count = 3 * BUFFER_BYTES // HEADER_BYTES
     data = b"".join(encode_frame(Frame(FrameType.PING, arg=number)) for number in range(count))
-    decoder = FrameDecoder(ALLOWED[Role.CLIENT, State.READY], MAX)
+    decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
     found = [frame.arg for start in range(0, len(data), step) for frame in decoder.feed(data[start : start + step])]
     assert found == list(range(count))
 
@@ -235,7 +236,7 @@ def test_bodies_do_not_share_memory() -> None:
     """A frame that is kept stays as it was while later ones are read."""
     first = encode_frame(Frame(FrameType.RESPONSE, 1, 200, body=b"first", json_length=5))
     second = encode_frame(Frame(FrameType.RESPONSE, 2, 200, body=b"SECND", json_length=5))
-    decoder = FrameDecoder(ALLOWED[Role.CLIENT, State.READY], MAX)
+    decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
     kept = decoder.feed(first + second)
     decoder.feed(second * 3000)
     assert [bytes(frame.body) for frame in kept] == [b"first", b"SECND"]
@@ -243,7 +244,7 @@ def test_bodies_do_not_share_memory() -> None:
 
 def test_a_lent_buffer_is_taken_back() -> None:
     """An owner that holds on to the buffer by mistake cannot keep the decoder from growing, nor write into a frame."""
-    decoder = FrameDecoder(ALLOWED[Role.CLIENT, State.READY], MAX)
+    decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.READY], MAX)
     decoder.feed(encode_header(Header(FrameType.RESPONSE, 1, 200, 0, 0, 0, 3 * MIB)))
     view = decoder.buffer()
     decoder.received(len(view))
@@ -256,7 +257,7 @@ def test_a_lent_buffer_is_taken_back() -> None:
 def test_the_end_of_a_frame_is_known() -> None:
     """A connection that ends within a frame is told from one that ends between two."""
     data = encode_frame(Frame(FrameType.REQUEST, 1, 0, b"GET /", body=b"abc"))
-    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], MAX)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX)
     states = []
     for byte in data:
         decoder.feed(bytes([byte]))
@@ -273,7 +274,7 @@ def test_what_is_asked_about_a_header() -> None:
         seen.append(header.request_id)
         return header.request_id != 2
 
-    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], MAX, admit)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX, admit)
     data = [encode_frame(Frame(FrameType.REQUEST, number, 0, b"GET /", body=b"abc")) for number in (1, 2, 3)]
     ping = encode_frame(Frame(FrameType.PING))
     decoder.feed(data[0][:HEADER_BYTES])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hostile_frames import Hostile
 from pocketserve_wire.faults import ConnectionFaultError
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import (
     HEADER_BYTES,
     MAX_EXT_BYTES,
@@ -31,7 +31,7 @@ MAX_BODY = 1 << 20
 Outcome = tuple[list[Frame], object]
 
 
-def decode(data: bytes, sizes: list[int], allowed: frozenset = ALLOWED[Role.SERVER, State.READY]) -> Outcome:
+def decode(data: bytes, sizes: list[int], allowed: frozenset = ALLOWED[Role.SERVER, HandshakeState.READY]) -> Outcome:
     """Feed bytes in pieces; the frames, and the fault that ended it."""
     decoder = FrameDecoder(allowed, MAX_BODY)
     frames: list[Frame] = []
@@ -73,12 +73,12 @@ def test_hostile_handshakes():
     hostile = Hostile(7)
     for _ in range(2000):
         data = b"".join(hostile.greeting())
-        frames, _ = decode(data, [len(data)], ALLOWED[Role.SERVER, State.HELLO])
+        frames, _ = decode(data, [len(data)], ALLOWED[Role.SERVER, HandshakeState.HELLO])
         assert all(len(frame.body) <= 4096 - HEADER_BYTES for frame in frames)
 
 
 def test_memory_grows_with_what_came_and_not_with_what_was_said():
-    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], 2**31)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], 2**31)
     decoder.feed(bytes.fromhex("4f491000010000000000000007000000000000000000ff3f") + b"GET /v2")
     assert len(decoder.buffer()) <= 1 << 20
 
@@ -91,7 +91,7 @@ def request(number: int, target: bytes, body: bytes, json_length: int) -> bytes:
 def test_a_target_is_its_own_frame_s(targets, with_ext):
     ext = {Extension.CONTENT_TYPE: b"a/b"} if with_ext else {}
     frames = [Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/") for number, target in enumerate(targets, 1)]
-    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], MAX_BODY)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX_BODY)
     taken = decoder.feed(b"".join(map(encode_frame, frames)))
     assert [(one.target, one.ext, bytes(one.body)) for one in taken] == [(target, ext, b"/") for target in targets]
 
@@ -107,7 +107,7 @@ def where(body: memoryview) -> int:
 
 
 def kept(reuse: bool = True) -> FrameDecoder:
-    decoder = FrameDecoder(ALLOWED[Role.SERVER, State.READY], MAX_BODY)
+    decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX_BODY)
     decoder.reuse = reuse
     return decoder
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conftest import ROOT
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType
 
 FOLDER = ROOT / "android_bridge" / "vectors"
@@ -28,7 +28,7 @@ class Vector:
     def decoder(self) -> FrameDecoder:
         """A decoder that reads what this vector's receiver would read."""
         awaits, server = self.facts.get("awaits"), self.facts["receiver"] == "server"
-        allowed = ALLOWED[Role.SERVER, State.READY] if server else ALLOWED[Role.CLIENT, State.READY]
+        allowed = ALLOWED[Role.SERVER, HandshakeState.READY] if server else ALLOWED[Role.CLIENT, HandshakeState.READY]
         if awaits is not None:
             [allowed] = [types for types in ALLOWED.values() if FrameType[awaits] in types]
         maximum: int = self.facts["max_body"]

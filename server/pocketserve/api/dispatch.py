@@ -18,7 +18,7 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_respo
 from pocketserve.api.routes import ROUTES
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.entries import Job
-from pocketserve.inference.call import Call
+from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.waiter import Waiter
 from pocketserve.service import Service
 from pocketserve.tasks.cancellation import SMALL_DOCUMENT, byte_reservation, is_text
@@ -218,7 +218,7 @@ def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
     return response
 
 
-def _respond(call: Call, route: Route, done: Callable[[ApiResponse], None], outcome: Any) -> None:
+def _respond(call: InferenceCall, route: Route, done: Callable[[ApiResponse], None], outcome: Any) -> None:
     try:
         failed = isinstance(outcome, BaseException)
         response = failure(outcome, _name(route)) if failed else call.respond(outcome)  # type: ignore[misc]

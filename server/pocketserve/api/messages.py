@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.entries import Execute
-from pocketserve.inference.call import Call, Payload
+from pocketserve.inference.call import InferenceCall, Payload
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ApiResponse:
     retry_after_s: float | None = None
 
 
-Handler = Callable[["Service", ApiRequest], ApiResponse | Call]
+Handler = Callable[["Service", ApiRequest], ApiResponse | InferenceCall]
 """Answer a request, or name the inference that answers it."""
 
 
@@ -158,7 +158,7 @@ def inference_call(
     *,
     version: str | None = None,
     explain: Callable[[ApiError], ApiError] | None = None,
-) -> Call:
+) -> InferenceCall:
     """Return the inference that a request asks for.
 
     Args:
@@ -172,7 +172,9 @@ def inference_call(
     path = request.path
     options = service.request_options(parameters, request.deadline, request.cancellation, request.received)
     version = path.get("version") if version is None else version
-    return Call(path["model"], version, payload, options, request.execute, respond, explain, request.keeps_thread)
+    return InferenceCall(
+        path["model"], version, payload, options, request.execute, respond, explain, request.keeps_thread
+    )
 
 
 WAITING_QUERY = ("timeout_ms", "priority", "stream")

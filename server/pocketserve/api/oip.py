@@ -15,7 +15,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.engine import State
-from pocketserve.inference.call import Call, EncodedPayload, TensorPayload
+from pocketserve.inference.call import EncodedPayload, InferenceCall, TensorPayload
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError, ErrorCode, oip, strict_json
@@ -75,7 +75,7 @@ def model_config(service: Service, request: ApiRequest) -> ApiResponse:
         return json_response(triton_config(entry, running))
 
 
-def infer(service: Service, request: ApiRequest) -> Call:
+def infer(service: Service, request: ApiRequest) -> InferenceCall:
     """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out.
 
     Raises:

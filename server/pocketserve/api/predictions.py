@@ -15,8 +15,8 @@ from pocketserve.api.messages import (
     refuse_unknown_query,
     waiting_parameters,
 )
-from pocketserve.inference.call import Call, Prediction, RawPayload
-from pocketserve.inference.waiter import answer
+from pocketserve.inference.call import InferenceCall, Prediction, RawPayload
+from pocketserve.inference.waiter import answer_call
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode
@@ -25,7 +25,7 @@ PNG = "image/png"
 FORM = "multipart/form-data"
 
 
-def predict(service: Service, request: ApiRequest) -> Call:
+def predict(service: Service, request: ApiRequest) -> InferenceCall:
     """Answer raw input: a picture, a JSON document, a ``.npy`` file, or what else the model's task takes."""
     return call_of(service, request, _respond)
 
@@ -36,11 +36,13 @@ def ask(service: Service, request: ApiRequest) -> Prediction:
     Raises:
         ApiError: for every fault of the request, the model or the server.
     """
-    prediction: Prediction = answer(service.submit, call_of(service, request))
+    prediction: Prediction = answer_call(service.submit, call_of(service, request))
     return prediction
 
 
-def call_of(service: Service, request: ApiRequest, respond: Callable[[Prediction], ApiResponse] | None = None) -> Call:
+def call_of(
+    service: Service, request: ApiRequest, respond: Callable[[Prediction], ApiResponse] | None = None
+) -> InferenceCall:
     """Return the inference that a request of this interface asks for.
 
     Raises:

@@ -24,7 +24,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.bindings import Bindings
-from pocketserve.inference.call import Call, TensorPayload
+from pocketserve.inference.call import InferenceCall, TensorPayload
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks.arrays import nested
 from pocketserve.tensors import TensorSpec, to_array
@@ -83,7 +83,7 @@ regress = not_offered(f":regress takes tf.Example features, {INSTEAD}")
 explain = not_offered(f"models are not explained here, {INSTEAD}")
 
 
-def v1_predict(service: Service, request: ApiRequest) -> Call:
+def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
     """Row format (``instances``) or columnar format (``inputs``).
 
     Raises:

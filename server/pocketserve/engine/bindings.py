@@ -13,7 +13,7 @@ from pocketserve.tensors import TensorSpec
 
 
 class Bindings(NamedTuple):
-    """One direction's tensors.
+    """Hold one direction's tensors.
 
     Attributes:
         specs: what callers see, in the model's order.
@@ -28,54 +28,54 @@ class Bindings(NamedTuple):
         return ", ".join(repr(spec.name) for spec in self.specs)
 
 
-def bind(actual: Sequence[TensorSpec], declared: Sequence[TensorSpec], what: str) -> Bindings:
+def bind_specs(actual: Sequence[TensorSpec], declared: Sequence[TensorSpec], direction: str) -> Bindings:
     """Match a manifest's declarations with what the loaded model has.
 
     Args:
         actual: the session's specs.
         declared: the manifest's, in any order; tensors that it leaves out keep their own names.
-        what: "input" or "output", for messages.
+        direction: "input" or "output", for messages.
 
     Raises:
         ModelLoadError: a declaration fits no tensor of the model, or contradicts it.
     """
     renamed: dict[str, TensorSpec] = {}
     for position, spec in enumerate(declared):
-        mine = _find(actual, spec, position, len(declared))
-        if mine is None or mine.name in renamed:
-            names = ", ".join(repr(known.name) for known in actual) or "none"
-            raise ModelLoadError(f"the manifest declares {what} {spec.name!r}, but the model has {names}")
-        renamed[mine.name] = _merge(mine, spec, what)
+        own = _find(actual, spec, position, len(declared))
+        if own is None or own.name in renamed:
+            names = ", ".join(repr(candidate.name) for candidate in actual) or "none"
+            raise ModelLoadError(f"the manifest declares {direction} {spec.name!r}, but the model has {names}")
+        renamed[own.name] = _merge(own, spec, direction)
     specs = tuple(renamed.get(spec.name, spec) for spec in actual)
     by_name: dict[str, tuple[TensorSpec, str]] = {}
-    for spec, mine in zip(specs, actual, strict=True):
-        for name in (*spec.aliases, mine.name, spec.name):
-            by_name.setdefault(name, (spec, mine.name))
-        by_name[spec.name] = (spec, mine.name)
+    for spec, own in zip(specs, actual, strict=True):
+        for name in (*spec.aliases, own.name, spec.name):
+            by_name.setdefault(name, (spec, own.name))
+        by_name[spec.name] = (spec, own.name)
     return Bindings(specs, by_name)
 
 
 def _find(actual: Sequence[TensorSpec], spec: TensorSpec, position: int, count: int) -> TensorSpec | None:
-    for known in actual:
-        if spec.name == known.name or spec.name in known.aliases:
-            return known
+    for candidate in actual:
+        if spec.name == candidate.name or spec.name in candidate.aliases:
+            return candidate
     # Names that differ altogether are matched in order, when both sides have as many.
     return actual[position] if count == len(actual) else None
 
 
-def _merge(mine: TensorSpec, declared: TensorSpec, what: str) -> TensorSpec:
-    if declared.datatype != mine.datatype:
+def _merge(own: TensorSpec, declared: TensorSpec, direction: str) -> TensorSpec:
+    if declared.datatype != own.datatype:
         raise ModelLoadError(
-            f"the manifest says {what} {declared.name!r} is {declared.datatype}, but the model has {mine.datatype}"
+            f"the manifest says {direction} {declared.name!r} is {declared.datatype}, but the model has {own.datatype}"
         )
-    fits = len(mine.shape) == len(declared.shape) and all(
-        -1 in (a, b) or a == b for a, b in zip(mine.shape, declared.shape, strict=True)
+    fits = len(own.shape) == len(declared.shape) and all(
+        -1 in (a, b) or a == b for a, b in zip(own.shape, declared.shape, strict=True)
     )
     if not fits:
         raise ModelLoadError(
-            f"the manifest says {what} {declared.name!r} has shape {list(declared.shape)}, "
-            f"but the model has {list(mine.shape)}"
+            f"the manifest says {direction} {declared.name!r} has shape {list(declared.shape)}, "
+            f"but the model has {list(own.shape)}"
         )
     # A manifest may fix a dimension that the file leaves open, but cannot open one that the file fixes.
-    shape = tuple(a if a != -1 else b for a, b in zip(mine.shape, declared.shape, strict=True))
-    return mine._replace(name=declared.name, shape=shape, aliases=(*mine.aliases, mine.name))
+    shape = tuple(a if a != -1 else b for a, b in zip(own.shape, declared.shape, strict=True))
+    return own._replace(name=declared.name, shape=shape, aliases=(*own.aliases, own.name))

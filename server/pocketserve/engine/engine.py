@@ -135,7 +135,7 @@ class Engine:
         close_all(closing)
 
     def allow(self, name: str, version: str) -> None:
-        """Let a version that was unloaded, or that failed, be loaded by its next request again."""
+        """Allow the next request to load a version again that was unloaded, or that failed."""
         with self._lock:
             slot = self._slots.slot((name, version))
             if slot.state in (State.STOPPED, State.FAILED):

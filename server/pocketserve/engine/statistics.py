@@ -66,7 +66,7 @@ class _Duration:
 
 
 class _Runs:
-    """How many requests were answered, and the nanoseconds of each of their phases together.
+    """The number of answered requests, and the nanoseconds of each of their phases together.
 
     Attributes:
         rows, executions: as in :class:`Timing`, of all of them together.
@@ -130,7 +130,7 @@ class VersionStatistics:
         self.latencies = [0] * (len(LATENCY_BOUNDS_NS) + 1)
         self.loads = _Duration()
         self.failed_loads = 0
-        self._others = _Runs()  # requests that another one led, and batches of sizes that are not itemised
+        self._other_runs = _Runs()  # requests that another one led, and batches of sizes that are not itemised
 
     @property
     def runs(self) -> _Runs:
@@ -140,7 +140,7 @@ class VersionStatistics:
 
     def _sum(self) -> _Runs:
         total = _Runs()
-        for runs in (self._others, *self.batches.values()):
+        for runs in (self._other_runs, *self.batches.values()):
             total.include(runs)
         return total
 
@@ -178,7 +178,7 @@ class VersionStatistics:
     def _runs_of(self, size: int) -> _Runs:
         """The counters of a batch size that was not seen before; 0 is a request that another one led."""
         if not size or len(self.batches) >= MAX_BATCH_SIZES:
-            return self._others
+            return self._other_runs
         batch = self.batches[size] = _Runs()
         return batch
 
@@ -207,10 +207,13 @@ class VersionStatistics:
     def phase_ns(self) -> dict[str, int]:
         """Nanoseconds of all successful requests together, by phase."""
         runs = self.runs
-        return {"queue": runs.queue_ns, **{phase: counted["ns"] for phase, counted in runs.to_json().items()}}
+        return {
+            "queue": runs.queue_ns,
+            **{phase: phase_document["ns"] for phase, phase_document in runs.to_json().items()},
+        }
 
     def to_json(self, name: str, version: str, memory_bytes: int) -> dict[str, Any]:
-        """One entry of ``model_stats``."""
+        """Return one entry of ``model_stats``."""
         with self._lock:
             never = {"count": 0, "ns": 0}
             total = self._sum()

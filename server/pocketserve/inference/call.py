@@ -68,8 +68,8 @@ class Prediction:
         self.timing = Timing(0, 0, 0, 0)
 
 
-class Call:
-    """One request for one model.
+class InferenceCall:
+    """A request for a model.
 
     Args:
         version: None is the model's default.

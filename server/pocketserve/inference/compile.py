@@ -27,7 +27,7 @@ TensorSignature = list[tuple[np.dtype[Any], tuple[int, ...]]]
 
 
 class CompiledRequest:
-    """One kind of request on one loaded version: a plain run, without state, rows to split or quantisation.
+    """A kind of request on a loaded version: a plain run, without state, rows to split or quantisation.
 
     Args:
         inputs: the session's name, dtype, shape, elements, and first byte in the body of each.

@@ -203,7 +203,9 @@ class TaskOperation:
 Operation = CompiledOperation | TensorOperation | TaskOperation
 
 
-def prepare(handle: ModelHandle, payload: Payload, options: RequestOptions, budget: BytePool | None) -> Operation:
+def prepare_operation(
+    handle: ModelHandle, payload: Payload, options: RequestOptions, budget: BytePool | None
+) -> Operation:
     """Return what a call has to run.
 
     Raises:

@@ -1,4 +1,4 @@
-"""One call on its way through the engine: what it holds meanwhile, and how its end is counted."""
+"""A call in the engine: what it holds until its end, and how that is counted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.entries import Job, QueueEntry
 from pocketserve.engine.statistics import Timing, VersionStatistics
-from pocketserve.inference.call import Call, Done, RawPayload
-from pocketserve.inference.operations import prepare
+from pocketserve.inference.call import Done, InferenceCall, RawPayload
+from pocketserve.inference.operations import prepare_operation
 from pocketserve_wire import ApiError
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ class InferenceRequest(QueueEntry):
     _operation: Any = None
     _sequence: Sequence | None = None
 
-    def __init__(self, call: Call, done: Done, statistics: VersionStatistics) -> None:
+    def __init__(self, call: InferenceCall, done: Done, statistics: VersionStatistics) -> None:
         # Labelling an answer, or drawing it, takes too long for the next request to wait for it.
         super().__init__(call.options, call.execute, call.keeps_thread and type(call.payload) is not RawPayload)
         self._started_ns = self.submitted_ns
         self._call = call
         self._done = done
         self._statistics = statistics
-        self.release: Callable[[InferenceRequest], None] = _nothing
+        self.release: Callable[[InferenceRequest], None] = _hold_nothing
 
     def start(self, handle: ModelHandle, budget: BytePool) -> Job | None:
         """Prepare the run on a version that is held for it, and submit it to the version's queue.
@@ -51,7 +51,7 @@ class InferenceRequest(QueueEntry):
         self.handle = handle
         queue = handle.queue
         try:
-            operation = self._operation = prepare(handle, self._call.payload, self._call.options, budget)
+            operation = self._operation = prepare_operation(handle, self._call.payload, self._call.options, budget)
             self.work, self.arrays, self.signature = operation.run, operation.arrays, operation.signature
             if operation.step is not None and handle.sequences is not None:
                 self._sequence = handle.sequences.enter(operation.step, self)
@@ -103,5 +103,5 @@ class InferenceRequest(QueueEntry):
         self.handle.sequences.leave(self._operation.step, self._sequence, self, failed=failed)
 
 
-def _nothing(request: InferenceRequest) -> None:
+def _hold_nothing(request: InferenceRequest) -> None:
     pass

@@ -49,8 +49,8 @@ def run_inputs(
     for row in range(inputs.rows):
         _check(cancellation)
         reset(session)
-        one = {name: array[row : row + 1] for name, array in inputs.arrays.items()}
-        runs.append(run_session(session, {**inputs.state, **one}, signature))
+        single_row = {name: array[row : row + 1] for name, array in inputs.arrays.items()}
+        runs.append(run_session(session, {**inputs.state, **single_row}, signature))
     return {name: np.concatenate([np.atleast_1d(run[name]) for run in runs]) for name in runs[0]}
 
 

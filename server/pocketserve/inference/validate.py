@@ -19,7 +19,7 @@ Bound = tuple[TensorSpec, str]
 
 
 class Inputs(NamedTuple):
-    """What a request sends to the model, checked.
+    """The checked inputs of a request.
 
     Attributes:
         arrays: what the caller gave, by the session's names.
@@ -46,8 +46,8 @@ def signature_of(request: InferRequest, running: ModelHandle) -> str | None:
     if name is None or name == "" or len(running.model.entry_points) == 1:
         return None
     if name not in running.model.entry_points:
-        known = ", ".join(repr(known) for known in running.model.entry_points if known is not None) or "none"
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"unknown signature_name {name!r:.80}; the model has {known}")
+        name = ", ".join(repr(name) for name in running.model.entry_points if name is not None) or "none"
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"unknown signature_name {name!r:.80}; the model has {name}")
     return str(name)
 
 
@@ -66,23 +66,23 @@ def raw_tensor(body: memoryview, bound: Bindings) -> Tensor:
     return raw_input(body, spec.name, spec.datatype, spec.shape)
 
 
-def wanted_outputs(asked: Sequence[RequestedOutput], bound: Bindings) -> list[tuple[RequestedOutput, Bound]]:
+def wanted_outputs(requested: Sequence[RequestedOutput], bound: Bindings) -> list[tuple[RequestedOutput, Bound]]:
     """The outputs to answer, in the model's order or in the order asked for.
 
     Raises:
         ApiError: INVALID_REQUEST for one that the model does not have.
     """
-    if not asked:
+    if not requested:
         return [(RequestedOutput(spec.name), bound.by_name[spec.name]) for spec in bound.specs]
-    wanted = []
-    for output in asked:
+    outputs = []
+    for output in requested:
         if output.name not in bound.by_name:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"unexpected inference output {output.name!r}; the model has {bound.names()}",
             )
-        wanted.append((output, bound.by_name[output.name]))
-    return wanted
+        outputs.append((output, bound.by_name[output.name]))
+    return outputs
 
 
 def collect(tensors: Sequence[Tensor], bound: Bindings, row_by_row: bool, first_state: Mapping[str, Array]) -> Inputs:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.engine.scheduling.entries import Job
 
 if TYPE_CHECKING:
-    from pocketserve.inference.call import Call, Done
+    from pocketserve.inference.call import Done, InferenceCall
 
 
 class Waiter:
@@ -40,7 +40,7 @@ class Waiter:
         return self._outcome.pop()
 
 
-def answer(submit: Callable[[Call, Done], Job | None], call: Call) -> Any:
+def answer_call(submit: Callable[[InferenceCall, Done], Job | None], call: InferenceCall) -> Any:
     """Answer one request on this thread, for commands and tests.
 
     Args:

@@ -72,8 +72,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
     from pocketserve.cli.random_inputs import random_inputs
-    from pocketserve.inference.call import Call, TensorPayload
-    from pocketserve.inference.waiter import answer
+    from pocketserve.inference.call import InferenceCall, TensorPayload
+    from pocketserve.inference.waiter import answer_call
     from pocketserve_client import Client
     from pocketserve_client.arrays import as_tensor
     from pocketserve_wire.oip import InferRequest
@@ -94,8 +94,8 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
             Client(server.http, token_file=server.token_file) as http,
         ):
             ways: dict[str, Callable[[], object]] = {
-                "in_process": lambda: answer(
-                    service.submit, Call(name, version, TensorPayload(request), service.request_options({}))
+                "in_process": lambda: answer_call(
+                    service.submit, InferenceCall(name, version, TensorPayload(request), service.request_options({}))
                 ),
                 "socket": partial(framed.infer, name, inputs, version=version),
                 "http": partial(http.infer, name, inputs, version=version),

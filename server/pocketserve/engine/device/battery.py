@@ -1,4 +1,4 @@
-"""What the battery says of itself: the kernel's files where they may be read, else Termux's program.
+"""Readings of the battery: the kernel's files where they may be read, else Termux's program.
 
 The program may hang for good and may start others: it is asked rarely, and never by a thread that a request waits for.
 """
@@ -23,7 +23,7 @@ SANE_PERCENT = (0.0, 100.0)
 
 
 class Reading(NamedTuple):
-    """What is known of the battery; None is not known. Percent, whether it has a charger, and °C."""
+    """A reading of the battery; None is not known. Percent, whether it has a charger, and °C."""
 
     charge: float | None = None
     charging: bool | None = None
@@ -59,8 +59,8 @@ class Battery:
         """Return what the kernel's files say; most devices hide some of them from apps. Takes well below a
         millisecond.
         """
-        found = (_sane(_number(folder / "capacity"), *SANE_PERCENT) for folder in self._supplies)
-        charges = [charge for charge in found if charge is not None]
+        charges_found = (_sane(_number(folder / "capacity"), *SANE_PERCENT) for folder in self._supplies)
+        charges = [charge for charge in charges_found if charge is not None]
         states = [state for folder in self._supplies if (state := _read(folder / "status")) not in ("", "Unknown")]
         return Reading(
             charge=max(charges, default=None),
@@ -71,10 +71,10 @@ class Battery:
     def _heat(self) -> float | None:
         tenths = (_number(folder / "temp") for folder in self._supplies)
         thousandths = (_number(folder / "temp") for folder in self._zones)
-        known = [value / 10 for value in tenths if value is not None]
-        known += [value / 1000 for value in thousandths if value is not None]
+        heats = [value / 10 for value in tenths if value is not None]
+        heats += [value / 1000 for value in thousandths if value is not None]
         # Other units than the kernel's own give nonsense, which is passed over, not guessed at.
-        return max((heat for heat in known if SANE_C[0] <= heat <= SANE_C[1] and heat), default=None)
+        return max((heat for heat in heats if SANE_C[0] <= heat <= SANE_C[1] and heat), default=None)
 
     def ask_program(self) -> Reading | None:
         """Return what Termux's program says; None if it says nothing within its time. Waits up to five seconds."""

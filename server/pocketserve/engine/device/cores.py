@@ -1,4 +1,4 @@
-"""What this process may use of the device now: the cores it may run on, the fast ones among them, and memory."""
+"""The part of the device that this process may use now: its cores, the fast ones among them, and memory."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def top_speed_khz(core: int, root: Path | None = None) -> int | None:
 def count_fast(cores: Iterable[int], speed: Callable[[int], int | None] = top_speed_khz) -> int:
     """Return how many of the cores are fast ones; all of them when no speed is known. At least 1."""
     listed = list(cores)
-    speeds = [known for core in listed if (known := speed(core)) is not None]
+    speeds = [kilohertz for core in listed if (kilohertz := speed(core)) is not None]
     if len(speeds) < len(listed) or not speeds:
         return max(1, len(listed))
-    return sum(known >= FAST_SHARE * max(speeds) for known in speeds)
+    return sum(kilohertz >= FAST_SHARE * max(speeds) for kilohertz in speeds)
 
 
 class Threads(NamedTuple):
-    """What one run may use, before its model has a say.
+    """The threads that one run may use, before its model has a say.
 
     Attributes:
         usual: threads where the manifest names none.
@@ -62,13 +62,13 @@ class Threads(NamedTuple):
     usual: int
     low_power: bool = False
 
-    def for_model(self, named: int | None) -> int:
+    def for_model(self, setting: int | None) -> int:
         """Return the threads of one run.
 
         Args:
-            named: threads that the model's manifest names.
+            setting: threads that the model's manifest names.
         """
-        threads = named or self.usual
+        threads = setting or self.usual
         return max(1, threads // 2) if self.low_power else threads
 
 
@@ -101,14 +101,14 @@ class CoreWatch:
         usable, low = self._fitted
         return (max(1, len(usable) // 2) if low else len(usable)) + 1
 
-    def threads(self, named: int) -> Threads:
+    def threads(self, setting: int) -> Threads:
         """Return what one run may use.
 
         Args:
-            named: threads that the settings name; 0 takes the fast cores.
+            setting: threads that the settings name; 0 takes the fast cores.
         """
         usable, low = self._fitted
-        return Threads(named or count_fast(usable), low_power=low)
+        return Threads(setting or count_fast(usable), low_power=low)
 
 
 def available_memory() -> int:

@@ -45,16 +45,16 @@ def reasons_for(reading: Reading, before: frozenset[str], low_battery: float, ho
         low_battery: percent; 0 is never low.
         hot_battery: °C; 0 is never hot.
     """
-    found = set()
+    reasons = set()
     if low_battery and reading.charge is not None and not reading.charging:
         limit = low_battery + (CHARGED_BY if BATTERY in before else 0.0)
         if reading.charge < limit:
-            found.add(BATTERY)
+            reasons.add(BATTERY)
     if hot_battery and reading.heat is not None:
         limit = hot_battery - (COOLED_BY if HEAT in before else 0.0)
         if reading.heat >= limit:
-            found.add(HEAT)
-    return frozenset(found)
+            reasons.add(HEAT)
+    return frozenset(reasons)
 
 
 class PowerWatch:
@@ -113,19 +113,19 @@ class PowerWatch:
             if battery.tells_nothing:
                 self._due = math.inf  # a desktop: never again
                 return
-            found = battery.read_files()
-            ask = battery.program is not None and None in (found.charge, found.heat)
+            reading = battery.read_files()
+            ask = battery.program is not None and None in (reading.charge, reading.heat)
             if ask:
                 self._due = now + ASK_RARELY_S  # sooner, once it has answered
         if not ask:
-            self._take(found)
+            self._take(reading)
             return
-        asker = threading.Thread(target=self._ask, args=(battery, found), name="pocketserve-battery", daemon=True)
+        asker = threading.Thread(target=self._ask, args=(battery, reading), name="pocketserve-battery", daemon=True)
         with contextlib.suppress(RuntimeError):  # no thread can be had now: it is asked another time
             asker.start()
             self._asker = asker
 
-    def _ask(self, battery: Battery, found: Reading) -> None:
+    def _ask(self, battery: Battery, reading: Reading) -> None:
         answer = battery.ask_program()
         with self._lock:
             now = self._clock()
@@ -133,9 +133,9 @@ class PowerWatch:
                 return  # closed meanwhile
             self._failures = 0 if answer is not None else self._failures + 1
             self._due = now + min(ASK_S * 2**self._failures, ASK_RARELY_S)
-            if answer is None and found.charge is None and now - self._read_at < STALE_S:
+            if answer is None and reading.charge is None and now - self._read_at < STALE_S:
                 answer = self.reading  # what it said the last time
-        self._take(answer or found)
+        self._take(answer or reading)
 
     def _take(self, reading: Reading) -> None:
         with self._lock:
@@ -174,14 +174,14 @@ class PowerWatch:
         Raises:
             ApiError: LOW_POWER while power is low.
         """
-        why = self.describe()
+        reason = self.describe()
         now = self._clock()
-        if not why or (ASKED not in self.reasons and now - self._read_at > STALE_S):
+        if not reason or (ASKED not in self.reasons and now - self._read_at > STALE_S):
             return
         wait_s = RETRY_S if ASKED in self.reasons else min(max(1.0, self._due - now), ASK_S)
         raise ApiError(
             ErrorCode.LOW_POWER,
-            f"background requests (priority 6 and above) are refused in low-power mode: {why}; try again later, "
+            f"background requests (priority 6 and above) are refused in low-power mode: {reason}; try again later, "
             "ask with a priority from 1 to 5, or serve with --low-power off",
             retry_after_s=wait_s,
         )

@@ -17,7 +17,7 @@ END_GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a program ended.
+    """The end of a program.
 
     Attributes:
         code: its exit code, negative for a signal; None when it was not there or had to be ended.

@@ -17,7 +17,7 @@ class Budget:
     """Makes room for one version by unloading others.
 
     Args:
-        named: bytes that all loaded versions may hold, by the settings; 0 takes half of what is available, now and,
+        setting: bytes that all loaded versions may hold, by the settings; 0 takes half of what is available, now and,
             where that is less by then, at each load: other apps take memory, too, and Android kills who holds most.
         available: bytes that can be had now.
         clock: seconds, monotonic.
@@ -27,10 +27,10 @@ class Budget:
     """
 
     def __init__(
-        self, slots: VersionTable, named: int, available: Callable[[], int], clock: Callable[[], float]
+        self, slots: VersionTable, setting: int, available: Callable[[], int], clock: Callable[[], float]
     ) -> None:
-        self.size = named or available() // 2
-        self._available = None if named else available
+        self.size = setting or available() // 2
+        self._available = None if setting else available
         self._slots = slots
         self._clock = clock
 
@@ -45,13 +45,13 @@ class Budget:
         with self._slots.lock:
             return sum(resident.size for resident in self._slots.residents())
 
-    def make_room(self, key: Key, needed: int, deadline: float) -> None:
+    def make_room(self, key: Key, required: int, deadline: float) -> None:
         """Evict what must go for a load, and reserve its bytes until it is done.
 
         Where only other loads under way are in the way, their end is awaited: what they loaded may go then.
 
         Args:
-            needed: bytes.
+            required: bytes.
             deadline: the clock's time at which the wait ends.
 
         Raises:
@@ -59,13 +59,13 @@ class Budget:
         """
         changed = self._slots.changed
         with changed:
-            while (chosen := self._choose(key, needed)) is None:
-                alone = memory.choose_evictions(self._others(key), needed, self.now())
+            while (victims := self._choose(key, required)) is None:
+                alone = memory.choose_evictions(self._other_residents(key), required, self.now())
                 left = deadline - self._clock()
                 if alone is None or left <= 0 or not changed.wait(bounded(left)):
-                    raise self._no_room(key, needed)
-            self._slots.by_key[key].reserved = needed
-            closing = [self._slots.evict(other) for other in chosen]
+                    raise self._no_room(key, required)
+            self._slots.by_key[key].reserved = required
+            closing = [self._slots.evict(other) for other in victims]
         close_all(*closing)
 
     def has_room_for_copy(self, key: Key) -> bool:
@@ -83,18 +83,18 @@ class Budget:
         size = running.model.memory_bytes if running is not None else 0
         return [self._slots.evict(other) for other in self._choose(key, size) or ()]
 
-    def _choose(self, key: Key, needed: int) -> list[object] | None:
+    def _choose(self, key: Key, required: int) -> list[object] | None:
         reserved = sum(slot.reserved for other, slot in self._slots.by_key.items() if other != key)
-        return memory.choose_evictions(self._others(key), needed + reserved, self.now())
+        return memory.choose_evictions(self._other_residents(key), required + reserved, self.now())
 
-    def _others(self, key: Key) -> list[memory.Resident]:
+    def _other_residents(self, key: Key) -> list[memory.Resident]:
         return [resident for resident in self._slots.residents() if resident.key != key]
 
-    def _no_room(self, key: Key, needed: int) -> ApiError:
-        held = sum(resident.size for resident in self._others(key))
+    def _no_room(self, key: Key, required: int) -> ApiError:
+        held = sum(resident.size for resident in self._other_residents(key))
         return ApiError(
             ErrorCode.MEMORY_BUDGET,
-            f"failed to load {key[0]!r}: it needs about {needed} bytes and {held} are in use, but the "
+            f"failed to load {key[0]!r}: it needs about {required} bytes and {held} are in use, but the "
             f"memory budget is {self.now()}; wait, unload a model or raise --memory-budget",
             retry_after_s=1.0,
         )

@@ -1,4 +1,4 @@
-"""One budget of bytes for what requests prepare: pictures while they are decoded, JSON while it is read.
+"""A budget of bytes for what requests prepare: pictures while they are decoded, JSON while it is read.
 
 Each request alone is within its limits; many at a time are not, and a phone ends the process that takes too much.
 """
@@ -27,15 +27,15 @@ class ByteBudget:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._held = 0
+        self._reserved = 0
         self._large = 0
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
 
     @property
-    def held(self) -> int:
+    def reserved(self) -> int:
         """Bytes that are held now."""
-        return self._held
+        return self._reserved
 
     @contextmanager
     def hold(self, count: int, check: Callable[[], None]) -> Iterator[None]:
@@ -64,17 +64,17 @@ class ByteBudget:
         with self._changed:
             self._waiting.append(ticket)
             try:
-                while self._waiting[0] is not ticket or self._held + count > self.size:
+                while self._waiting[0] is not ticket or self._reserved + count > self.size:
                     check()
                     self._changed.wait(CHECK_S)
-                self._held += count
+                self._reserved += count
             finally:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()  # the next one may fit beside this one
 
     def _release(self, count: int) -> None:
         with self._changed:
-            self._held -= count
+            self._reserved -= count
             self._changed.notify_all()
 
     def _begin_large(self) -> None:

@@ -78,7 +78,7 @@ class ModelHandle:
         return self.model.memory_bytes + (self.sequences.memory_bytes if self.sequences is not None else 0)
 
     def close(self) -> None:
-        """Let go of everything. Nobody uses it any more."""
+        """Close the sequences and the model, which nobody uses any more."""
         if self.sequences is not None:
             self.sequences.close()
         self.model.close()
@@ -100,10 +100,10 @@ def open_handle(
 def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
     """Return what runs several requests of a model as one; None where that cannot be or is not wanted."""
     manifest = model.entry.manifest
-    wanted = options.batching if manifest.batching is None else manifest.batching
+    enabled = options.batching if manifest.batching is None else manifest.batching
     maximum = manifest.max_batch or options.max_batch
     signatures = free_rows(model.entry_points)
-    if not wanted or maximum < 2 or not signatures or model.feedback or model.resettable:
+    if not enabled or maximum < 2 or not signatures or model.feedback or model.resettable:
         return None
     return RowBatcher(f"{model.entry.name}/{model.version.name}", signatures, maximum)
 

@@ -114,7 +114,7 @@ class LoadedModel:
         return threads.for_model(self.entry.manifest.threads)
 
     def open_session(self) -> Session:
-        """One more session, for a sequence that needs its own. Whoever asked for it closes it.
+        """Open one more session, for a sequence that needs its own; the caller closes it.
 
         Raises:
             ApiError: MODEL_FAILED.
@@ -122,7 +122,7 @@ class LoadedModel:
         return self.open_with(self.threads)
 
     def open_with(self, threads: int) -> Session:
-        """One more session, for another number of threads, of the very bytes that were loaded.
+        """Open one more session, for another number of threads, of the very bytes that were loaded.
 
         Raises:
             ApiError: MODEL_FAILED.
@@ -152,7 +152,7 @@ class LoadedModel:
         )
 
     def close(self) -> None:
-        """Let go of every session, and of the copy unless another number of threads still uses it."""
+        """Close every session, and drop the copy unless sessions for another number of threads use it."""
         for session in self.sessions:
             session.close()
         self.sessions = ()

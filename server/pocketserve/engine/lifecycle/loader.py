@@ -152,7 +152,7 @@ class ModelLoader:
         Where memory has no room for both, an idle one is let go: its next request opens it. One in use is left as it
         is until the next sweep.
         """
-        gone = []
+        evicted = []
         with self._slots.lock:
             listed = self._slots.loaded()
         for key, slot, _ in listed:
@@ -166,12 +166,12 @@ class ModelLoader:
                 if running.open_sequences:
                     continue  # their state would be lost; the next sweep looks again
                 if not self._budget.has_room_for_copy(key):
-                    gone += [self._slots.evict(key)] if running.users == 0 else []
+                    evicted += [self._slots.evict(key)] if running.users == 0 else []
                     continue
                 slot.apply(Event.LOAD_STARTED)
                 slot.reserved = running.model.memory_bytes
             self._reopen(key, slot, running, threads)
-        close_all(*gone)
+        close_all(*evicted)
 
     def _reopen(self, key: Key, slot: VersionState, running: ModelHandle, threads: int) -> None:
         fresh = None

@@ -1,4 +1,4 @@
-"""Which models stay in memory: pure decisions over what is loaded, and the one call that gives memory back."""
+"""The choice of models that stay in memory, as pure decisions, and the one call that gives memory back."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ class Resident(NamedTuple):
     keep_alive: float
 
 
-def choose_evictions(residents: Sequence[Resident], needed: int, budget: int) -> list[object] | None:
-    """The least recently used versions whose removal makes room for ``needed`` bytes.
+def choose_evictions(residents: Sequence[Resident], required: int, budget: int) -> list[object] | None:
+    """The least recently used versions whose removal makes room for ``required`` bytes.
 
     Returns:
         Keys in the order of removal, empty when there is room already; None when no choice makes enough room.
     """
-    held = sum(resident.size for resident in residents)
-    chosen: list[object] = []
+    held_bytes = sum(resident.size for resident in residents)
+    victims: list[object] = []
     for resident in sorted(residents, key=lambda r: r.last_used):
-        if held + needed <= budget:
+        if held_bytes + required <= budget:
             break
         if not resident.in_use:
-            chosen.append(resident.key)
-            held -= resident.size
-    return chosen if held + needed <= budget else None
+            victims.append(resident.key)
+            held_bytes -= resident.size
+    return victims if held_bytes + required <= budget else None
 
 
-def expired(residents: Sequence[Resident], now: float) -> list[object]:
+def expired_keys(residents: Sequence[Resident], now: float) -> list[object]:
     """The versions that have been idle for their whole keep-alive time."""
     return [r.key for r in residents if r.keep_alive and not r.in_use and now >= r.last_used + r.keep_alive]
 

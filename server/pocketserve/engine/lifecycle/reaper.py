@@ -23,7 +23,7 @@ LOOK_S = 1.0
 
 
 class Reaper:
-    """One sleeping thread, from the first load on; it wakes only when something may expire or has changed.
+    """A sleeping thread, from the first load on; it wakes only when something may expire or has changed.
 
     Attributes:
         look_at: the clock's time from which a request that ends has :meth:`consider` look at cores and power.
@@ -74,8 +74,8 @@ class Reaper:
         self._loader.rescan()
         self._loader.fit_threads()
         with self._slots.lock:
-            gone = memory.expired(self._slots.residents(), self._clock())
-            closing = [self._slots.evict(key) for key in gone]
+            idle_keys = memory.expired_keys(self._slots.residents(), self._clock())
+            closing = [self._slots.evict(key) for key in idle_keys]
             tables = self._tables()
         close_all(*closing)
         for table in tables:

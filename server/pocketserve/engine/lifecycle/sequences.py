@@ -27,7 +27,7 @@ MAX_ID_CHARS = 256
 
 @dataclass(frozen=True, slots=True)
 class SequenceStep:
-    """What one request says of its sequence. An ``id`` of 0 or "" means that it belongs to none."""
+    """The sequence parameters of one request. An ``id`` of 0 or "" means that it belongs to none."""
 
     id: int | str
     start: bool
@@ -36,7 +36,7 @@ class SequenceStep:
 
 @dataclass(slots=True)
 class Sequence:
-    """One series of requests.
+    """A series of requests.
 
     Attributes:
         state: the arrays to feed back, by input name.
@@ -160,25 +160,25 @@ class SequenceTable:
             )
 
     def _find(self, step: SequenceStep, dropped: list[Sequence]) -> Sequence:
-        known = self._sequences.pop(step.id, None)
-        if known is not None and step.start and not known.users:
-            dropped.append(known)
-            known = None
-        if known is None:
+        sequence = self._sequences.pop(step.id, None)
+        if sequence is not None and step.start and not sequence.users:
+            dropped.append(sequence)
+            sequence = None
+        if sequence is None:
             if not step.start:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     f"sequence {str(step.id)[:64]!r} is not open (any more); start it with sequence_start",
                 )
             dropped += self._make_room()
-            known = Sequence(self._clock())
-        elif step.start or len(known.steps) > self._queue_limit:
-            self._sequences[step.id] = known
+            sequence = Sequence(self._clock())
+        elif step.start or len(sequence.steps) > self._queue_limit:
+            self._sequences[step.id] = sequence
             raise ApiError(
                 ErrorCode.QUEUE_FULL, f"sequence {str(step.id)[:64]!r} is busy; try again", retry_after_s=0.1
             )
-        self._sequences[step.id] = known
-        return known
+        self._sequences[step.id] = sequence
+        return sequence
 
     def leave(self, step: SequenceStep, sequence: Sequence, entry: QueueEntry, *, failed: bool) -> None:
         """Note that a request has ended; the last one of a sequence closes it.

@@ -1,11 +1,11 @@
-"""What a model is made of beside its session: bindings, task, state. A trial sets it up as the server does."""
+"""Set up what a model has beside its session: bindings, task, state. A trial sets it up as the server does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pocketserve.engine.bindings import Bindings, bind
+from pocketserve.engine.bindings import Bindings, bind_specs
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Session
@@ -66,10 +66,10 @@ def set_up(
 
 def _entry_points(session: Session, manifest: Manifest) -> dict[str | None, tuple[Bindings, Bindings]]:
     """Inputs and outputs by signature; None is the main entry point, the only one that the manifest speaks of."""
-    main = bind(session.inputs, manifest.inputs, "input"), bind(session.outputs, manifest.outputs, "output")
+    main = bind_specs(session.inputs, manifest.inputs, "input"), bind_specs(session.outputs, manifest.outputs, "output")
     points: dict[str | None, tuple[Bindings, Bindings]] = {None: main}
     for name, signature in session.signatures.items():
-        points[name] = (bind(signature.inputs, (), "input"), bind(signature.outputs, (), "output"))
+        points[name] = (bind_specs(signature.inputs, (), "input"), bind_specs(signature.outputs, (), "output"))
     return points
 
 
@@ -79,18 +79,21 @@ def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[st
     Raises:
         ModelLoadError: a name that the model does not have, or tensors that cannot be exchanged.
     """
-    own: dict[str, str] = {}
-    for taken, given in entry.manifest.state.feedback.items():
-        for name, bound, what in ((taken, inputs, "input"), (given, outputs, "output")):
+    feedback: dict[str, str] = {}
+    for input_name, output_name in entry.manifest.state.feedback.items():
+        for name, bound, direction in ((input_name, inputs, "input"), (output_name, outputs, "output")):
             if name not in bound.by_name:
-                raise ModelLoadError(f"model.toml: state.feedback names {what} {name!r}; the model has {bound.names()}")
-        (spec, mine), (source, theirs) = inputs.by_name[taken], outputs.by_name[given]
+                raise ModelLoadError(
+                    f"model.toml: state.feedback names {direction} {name!r}; the model has {bound.names()}"
+                )
+        (spec, own), (source, other) = inputs.by_name[input_name], outputs.by_name[output_name]
         if spec.datatype != source.datatype:
             raise ModelLoadError(
-                f"model.toml: state.feedback: {given!r} is {source.datatype}, but {taken!r} takes {spec.datatype}"
+                f"model.toml: state.feedback: {output_name!r} is {source.datatype}, "
+                f"but {input_name!r} takes {spec.datatype}"
             )
-        own[mine] = theirs
-    return own
+        feedback[own] = other
+    return feedback
 
 
 def _first_state(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
@@ -101,12 +104,12 @@ def _first_state(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
     """
     state = entry.manifest.state
     first: dict[str, Array] = {}
-    for taken in state.feedback:
-        spec, own = inputs.by_name[taken]
-        shape = state.start.get(taken)
+    for input_name in state.feedback:
+        spec, own = inputs.by_name[input_name]
+        shape = state.start.get(input_name)
         if shape is not None and not spec.open and not spec.accepts(shape):
             raise ModelLoadError(
-                f"model.toml: state.start.{taken} is {list(shape)}, but the input's shape is {list(spec.shape)}"
+                f"model.toml: state.start.{input_name} is {list(shape)}, but the input's shape is {list(spec.shape)}"
             )
         first[own] = zeros(spec if shape is None else spec._replace(shape=shape))
     return first

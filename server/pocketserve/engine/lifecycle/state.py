@@ -1,4 +1,4 @@
-"""What is known of every version, loaded or not, and the one lock under which that is decided.
+"""The state of every version, loaded or not, and the one lock under which that is decided.
 
 Opening and closing models happens outside of the lock: what is to be closed is handed back for :func:`close_all`.
 """
@@ -27,7 +27,7 @@ Key = tuple[str, str]
 
 
 class State(Enum):
-    """Where a version stands. ON_DEMAND will be loaded by its first request; STOPPED was unloaded on request."""
+    """The state of a version. ON_DEMAND will be loaded by its first request; STOPPED was unloaded on request."""
 
     ON_DEMAND = "on demand"
     LOADING = "loading"
@@ -37,7 +37,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a version. LOAD_DEFERRED: the load may be tried again at once, so nothing is decided."""
+    """An event in the life of a version. LOAD_DEFERRED: the load may be tried again at once, so nothing is decided."""
 
     LOAD_STARTED = "load started"
     LOADED = "loaded"
@@ -171,7 +171,7 @@ class VersionTable:
         ]
 
     def evict(self, key: object) -> ModelHandle | None:
-        """Let a version go until its next request; what to close, as :func:`detach` has it."""
+        """Unload a version until its next request; return what to close, as :func:`detach`."""
         slot = self.by_key[key]  # type: ignore[index]  # the policy hands back the keys it was given
         slot.apply(Event.EVICTED)
         log.info("unloading %s/%s: idle for its keep-alive time, or to make room", *key)  # type: ignore[misc]
@@ -189,11 +189,11 @@ def detach(slot: VersionState) -> ModelHandle | None:
 
 def close_all(*closing: ModelHandle | None) -> None:
     """Close versions that were detached, and give their memory back to the system. Not to be called under the lock."""
-    done = [running for running in closing if running is not None]
-    if not done:
+    retired_handles = [running for running in closing if running is not None]
+    if not retired_handles:
         return
     with memory.giving_back():
-        for running in done:
+        for running in retired_handles:
             try:
                 running.close()
             except Exception:  # which must not cost the others, nor the request that made it go

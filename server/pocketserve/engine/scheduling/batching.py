@@ -61,8 +61,8 @@ class RowBatcher:
         trial = self._trials.get(signature, 0)
         if self._given_up or trial < len(TRIALS):
             outcomes = _one_by_one(session, entries)
-            tried = not self._given_up and self._try(session, entries[: TRIALS[trial]], outcomes)
-            return outcomes, len(entries) + tried
+            compared = not self._given_up and self._try(session, entries[: TRIALS[trial]], outcomes)
+            return outcomes, len(entries) + compared
         try:
             return _together(session, [entry.arrays or {} for entry in entries], signature), 1
         except Exception as error:
@@ -78,10 +78,10 @@ class RowBatcher:
         if any(isinstance(outcome, Exception) for outcome in alone):
             return False
         try:
-            if all(_same(inputs[0], other) for other in inputs[1:]):
+            if all(_equal(inputs[0], other) for other in inputs[1:]):
                 # Equal rows would hide that they are mixed: the last one is turned round.
                 inputs[-1] = {name: np.ascontiguousarray(np.flip(array)) for name, array in inputs[-1].items()}
-                if _same(inputs[0], inputs[-1]):
+                if _equal(inputs[0], inputs[-1]):
                     return False
                 alone[-1] = session.run(inputs[-1], signature)
             together = _together(session, inputs, signature)
@@ -94,9 +94,9 @@ class RowBatcher:
             self._give_up("rows answer differently in company")
         return True
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, reason: str) -> None:
         if not self._given_up:
-            log.info("%s is not batched: %s", self._title, why)
+            log.info("%s is not batched: %s", self._title, reason)
         self._given_up = True
 
 
@@ -143,8 +143,8 @@ def _together(session: Session, inputs: Sequence[Mapping[str, Array]], signature
         ValueError: an output does not have one row for each row of the inputs.
         Exception: whatever the framework raises.
     """
-    stacked = {name: np.concatenate([one[name] for one in inputs]) for name in inputs[0]}
-    sizes = [next(iter(one.values())).shape[0] for one in inputs]
+    stacked = {name: np.concatenate([single[name] for single in inputs]) for name in inputs[0]}
+    sizes = [next(iter(single.values())).shape[0] for single in inputs]
     outputs = session.run(stacked, signature)
     for name, array in outputs.items():
         if array.ndim == 0 or array.shape[0] != sum(sizes):
@@ -156,8 +156,8 @@ def _together(session: Session, inputs: Sequence[Mapping[str, Array]], signature
     return parts
 
 
-def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    return all(np.array_equal(array, other[name]) for name, array in one.items())
+def _equal(single: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    return all(np.array_equal(array, other[name]) for name, array in single.items())
 
 
 def _brief(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""How a waiting request learns that nobody wants its answer any more."""
+"""Cancellation of requests: a switch that a transport throws and the engine listens to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCK = threading.Lock()
 
 
 class Cancellation:
-    """One request's cancel switch: a transport throws it, whatever the request waits on hears of it.
+    """The cancel switch of one request: a transport throws it, and the queue that the request waits in listens.
 
     Thread-safe. Throwing it twice, or after the request has ended, does nothing.
 
@@ -58,7 +58,7 @@ class Cancellation:
 
 @contextmanager
 def waking(cancellation: Cancellation | None, condition: threading.Condition) -> Iterator[None]:
-    """Let a cancellation wake whoever waits on a condition; they look themselves what has happened."""
+    """Notify a condition when the request is cancelled."""
     if cancellation is None:
         yield
         return

@@ -25,7 +25,7 @@ Raises RuntimeError when the system has no thread."""
 
 
 class QueueEntry(Entry):
-    """One request, from its submission to a :class:`ModelQueue` to its end. It ends once: by ``end`` or by ``fail``.
+    """A request, from its submission to a :class:`ModelQueue` to its end. It ends once: by ``end`` or by ``fail``.
 
     Args:
         execute: called with :meth:`begin` when the request may run and no thread of its own submits it.

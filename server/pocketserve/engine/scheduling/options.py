@@ -1,4 +1,4 @@
-"""How one request may wait: how long, how urgently, and whether a newer one replaces it."""
+"""Options of a request: how long it may wait, how urgent it is, and whether a newer one replaces it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_PRIORITY = 5
 
 
 class RequestOptions:
-    """How one request may wait. Plain slots: one is made for every request.
+    """The options of one request. Plain slots: one is made for every request.
 
     Attributes:
         deadline: monotonic seconds after which the model is not started on it any more.
@@ -91,10 +91,10 @@ def read_options(
     return RequestOptions(ends, arrived, priority or DEFAULT_PRIORITY, _stream(parameters), cancellation)
 
 
-def _whole(parameters: Mapping[str, Any], name: str, maximum: int, what: str) -> int:
+def _whole(parameters: Mapping[str, Any], name: str, maximum: int, unit: str) -> int:
     value = parameters.get(name, 0)
     if type(value) is not int or not 0 <= value <= maximum:
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"parameters.{name} must be {what} from 0 to {maximum}")
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"parameters.{name} must be {unit} from 0 to {maximum}")
     return value
 
 

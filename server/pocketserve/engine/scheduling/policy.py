@@ -29,7 +29,7 @@ RECENT_SHARE = 0.2
 
 
 class Entry:
-    """One waiting request, as the policy sees it.
+    """A waiting request, as the policy sees it.
 
     Attributes:
         deadline: seconds after which it is not started.
@@ -190,9 +190,9 @@ class EntryQueue:
             self.streams[entry.stream] = entry
 
     def _evict_for(self, entry: Entry, now: float) -> tuple[Entry, ErrorCode]:
-        for known in self.waiting:
-            if known.deadline <= now:
-                return known, ErrorCode.DEADLINE_EXCEEDED
+        for waiting_entry in self.waiting:
+            if waiting_entry.deadline <= now:
+                return waiting_entry, ErrorCode.DEADLINE_EXCEEDED
         last = self.waiting[-1]
         return (last if entry.rank < last.rank else entry), ErrorCode.QUEUE_FULL
 
@@ -211,15 +211,15 @@ class EntryQueue:
         first = self._choose(now)
         if first is None:
             return []
-        chosen = [first]
+        batch = [first]
         if first.key is not None and self.max_rows > 1:
             members = self._batch_members(first, now)
             first.had_alternative = bool(members)
             if self.advisor is None or self.advisor.together:
-                chosen += members
-        for entry in chosen:
+                batch += members
+        for entry in batch:
             self.remove(entry)
-        return chosen
+        return batch
 
     def _choose(self, now: float) -> Entry | None:
         late = None
@@ -268,7 +268,7 @@ class FairScheduler:
         return self._begin(queue)
 
     def enqueue(self, queue: EntryQueue, entry: Entry, now: float) -> tuple[Entry, ErrorCode] | None:
-        """Let a request wait; see :meth:`EntryQueue.enqueue`."""
+        """Add a request to a queue; see :meth:`EntryQueue.enqueue`."""
         evicted = queue.enqueue(entry, now)
         self.contenders[queue] = None
         return evicted

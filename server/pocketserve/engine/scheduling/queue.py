@@ -76,7 +76,7 @@ class Scheduler:
         _begin(leaders)
 
     def enqueue(self, queue: EntryQueue, entry: QueueEntry) -> Session | None:
-        """Let a request wait, unless a session has become idle meanwhile: then it is returned.
+        """Add a request to a queue, unless a session has become idle meanwhile: then it is returned.
 
         Raises:
             ApiError: QUEUE_FULL or SUPERSEDED for this request; another that has to go for it is failed.

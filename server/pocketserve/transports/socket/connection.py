@@ -1,4 +1,4 @@
-"""One authenticated connection: its reader, its requests, and its end.
+"""An authenticated connection: its reader, its requests, and its end.
 
 Exactly one thread is the connection's reader, or the event loop waits for bytes in its place (leader/followers). Before
 the reader runs a model it releases the connection to the event loop, and it becomes the reader again before it sends
@@ -40,7 +40,7 @@ _RESET = struct.pack("ii", 1, 0)
 _REQUEST = int(FrameType.REQUEST)
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """The end of a connection, step by step. HALF_CLOSED: the peer sends nothing more, but reads its answers."""
 
     OPEN = 0
@@ -87,7 +87,7 @@ class Connection:
             broken=self.abort,
         )
         self._lock = threading.Lock()
-        self._state = State.OPEN
+        self._state = ConnectionState.OPEN
         self._released = False  # the event loop waits for bytes, in the reader's place
 
     # Reading
@@ -133,7 +133,7 @@ class Connection:
         exchange = Exchange(self, frame, self._inflight.received_at, threading.get_ident())
         with self._lock:
             refusal = self._inflight.refusal
-            if refusal is None and self._state is not State.OPEN:
+            if refusal is None and self._state is not ConnectionState.OPEN:
                 refusal = ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
             refusal = refusal or self._inflight.add(frame, exchange.cancellation)
         if refusal is not None:
@@ -159,7 +159,7 @@ class Connection:
             self.execute(self.read)  # these bytes are here already: the event loop would never hear of them
             return
         with self._lock:
-            self._released = self._state is not State.CLOSED
+            self._released = self._state is not ConnectionState.CLOSED
             if self._released:
                 self._server.event_loop.arm(self.descriptor)
                 return
@@ -168,7 +168,7 @@ class Connection:
     def _await_bytes(self) -> None:
         """Have the event loop wait for bytes, and for the time at which that is too long."""
         with self._lock:
-            if self._state is State.CLOSED:
+            if self._state is ConnectionState.CLOSED:
                 self._reader.drop()
                 return
             self._released = True
@@ -185,7 +185,7 @@ class Connection:
 
     def _acquire_reader(self) -> bool:
         """Become the reader again, unless another thread is. Under the lock."""
-        if not self._released or self._state is State.CLOSED:
+        if not self._released or self._state is ConnectionState.CLOSED:
             return False
         self._released = False
         # Else the event loop would wake up at the next request, together with this thread.
@@ -204,14 +204,14 @@ class Connection:
         self._writer.post(*encode(frame.request_id, answer, self._client_max_frame))
         self._inflight.remove(frame.request_id)
         # Without the lock: whoever changes one of these looks at what is in flight after that.
-        if self._released or self._state is not State.OPEN:
+        if self._released or self._state is not ConnectionState.OPEN:
             self._after_answer()
 
     def _after_answer(self) -> None:
         """Close when all is answered, or have the event loop wait for the next request."""
         with self._lock:
             ends = self._may_end()
-            if self._released and self._state is State.OPEN and not len(self._inflight):
+            if self._released and self._state is ConnectionState.OPEN and not len(self._inflight):
                 self._set_timer()
         if ends:
             self._writer.finish()
@@ -221,8 +221,8 @@ class Connection:
     def on_ready(self, events: int) -> None:
         """Have a thread read: bytes came, or the connection broke."""
         with self._lock:
-            broken = self._state is State.HALF_CLOSED and bool(events & BROKEN)
-            if self._state is State.CLOSED or not (self._released or broken):
+            broken = self._state is ConnectionState.HALF_CLOSED and bool(events & BROKEN)
+            if self._state is ConnectionState.CLOSED or not (self._released or broken):
                 return
             self._released = False
         if broken:
@@ -234,12 +234,12 @@ class Connection:
     def on_time(self) -> None:
         """Close the connection: nothing came for too long."""
         with self._lock:
-            if self._state is State.CLOSED or not self._released or (len(self._inflight) and self._reader.ends is None):
+            late = self._reader.ends is not None
+            if self._state is ConnectionState.CLOSED or not self._released or (len(self._inflight) and not late):
                 return
             self._released = False
-            late = self._reader.ends is not None
             if not late:
-                self._state = State.ENDING
+                self._state = ConnectionState.ENDING
         if late:
             self._fail(self._reader.too_slow())
         else:
@@ -251,9 +251,9 @@ class Connection:
     def go_away(self) -> None:
         """Take no more requests; close once those under way are answered."""
         with self._lock:
-            if self._state is not State.OPEN:
+            if self._state is not ConnectionState.OPEN:
                 return
-            self._state = State.GOING_AWAY
+            self._state = ConnectionState.GOING_AWAY
             ends = self._may_end()
         frame = self._goaway(GoAwayReason.SHUTTING_DOWN, "the server is shutting down")
         if ends:
@@ -272,9 +272,9 @@ class Connection:
         if mid_frame:
             return self.abort()
         with self._lock:
-            if self._state in (State.ENDING, State.CLOSED):
+            if self._state in (ConnectionState.ENDING, ConnectionState.CLOSED):
                 return None
-            self._state = State.HALF_CLOSED
+            self._state = ConnectionState.HALF_CLOSED
             self._server.event_loop.disarm(self.descriptor)  # and hear of it when the rest breaks
             ends = self._may_end()
         if ends:
@@ -283,9 +283,9 @@ class Connection:
 
     def _may_end(self) -> bool:
         """Return whether no more is taken and all is answered, once. Under the lock."""
-        if self._state not in (State.GOING_AWAY, State.HALF_CLOSED) or len(self._inflight):
+        if self._state not in (ConnectionState.GOING_AWAY, ConnectionState.HALF_CLOSED) or len(self._inflight):
             return False
-        self._state = State.ENDING
+        self._state = ConnectionState.ENDING
         return True
 
     def _fail(self, fault: ConnectionFaultError) -> None:
@@ -322,9 +322,9 @@ class Connection:
     def _close(self) -> bool:
         """Note the end, once. No cycle may outlive it: a body would stay until the collector comes by."""
         with self._lock:
-            if self._state is State.CLOSED:
+            if self._state is ConnectionState.CLOSED:
                 return False
-            self._state = State.CLOSED
+            self._state = ConnectionState.CLOSED
             self._server.event_loop.remove(self.descriptor, self)
             if self._released:  # nobody reads and nobody will; else the reader drops it, as it finds us closed
                 self._released = False

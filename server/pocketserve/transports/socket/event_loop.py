@@ -1,4 +1,4 @@
-"""One thread that waits for new connections, for handshakes, and for bytes and times of quiet connections.
+"""The thread that waits for new connections, for handshakes, and for bytes and times of quiet connections.
 
 It never blocks on a peer and runs no request. With nothing to do it sleeps without end.
 """
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class EventHandler(Protocol):
-    """What is told of events, on the event loop's thread; it must not block."""
+    """The interface of what waits for events. The event loop's thread calls it; it must not block."""
 
     def on_ready(self, events: int) -> None:
         """Bytes came, or the connection ended. Sent once for each :meth:`EventLoop.arm`.
@@ -35,7 +35,7 @@ class EventHandler(Protocol):
         """The time given to :meth:`EventLoop.set_timer` has come."""
 
     def on_fault(self) -> None:
-        """One of the other two raised what nobody foresaw."""
+        """Recover from an unexpected error in one of the other two."""
 
 
 class EventLoop:
@@ -47,7 +47,7 @@ class EventLoop:
 
     def __init__(self, poller: Poller | None = None) -> None:
         self._poller = poller or best_poller()
-        self._watched: dict[int, EventHandler] = {}
+        self._handlers: dict[int, EventHandler] = {}
         self._times: dict[EventHandler, float] = {}
         self._lock = threading.Lock()
         self._calls: deque[Callable[[], None]] = deque()
@@ -58,9 +58,9 @@ class EventLoop:
         os.set_blocking(self._wake_write, False)
         self._poller.register(self._wake_read, select.POLLIN)
 
-    def add(self, descriptor: int, watched: EventHandler) -> None:
+    def add(self, descriptor: int, handler: EventHandler) -> None:
         """Know a descriptor, without waiting for it yet."""
-        self._watched[descriptor] = watched
+        self._handlers[descriptor] = handler
         self._poller.register(descriptor, ONCE)
 
     def arm(self, descriptor: int) -> None:
@@ -71,20 +71,20 @@ class EventLoop:
         """Report only that the connection broke."""
         self._poller.modify(descriptor, ONCE)
 
-    def remove(self, descriptor: int, watched: EventHandler) -> None:
+    def remove(self, descriptor: int, handler: EventHandler) -> None:
         """Forget a descriptor before it is closed; once more does nothing."""
-        if self._watched.pop(descriptor, None) is not None:
+        if self._handlers.pop(descriptor, None) is not None:
             self._poller.unregister(descriptor)
-        self.set_timer(watched, None)
+        self.set_timer(handler, None)
 
-    def set_timer(self, watched: EventHandler, when: float | None) -> None:
+    def set_timer(self, handler: EventHandler, due_at: float | None) -> None:
         """Call ``on_time`` at a time of the monotonic clock; None forgets it."""
         with self._lock:
-            if when is None:
-                self._times.pop(watched, None)
+            if due_at is None:
+                self._times.pop(handler, None)
                 return
-            self._times[watched] = when
-            late = when < self._sleeps_until
+            self._times[handler] = due_at
+            late = due_at < self._sleeps_until
         if late:
             self._wake()
 
@@ -119,8 +119,8 @@ class EventLoop:
         # Apart, so that the loop does not keep what it reported last while it sleeps.
         if descriptor == self._wake_read:
             self._drain_wakes()
-        elif (watched := self._watched.get(descriptor)) is not None:
-            self._report(watched, functools.partial(watched.on_ready, events))
+        elif (handler := self._handlers.get(descriptor)) is not None:
+            self._report(handler, functools.partial(handler.on_ready, events))
 
     def _has_ended(self) -> bool:
         with self._lock:
@@ -142,11 +142,11 @@ class EventLoop:
             return
         now = time.monotonic()
         with self._lock:
-            due = [watched for watched, when in self._times.items() if when <= now]
-            for watched in due:
-                del self._times[watched]
-        for watched in due:
-            self._report(watched, watched.on_time)
+            due = [handler for handler, due_at in self._times.items() if due_at <= now]
+            for handler in due:
+                del self._times[handler]
+        for handler in due:
+            self._report(handler, handler.on_time)
 
     @staticmethod
     def _run_call(function: Callable[[], None]) -> None:
@@ -155,12 +155,12 @@ class EventLoop:
         except Exception:
             log.exception("unexpected error in the socket transport's loop")
 
-    def _report(self, watched: EventHandler, event: Callable[[], None]) -> None:
+    def _report(self, handler: EventHandler, event: Callable[[], None]) -> None:
         try:
             event()
         except Exception:
             log.exception("unexpected error in the socket transport's loop")
-            watched.on_fault()
+            handler.on_fault()
 
     def _wake(self) -> None:
         with self._lock, contextlib.suppress(BlockingIOError):  # it is being woken already

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pocketserve.transports.socket.connection import Connection
 from pocketserve.transports.socket.lingering_close import LingeringClose
 from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError, HttpPeerError
-from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, Role, State
+from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType, json_frame
 from pocketserve_wire.handshake import NONCE_BYTES, ServerHandshake
 
@@ -31,7 +31,7 @@ _HTTP_ANSWER = (
 
 
 class HandshakeConnection:
-    """One connection whose peer has proven nothing yet.
+    """A connection whose peer has proven nothing yet.
 
     Args:
         server: takes over the connection once the proof is right.
@@ -42,7 +42,7 @@ class HandshakeConnection:
         self._socket = connection
         self._descriptor = connection.fileno()
         self._decoder = FrameDecoder(
-            ALLOWED[Role.SERVER, State.HELLO], server.limits.max_frame + MAX_OVER, listens=True
+            ALLOWED[Role.SERVER, HandshakeState.HELLO], server.limits.max_frame + MAX_OVER, listens=True
         )
         further = server.apps.keys if server.apps is not None else dict
         self._handshake = ServerHandshake(server.key, secrets.token_bytes(NONCE_BYTES), server.limits, further)
@@ -79,7 +79,7 @@ class HandshakeConnection:
         while (frame := self._decoder.next()) is not None:
             if frame.type == FrameType.HELLO:
                 self._socket.sendall(self._handshake.answer_hello(frame))
-                self._decoder.allowed = ALLOWED[Role.SERVER, State.AUTH]
+                self._decoder.allowed = ALLOWED[Role.SERVER, HandshakeState.AUTH]
             elif frame.type == FrameType.AUTH:
                 self._become_known(frame)
                 return False
@@ -95,7 +95,7 @@ class HandshakeConnection:
                 ConnectionFault.TOO_MANY_CONNECTIONS, "the server has as many connections as it takes"
             )
         self._socket.sendall(ready)
-        self._decoder.allowed = ALLOWED[Role.SERVER, State.READY]
+        self._decoder.allowed = ALLOWED[Role.SERVER, HandshakeState.READY]
         self._forget()
         shake = self._handshake
         if shake.owner is not None:

@@ -96,7 +96,7 @@ class InflightRequests:
         return self.refusal
 
     def make_room(self, frame: Frame) -> None:
-        """Let others take a request's place while its answer is being sent."""
+        """Give back a request's share of the limits while its answer is being sent."""
         self._count -= 1
         self._bytes -= len(frame.body)
         self._slots.give()

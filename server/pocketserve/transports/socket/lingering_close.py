@@ -25,7 +25,7 @@ class LingeringClose:
     def __init__(self, server: SocketServer, connection: socket.socket) -> None:
         self._server = server
         self._event_loop = server.event_loop
-        self._others = server.lingering
+        self._lingering = server.lingering
         self._seconds = server.timeouts.lingering
         self._socket = connection
         self._descriptor = connection.fileno()
@@ -46,9 +46,9 @@ class LingeringClose:
         except OSError:
             self._socket.close()
             return
-        self._others[self] = None
-        if len(self._others) > MAX:
-            next(iter(self._others)).close()
+        self._lingering[self] = None
+        if len(self._lingering) > MAX:
+            next(iter(self._lingering)).close()
         self._event_loop.add(self._descriptor, self)
         self._event_loop.set_timer(self, time.monotonic() + self._seconds)
         self._event_loop.arm(self._descriptor)
@@ -56,12 +56,12 @@ class LingeringClose:
     def on_ready(self, events: int) -> None:
         """Throw away what came."""
         try:
-            gone = not self._socket.recv_into(_scratch)
+            ended = not self._socket.recv_into(_scratch)
         except BlockingIOError:
-            gone = False
+            ended = False
         except OSError:
-            gone = True
-        if gone:
+            ended = True
+        if ended:
             self.close()
         else:
             self._event_loop.arm(self._descriptor)
@@ -76,7 +76,7 @@ class LingeringClose:
 
     def close(self) -> None:
         """The end; on the event loop's thread."""
-        if self._others.pop(self, self) is self:
+        if self._lingering.pop(self, self) is self:
             return
         self._event_loop.remove(self._descriptor, self)
         with contextlib.suppress(OSError):

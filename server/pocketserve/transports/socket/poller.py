@@ -17,7 +17,7 @@ BROKEN: Final = select.POLLHUP | select.POLLERR
 
 
 class Poller(Protocol):
-    """What the event loop needs of ``select.epoll``. All but ``poll`` may be called from any thread."""
+    """The part of ``select.epoll`` that the event loop needs. All but ``poll`` may be called from any thread."""
 
     def register(self, descriptor: int, events: int) -> None:
         """Know a descriptor."""
@@ -32,7 +32,7 @@ class Poller(Protocol):
         """Wait for events; at most ``timeout`` seconds."""
 
     def close(self) -> None:
-        """Let go of what the system holds."""
+        """Close the descriptors."""
 
 
 class PollPoller:
@@ -66,29 +66,29 @@ class PollPoller:
         waiting = select.poll()
         waiting.register(self._wake_read, select.POLLIN)
         with self._lock:
-            asked = dict(self._events)
-        for descriptor, events in asked.items():
+            registered = dict(self._events)
+        for descriptor, events in registered.items():
             waiting.register(descriptor, events & ~ONCE)
-        found = []
+        ready = []
         for descriptor, events in waiting.poll(None if timeout is None else 1000 * timeout):
             if descriptor == self._wake_read:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
-            elif self._take(descriptor, asked[descriptor]):
-                found.append((descriptor, events))
-        return found
+            elif self._take(descriptor, registered[descriptor]):
+                ready.append((descriptor, events))
+        return ready
 
     def close(self) -> None:
-        """Let go of what the system holds."""
+        """Close the descriptors."""
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def _take(self, descriptor: int, asked: int) -> bool:
+    def _take(self, descriptor: int, registered: int) -> bool:
         """Return whether an event is still wanted; it is forgotten if it was wanted once."""
         with self._lock:
-            if self._events.get(descriptor) != asked:
+            if self._events.get(descriptor) != registered:
                 return False  # changed since; what is still true is reported next time
-            if asked & ONCE:
+            if registered & ONCE:
                 del self._events[descriptor]
         return True
 

@@ -1,4 +1,4 @@
-"""One REQUEST to one RESPONSE: the socket's counterpart of what Flask and the WSGI front do for HTTP."""
+"""From a REQUEST to its RESPONSE: the socket's counterpart of what Flask and the WSGI front do for HTTP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHORT_JSON: Final = 4096
 
 
 class Exchange:
-    """One request of a connection, and its answer.
+    """A request of a connection, and its answer.
 
     Args:
         frame: whole; its body must not be changed any more.

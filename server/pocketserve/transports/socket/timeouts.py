@@ -1,4 +1,4 @@
-"""How long the socket transport waits for its peers, in seconds."""
+"""The times that the socket transport waits for its peers, in seconds."""
 
 from __future__ import annotations
 
