@@ -36,7 +36,7 @@ SANS_NUMPY: Final = (
         "engine/test_recorded_arrivals.py",
         "engine/test_cores.py",
         "engine/test_memory_policy.py",
-        "engine/test_terms.py",
+        "engine/test_request_options.py",
     ),
     *("simulate/test_timeline_text.py", "simulate/test_verdict.py", "simulate/test_scenario.py"),
     *("cli/test_output.py", "cli/test_token_qr.py", "test_protocol_document.py", "test_termux.py", "test_config.py"),

@@ -45,7 +45,7 @@ from pocketserve.tasks.text.tokens import Special, Tokenizer
 from pocketserve.tasks.text.wordpiece import WORD_CHARS_LIMIT, WordPiece
 from pocketserve.tensors import TensorSpec
 from pocketserve_client import Client, ServerError
-from words_models import model
+from text_models import model
 
 LIMITED = """
 import resource, sys

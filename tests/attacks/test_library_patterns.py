@@ -12,7 +12,7 @@ from pocketserve.tasks.text.library_patterns import MAX_PATTERN_CHARS, check_pat
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.tokenizers import LibraryTokenizer, tokenizer_of
 from pocketserve_wire import ApiError
-from words_models import model
+from text_models import model
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 IN_USE = {

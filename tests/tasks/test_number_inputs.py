@@ -25,7 +25,7 @@ from pocketserve.tasks.tabular.tabular_regression import TabularRegression
 from pocketserve.tasks.tensors import Tensors
 from pocketserve.tensors import Array, Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
-from words_models import task_of
+from text_models import task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=100)
 INPUT, TENSOR, MALFORMED = ErrorCode.INVALID_INPUT, ErrorCode.INVALID_TENSOR, ErrorCode.MALFORMED_JSON

@@ -39,7 +39,7 @@ from pocketserve.tasks.text.tokens import Special
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 from tasks.sentencepiece_vectors import DATA, FILE, MODELS, RULES, TEXTS, WORDS, by_library, train
-from words_models import bert_inputs, model, task_of
+from text_models import bert_inputs, model, task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=150)
 RECORDED = json.loads(FILE.read_text(encoding="utf-8"))

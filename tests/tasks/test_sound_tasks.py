@@ -19,7 +19,7 @@ from pocketserve.tasks.base import AnswerOptions, Hints
 from pocketserve.tensors import Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 from sounds import RATE, tone, wav
-from words_models import task_of
+from text_models import task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=100)
 SECOND = tone()

@@ -20,7 +20,7 @@ from pocketserve.tensors import Quantization, TensorSpec
 from pocketserve_wire import ApiError
 from sounds import RATE, tone, wav
 from tasks.spectrogram_vectors import CASES, DATA, signal
-from words_models import task_of
+from text_models import task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=100)
 SMALL: dict[str, Any] = {"n_fft": 256, "hop_length": 128, "n_mels": 20}

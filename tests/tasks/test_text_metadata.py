@@ -26,7 +26,7 @@ from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.selection import select_task
 from pocketserve.tensors import TensorSpec
-from words_models import VOCABULARY, model
+from text_models import VOCABULARY, model
 
 VOCAB = AssociatedFile("vocab.txt", type=FileType.VOCABULARY)
 LABELS = AssociatedFile("labels.txt", type=FileType.TENSOR_AXIS_LABELS)

@@ -21,7 +21,7 @@ from pocketserve.tasks.text.texts import read_texts
 from pocketserve.tasks.text.tokenizers import tokenizer_of
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, ErrorCode, strict_json
-from words_models import VOCABULARY, bert_inputs, model, task_of
+from text_models import VOCABULARY, bert_inputs, model, task_of
 
 SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples=200)
 FILES: Mapping[str, Any] = {"vocab.txt": "\n".join(VOCABULARY) + "\n", "l.txt": "bad\ngood\n"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.tokenizers import tokenizer_of
-from words_models import VOCABULARY, bert_inputs, model
+from text_models import VOCABULARY, bert_inputs, model
 
 library = pytest.importorskip("tokenizers", reason="the comparison needs the tokenizers library")
 

@@ -51,9 +51,6 @@ def create(facts: ModelFacts) -> Custom:
 class Custom:
     """Calls the owner's functions; a ValueError of theirs is the input's fault, anything else their own.
 
-    Args:
-        inputs: names of inputs that ``prepare`` may use.
-
     Attributes:
         source: what made the input arrays, for the error where they do not fit; empty where the caller did.
     """

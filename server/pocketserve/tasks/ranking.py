@@ -61,9 +61,7 @@ class Ranking(NamedTuple):
         return mismatch(self.labels, self.spec.shape[-1] if self.spec.shape else 1, self.options.label_offset)
 
     def rows(self, array: Array) -> Array:
-        """Return an output as scores, float64 [rows, classes]; one number for two labels is the probability of the
-        second.
-        """
+        """Return scores, float64 [rows, classes]; one number for two labels is the probability of the second."""
         values = real_values(array, self.spec)
         classes = values.shape[-1] if values.ndim else 1
         rows = values.reshape(-1, classes) if values.size else np.zeros((0, classes))

@@ -34,9 +34,8 @@ class Calibration(NamedTuple):
     """Score calibration of TFLite metadata: scale / (1 + exp(-(slope * t(score) + offset))), per class.
 
     Attributes:
-        parameters: [classes, (scale, slope, offset, least score)]; NaN rows have none and get the default.
+        parameters: [classes, (scale, slope, offset, least score)]; NaN rows and lower scores get the default.
         transformation: ``identity``, ``log`` or ``inverse_logistic``.
-        default: for classes without parameters and scores below their least.
     """
 
     parameters: Array

@@ -18,8 +18,8 @@ from pocketserve.tasks.vision.image_classification import ImageClassification
 from pocketserve.tensors import TensorSpec
 from pocketserve_client import Client, ServerError
 from pocketserve_wire import ApiError
+from text_models import model, task_of
 from vision_models import picture
-from words_models import model, task_of
 
 onnx = pytest.importorskip("onnx", reason="makes the models")
 Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")

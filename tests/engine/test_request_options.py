@@ -1,4 +1,4 @@
-"""A request's terms: the earliest limit counts, and bad parameters are refused."""
+"""A request's options: the earliest limit counts, and bad parameters are refused."""
 
 from __future__ import annotations
 
