@@ -11,7 +11,7 @@ from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM, AudioOptions
 from pocketserve.tasks.audio.sounds import SoundInput, sound_properties
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
 from pocketserve.tasks.model_facts import ModelFacts
-from pocketserve.tasks.ranking import Ranking, ranking_of
+from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
 
 NAME = "audio-classification"
@@ -23,24 +23,18 @@ def fits(facts: ModelFacts) -> bool:
     return len(facts.inputs) == len(facts.outputs) == 1 and labelled and sound_properties(facts) is not None
 
 
-def create(facts: ModelFacts) -> AudioClassification:
-    """Set up with the manifest's ``[audio]`` and the file's metadata."""
-    options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
-    ranking = ranking_of(facts, options.output, NAME)
-    return AudioClassification(SoundInput(facts, options, NAME), ranking, options.pool)
-
-
 class AudioClassification:
-    """Takes a WAV file or raw samples; ``pool`` is ``mean`` or ``max`` over windows, each a row of the ranking."""
+    """Takes a WAV file or raw samples; set up with the manifest's ``[audio]`` and the file's metadata."""
 
     name = NAME
 
-    def __init__(self, sound: SoundInput, ranking: Ranking, pool: str) -> None:
-        self.labels = ranking.labels.names
-        self.problem = ranking.problem
-        self._input = sound
-        self._ranking = ranking
-        self._pool = pool
+    def __init__(self, facts: ModelFacts) -> None:
+        options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
+        self._ranking = ranking_of(facts, options.output, NAME)
+        self._input = SoundInput(facts, options, NAME)
+        self._pool = options.pool
+        self.labels = self._ranking.labels.names
+        self.problem = self._ranking.problem
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`. One run a window; the context is (start, seconds) of each."""
@@ -77,4 +71,4 @@ class AudioClassification:
         return {**self._input.describe(), "answer": answer}
 
 
-TASK = TaskDefinition(NAME, fits, create, (AUDIO, SPECTROGRAM, CLASSIFICATION))
+TASK = TaskDefinition(NAME, fits, AudioClassification, (AUDIO, SPECTROGRAM, CLASSIFICATION))

@@ -13,38 +13,34 @@ from pocketserve.tasks.audio.sounds import SoundInput
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions, activate, real_values
-from pocketserve.tensors import Array, TensorSpec
+from pocketserve.tensors import Array
 
 NAME = "voice-activity"
 HYSTERESIS = 0.15
 """Speech that has begun goes on until the probability is this much below the threshold."""
 
 
-def create(facts: ModelFacts) -> VoiceActivity:
-    """Set up with the manifest's ``[audio]`` and ``[state]``."""
-    options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
-    sound = SoundInput(facts, options, NAME)
-    if sound.window is None or sound.window < 1:
-        raise ModelLoadError(f"model.toml: task {NAME} needs audio.window, the samples that the model takes at a time")
-    states = facts.manifest.state.feedback.values()
-    fitting = (s for s in facts.outputs if (s.name == options.output if options.output else s.name not in states))
-    output = next(fitting, None)
-    if output is None:
-        names = ", ".join(spec.name for spec in facts.outputs)
-        raise ModelLoadError(f"model.toml: task {NAME}: no output holds the probability; audio.output may be {names}")
-    return VoiceActivity(sound, output, options, facts.manifest.section(ClassificationOptions).activation)
-
-
 class VoiceActivity:
-    """Takes a WAV file or raw samples. The output is the probability of speech; the last value where it has several."""
+    """Takes a WAV file or raw samples; set up with the manifest's ``[audio]`` and ``[state]``."""
 
     name = NAME
 
-    def __init__(self, sound: SoundInput, output: TensorSpec, options: AudioOptions, activation: str) -> None:
-        self._input = sound
-        self._output = output
-        self._options = options
-        self._activation = activation
+    def __init__(self, facts: ModelFacts) -> None:
+        self._options = options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
+        self._activation = facts.manifest.section(ClassificationOptions).activation
+        self._input = SoundInput(facts, options, NAME)
+        if self._input.window is None or self._input.window < 1:
+            raise ModelLoadError(
+                f"model.toml: task {NAME} needs audio.window, the samples that the model takes at a time"
+            )
+        states, names = facts.manifest.state.feedback.values(), [spec.name for spec in facts.outputs]
+        fitting = (s for s in facts.outputs if (s.name == options.output if options.output else s.name not in states))
+        output = next(fitting, None)
+        if output is None:
+            raise ModelLoadError(
+                f"model.toml: task {NAME}: no output holds the probability; audio.output may be {', '.join(names)}"
+            )
+        self._output = output  # of speech; its last value where it has several
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """See :class:`~pocketserve.tasks.base.Task`. The windows are steps of one sequence; the context is the start of
@@ -116,4 +112,4 @@ def speech_windows(scores: Array, threshold: float, silence: int) -> list[tuple[
     return runs
 
 
-TASK = TaskDefinition(NAME, None, create, (AUDIO, SPECTROGRAM, CLASSIFICATION))
+TASK = TaskDefinition(NAME, None, VoiceActivity, (AUDIO, SPECTROGRAM, CLASSIFICATION))

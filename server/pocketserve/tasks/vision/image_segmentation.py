@@ -11,11 +11,11 @@ import numpy as np
 from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, Detailed, TaskDefinition
-from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.geometry import Area, Placement
-from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
+from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.pictures import CheckedFile
 from pocketserve.tasks.vision.preprocessing import IMAGE
 from pocketserve.tensors import Array, TensorSpec
@@ -50,20 +50,6 @@ def fits(facts: ModelFacts) -> bool:
     return names > 1 and _channels(output) == names
 
 
-def create(facts: ModelFacts) -> ImageSegmentation:
-    """Set up with the manifest's ``[image]``, ``[segmentation]`` and labels, completed by what the files say."""
-    options = facts.manifest.section(SegmentationOptions)
-    fitting = [
-        spec
-        for spec in facts.outputs
-        if (options.output in (spec.name, *spec.aliases) if options.output else spec.open or len(spec.shape) in (3, 4))
-    ]
-    if len(fitting) != 1:
-        names = ", ".join(repr(spec.name) for spec in facts.outputs)
-        raise ModelLoadError(f"model.toml: segmentation.output must name the map of classes, one of {names}")
-    return ImageSegmentation(picture_input(facts, NAME), fitting[0], find_labels(facts), options)
-
-
 def _channels(spec: TensorSpec) -> int:
     """Return the classes of a map [1, height, width, classes] or [1, classes, height, width]; 0 for no such map."""
     if len(spec.shape) != 4 or spec.shape[0] not in (1, -1):
@@ -73,15 +59,24 @@ def _channels(spec: TensorSpec) -> int:
 
 
 class ImageSegmentation(PictureTask):
-    """Reads scores [1, height, width, classes] or [1, classes, height, width], or class numbers [1, height, width]."""
+    """Reads scores [1, height, width, classes] or [1, classes, height, width], or class numbers [1, height, width].
+
+    It is set up with the manifest's ``[image]``, ``[segmentation]`` and labels, completed by what the files say.
+    """
 
     name = NAME
     answer_text = "label, index, share and pixels of each class, largest first; with ?mask=png the mask too"
 
-    def __init__(self, picture: PictureInput, output: TensorSpec, labels: Labels, options: SegmentationOptions) -> None:
-        super().__init__(picture, labels)
-        self._output = output
-        self._options = options
+    def __init__(self, facts: ModelFacts) -> None:
+        super().__init__(picture_input(facts, NAME), find_labels(facts))
+        self._options = options = facts.manifest.section(SegmentationOptions)
+        chosen = [spec for spec in facts.outputs if options.output in (spec.name, *spec.aliases)]
+        maps = [spec for spec in facts.outputs if spec.open or len(spec.shape) in (3, 4)]
+        fitting = chosen if options.output else maps
+        if len(fitting) != 1:
+            names = ", ".join(repr(spec.name) for spec in facts.outputs)
+            raise ModelLoadError(f"model.toml: segmentation.output must name the map of classes, one of {names}")
+        self._output = fitting[0]
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer | Detailed:
         """Return ``{"label", "index", "share", "pixels"}``, the largest first; with ``mask=png`` also the mask itself.
@@ -162,4 +157,4 @@ def _png(classes: Array) -> bytes:
     return file.getvalue()
 
 
-TASK = TaskDefinition(NAME, fits, create, (IMAGE, SEGMENTATION), takes_pictures=True)
+TASK = TaskDefinition(NAME, fits, ImageSegmentation, (IMAGE, SEGMENTATION), takes_pictures=True)

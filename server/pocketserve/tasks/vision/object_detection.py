@@ -12,14 +12,14 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import BoundingBoxProperties
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, TaskDefinition
-from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts
 from pocketserve.tasks.scores import threshold_of
 from pocketserve.tasks.vision.boxes import generate_anchors, suppress
 from pocketserve.tasks.vision.detection_options import DETECTION, DetectionOptions
 from pocketserve.tasks.vision.detection_outputs import DetectionOutputs, is_postprocessed
 from pocketserve.tasks.vision.geometry import Placement, box_entry
-from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
+from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.preprocessing import IMAGE, is_ultralytics
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
@@ -36,14 +36,6 @@ MAX_ANCHORS_BYTES = 16 * 2**20
 def fits(facts: ModelFacts) -> bool:
     """Return whether the outputs are those of the detection operator, or the files say that they hold boxes."""
     return takes_picture(facts) and (is_postprocessed(facts.outputs) or _format_of_files(facts) is not None)
-
-
-def create(facts: ModelFacts) -> ObjectDetection:
-    """Set up with the manifest's ``[image]``, ``[detection]`` and labels, completed by what the files say."""
-    options = _options(facts)
-    picture = picture_input(facts, NAME)
-    outputs = DetectionOutputs(options, facts.outputs, facts.metadata, _anchors(facts, options, picture))
-    return ObjectDetection(picture, outputs, find_labels(facts), options)
 
 
 def _options(facts: ModelFacts) -> DetectionOptions:
@@ -71,10 +63,10 @@ def _format_of_files(facts: ModelFacts) -> str | None:
     return None
 
 
-def _anchors(facts: ModelFacts, options: DetectionOptions, picture: PictureInput) -> Array | None:
+def _anchors(facts: ModelFacts, options: DetectionOptions, width: int, height: int) -> Array | None:
     """Return [n, (center y, center x, height, width)]; None where boxes are boxes already."""
     if options.anchors is not None:
-        return generate_anchors(options.anchors, *picture.size)
+        return generate_anchors(options.anchors, width, height)
     if options.anchors_file is None:
         return None
     name, folder = options.anchors_file, facts.entry.folder
@@ -94,17 +86,19 @@ def _anchors(facts: ModelFacts, options: DetectionOptions, picture: PictureInput
 
 
 class ObjectDetection(PictureTask):
-    """Reads boxes by their layout; for numbers instead of a picture they are in pixels of the input."""
+    """Reads boxes by their layout; for numbers instead of a picture they are in pixels of the input.
+
+    It is set up with the manifest's ``[image]``, ``[detection]`` and labels, completed by what the files say.
+    """
 
     name = NAME
     answer_text = "label, index, score and box of each object, best first; boxes in pixels of the picture"
 
-    def __init__(
-        self, picture: PictureInput, outputs: DetectionOutputs, labels: Labels, options: DetectionOptions
-    ) -> None:
-        super().__init__(picture, labels)
-        self._outputs = outputs
-        self._options = options
+    def __init__(self, facts: ModelFacts) -> None:
+        super().__init__(picture_input(facts, NAME), find_labels(facts))
+        self._options = options = _options(facts)
+        anchors = _anchors(facts, options, *self._picture.size)
+        self._outputs = DetectionOutputs(options, facts.outputs, facts.metadata, anchors)
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture."""
@@ -139,4 +133,4 @@ class ObjectDetection(PictureTask):
         canvas.boxes([(entry["box"], f"{entry['label']} {entry['score']:.0%}", entry["index"]) for entry in answer])
 
 
-TASK = TaskDefinition(NAME, fits, create, (IMAGE, DETECTION), takes_pictures=True)
+TASK = TaskDefinition(NAME, fits, ObjectDetection, (IMAGE, DETECTION), takes_pictures=True)

@@ -14,7 +14,7 @@ from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import real_values, sigmoid
 from pocketserve.tasks.vision.geometry import Placement, box_entry
-from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, named_output, picture_input, takes_picture
+from pocketserve.tasks.vision.picture_input import PictureTask, named_output, picture_input, takes_picture
 from pocketserve.tasks.vision.preprocessing import IMAGE, ImageOptions
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
@@ -87,19 +87,6 @@ def fits(facts: ModelFacts) -> bool:
     return shapes == [(1, 1, 17, 3)] or (_format_of(facts.outputs) == "posenet" and {17, 34} <= channels)
 
 
-def create(facts: ModelFacts) -> PoseEstimation:
-    """Set up with the manifest's ``[image]`` and ``[pose]``."""
-    options = facts.manifest.section(PoseOptions)
-    name = options.format or _format_of(facts.outputs)
-    if name is None:
-        raise ModelLoadError(
-            "model.toml: task pose-estimation needs [pose] format: movenet, movenet-multipose or posenet"
-        )
-    outputs = _posenet_outputs(options, facts.outputs) if name == "posenet" else facts.outputs[:1]
-    picture = picture_input(facts, NAME, FORMATS[name])
-    return PoseEstimation(picture, outputs, find_labels(facts), options._replace(format=name))
-
-
 def _format_of(outputs: Sequence[TensorSpec]) -> str | None:
     shapes = [spec.shape for spec in outputs]
     if len(shapes) == 1 and len(shapes[0]) == 4 and shapes[0][3] == 3:
@@ -130,12 +117,15 @@ class PoseEstimation(PictureTask):
     name = NAME
     answer_text = "score, box and keypoints of each body, in pixels of the picture"
 
-    def __init__(
-        self, picture: PictureInput, outputs: Sequence[TensorSpec], labels: Labels, options: PoseOptions
-    ) -> None:
-        super().__init__(picture, Labels(options.keypoints) if options.keypoints else labels)
-        self._outputs = outputs
-        self._options = options
+    def __init__(self, facts: ModelFacts) -> None:
+        self._options = options = facts.manifest.section(PoseOptions)
+        name = options.format or _format_of(facts.outputs)
+        if name is None:
+            raise ModelLoadError(f"model.toml: task {NAME} needs [pose] format: movenet, movenet-multipose or posenet")
+        labels = Labels(options.keypoints) if options.keypoints else find_labels(facts)
+        super().__init__(picture_input(facts, NAME, FORMATS[name]), labels)
+        self._format = name
+        self._outputs = _posenet_outputs(options, facts.outputs) if name == "posenet" else facts.outputs[:1]
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """Return a person per entry, best first: ``{"label", "score", "box", "keypoints"}``, in pixels of the picture.
@@ -169,9 +159,9 @@ class PoseEstimation(PictureTask):
     def _people(self, outputs: Arrays) -> list[Person]:
         arrays = [real_values(outputs[spec.name], spec) for spec in self._outputs]
         try:
-            if self._options.format == "posenet":
+            if self._format == "posenet":
                 people = [_posenet(arrays[0][0], arrays[1][0], self._picture.size)]
-            elif self._options.format == "movenet-multipose":
+            elif self._format == "movenet-multipose":
                 people = [_person(row[:51].reshape(17, 3), float(row[55])) for row in arrays[0][0]]
             else:
                 rows = arrays[0].reshape(-1, 3)
@@ -208,4 +198,4 @@ def _posenet(heat: Array, offsets: Array, size: tuple[int, int]) -> Person:
     return Person(points, scores, float(scores.mean()))
 
 
-TASK = TaskDefinition(NAME, fits, create, (IMAGE, POSE), takes_pictures=True)
+TASK = TaskDefinition(NAME, fits, PoseEstimation, (IMAGE, POSE), takes_pictures=True)
