@@ -46,7 +46,7 @@ SANS_NUMPY: Final = (
 
 SANS_FRAMEWORKS: Final = (
     *SANS_NUMPY,
-    *("test_odd_pictures.py", "test_odd_inputs.py", "engine/test_batching.py", "engine/test_lane.py"),
+    *("test_odd_pictures.py", "test_odd_inputs.py", "engine/test_batching.py", "engine/test_model_queue.py"),
     *("tasks/test_frames.py", "tasks/test_geometry.py", "tasks/test_image_classification.py"),
     *("tasks/test_number_inputs.py", "tasks/test_object_detection.py", "tasks/test_parameters.py"),
     *("tasks/test_resampling.py", "tasks/test_sentencepiece.py", "tasks/test_sound_tasks.py"),

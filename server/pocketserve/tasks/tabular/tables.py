@@ -202,8 +202,7 @@ class TableTask:
 def rows_of(facts: ModelFacts, task: str) -> Rows:
     """Set up with the manifest's ``[features]``."""
     inputs, names = facts.sent_inputs, facts.manifest.feature_names
-    ones = ((1,), (-1,))
-    are_columns = all(not s.open and s.shape[:1] in ones and s.shape[1:] in ((), (1,)) for s in inputs)
+    are_columns = all(not s.open and s.shape[:1] in ((1,), (-1,)) and s.shape[1:] in ((), (1,)) for s in inputs)
     columns = inputs if len(inputs) > 1 and are_columns else ()
     if not columns and (len(inputs) != 1 or len(inputs[0].shape) != 2):
         raise ModelLoadError(

@@ -40,8 +40,7 @@ class Segment(NamedTuple):
 class CharsMap:
     """Replaces the longest rule's match at a position.
 
-    Args:
-        blob: the size of the trie in bytes, the trie, the replacements; empty for no rules.
+    The rules are the size of the trie in bytes, the trie, and the replacements; or nothing.
     """
 
     def __init__(self, blob: bytes) -> None:

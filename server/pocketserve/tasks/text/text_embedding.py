@@ -42,12 +42,8 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TextEmbedding:
-    """Takes a text, a JSON list of texts, or ``{"query": ..., "texts": [...]}``.
-
-    Args:
-        output: [1, size], or [1, tokens, size] to be pooled.
-        pooling: ``mean``, ``cls`` or ``max``.
-        normalize: scale vectors to length 1.
+    """Takes a text, a JSON list of texts, or ``{"query": ..., "texts": [...]}``. The output is [1, size], or
+    [1, tokens, size] to be pooled.
     """
 
     name = NAME
