@@ -70,9 +70,9 @@ class ImageSegmentation(PictureTask):
     def __init__(self, facts: ModelFacts) -> None:
         super().__init__(picture_input(facts, NAME), find_labels(facts))
         self._options = options = facts.manifest.section(SegmentationOptions)
-        chosen = [spec for spec in facts.outputs if options.output in (spec.name, *spec.aliases)]
+        by_name = [spec for spec in facts.outputs if options.output in (spec.name, *spec.aliases)]
         maps = [spec for spec in facts.outputs if spec.open or len(spec.shape) in (3, 4)]
-        fitting = chosen if options.output else maps
+        fitting = by_name if options.output else maps
         if len(fitting) != 1:
             names = ", ".join(repr(spec.name) for spec in facts.outputs)
             raise ModelLoadError(f"model.toml: segmentation.output must name the map of classes, one of {names}")
