@@ -91,7 +91,7 @@ def offenders(package: str, *forbidden: str) -> list[str]:
 
 ALLOWED = {
     "pocketserve_wire": {"pocketserve_wire"},
-    "pocketserve_client": {"pocketserve_client", "pocketserve_wire", "numpy", "platformdirs"},
+    "pocketserve_client": {"pocketserve_client", "pocketserve_wire", "numpy", "requests", "urllib3", "platformdirs"},
     "pocketserve.tensors": {"pocketserve_wire", "numpy"},
 }
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from http.client import HTTPException, HTTPResponse
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from http.cookiejar import DefaultCookiePolicy
 from typing import Final
-from urllib.parse import urlsplit
+
+import requests
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from pocketserve_client import fork_safety
-from pocketserve_client.bounded import BoundedConnection, Owner, answer_too_large
+from pocketserve_client.bounded import BoundedAdapter, Exchange, Owner, answer_too_large
 from pocketserve_client.errors import ConnectionLostError, ServerUnreachableError
 from pocketserve_client.transport import JSON, Answer, Request
 
@@ -21,20 +22,15 @@ DEFAULT_URL = "http://127.0.0.1:8470"
 MAX_AT_ONCE = 8
 """Requests that are under way together when they are started without waiting; further ones wait."""
 
-MAX_IDLE: Final = 10
-"""Connections that are kept for further requests."""
-
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
 PIECE_BYTES: Final = 1 << 20
-"""What is read of a body at a time: a peer may announce any length."""
+"""What is read of a body at a time."""
 
 _JSON_LENGTH = re.compile(r"[0-9]{1,10}")
 
 
 class HttpTransport:
-    """Sends requests over connections that are kept alive. May be used from several threads.
-
-    Proxies, ``.netrc``, cookies and redirects are ignored: a loopback server needs none, and each could leak the token.
+    """Sends requests over one kept-alive connection pool. May be used from several threads.
 
     Args:
         token: sent with every request; None sends none.
@@ -53,77 +49,72 @@ class HttpTransport:
     ) -> None:
         self._url = url.rstrip("/")
         self._timeout = timeout
-        self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        self._token = token
         self._max_answer = max_answer
         self._owner = owner
         self.answered = False
         self._closed = False
-        self._idle: list[BoundedConnection] = []
         self.reset_after_fork()
         fork_safety.watch(self)
 
     def reset_after_fork(self) -> None:
         """Leave all connections to the process from which this one was forked."""
-        self._close_idle()
+        self._session = _Session()
+        # A loopback server is never behind a proxy, whatever the environment says; and no .netrc entry may take
+        # the place of the token.
+        self._session.trust_env = False
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+        self._exchange = Exchange()
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, BoundedAdapter(self._exchange, self._owner))
+        self._session.headers["Accept-Encoding"] = "identity"
+        if self._token is not None:
+            self._session.headers["Authorization"] = f"Bearer {self._token}"
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
     def send(self, request: Request) -> Answer:
         """Send a request and read its whole answer."""
-        headers = {**self._headers, "Content-Type": request.content_type} if request.chunks else self._headers
-        if 0 < request.json_length < request.body_length:
-            headers["Inference-Header-Content-Length"] = str(request.json_length)
-        body = b"".join(request.chunks) if request.chunks or request.method != "GET" else None
-        try:
-            with self._connection() as connection:
-                connection.request(request.method, urlsplit(self._url).path + request.path, body, headers)
-                with connection.getresponse() as response:
-                    content = self._read(response)
-        except TimeoutError:
-            raise ServerUnreachableError(f"{self._url} did not answer within {self._timeout:g} s") from None
-        except (OSError, HTTPException, ValueError) as error:  # of what is hardly HTTP, too
-            had_worked = self.answered and not isinstance(error, ValueError)
-            raise (ConnectionLostError if had_worked else ServerUnreachableError)(
-                f"{self._url} cannot be reached ({getattr(error, 'strerror', None) or error}); is the server running? "
-                "start it with: pocketserve serve"
-            ) from None
-        self.answered = True
-        length = response.getheader("Inference-Header-Content-Length", "")
-        json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
-        return Answer(response.status, content, json_length, response.getheader("Content-Type", JSON))
-
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[BoundedConnection]:
-        """Give a connection for one exchange, and keep it if nothing fails."""
         if self._closed:
             raise ServerUnreachableError("the client was closed")
+        headers = {"Content-Type": request.content_type} if request.chunks else {}
+        if 0 < request.json_length < request.body_length:
+            headers["Inference-Header-Content-Length"] = str(request.json_length)
+        body = b"".join(request.chunks) if len(request.chunks) != 1 else bytes(request.chunks[0])
+        self._exchange.begin(self._timeout, self._max_answer)
         try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = BoundedConnection(urlsplit(self._url), self._owner)
-        try:
-            connection.begin(self._timeout, self._max_answer)
-            yield connection
-        except BaseException:
-            connection.close()
-            raise
-        if len(self._idle) < MAX_IDLE:
-            self._idle.append(connection)
-        else:
-            connection.close()
-        if self._closed:
-            self._close_idle()
+            with self._session.request(
+                request.method,
+                self._url + request.path,
+                data=body if request.chunks or request.method != "GET" else None,
+                headers=headers,
+                timeout=self._timeout,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                content = self._read(response)
+        except (requests.Timeout, ReadTimeoutError, TimeoutError):
+            raise ServerUnreachableError(f"{self._url} did not answer within {self._timeout:g} s") from None
+        except (requests.RequestException, HTTPError, OSError, ValueError) as error:  # of what is hardly HTTP, too
+            had_worked = self.answered and isinstance(error, (requests.ConnectionError, HTTPError))
+            raise (ConnectionLostError if had_worked else ServerUnreachableError)(
+                f"{self._url} cannot be reached ({_reason(error)}); is the server running? start it with: "
+                "pocketserve serve"
+            ) from None
+        self.answered = True
+        length = response.headers.get("Inference-Header-Content-Length", "")
+        json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
+        return Answer(response.status_code, content, json_length, response.headers.get("Content-Type", JSON))
 
-    def _read(self, response: HTTPResponse) -> bytes:
+    def _read(self, response: requests.Response) -> bytes:
         """Read a body as it was sent: unpacking is not asked for, and would let few bytes become many."""
         pieces, length = [], 0
-        while piece := response.read(PIECE_BYTES):
+        for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
             pieces.append(piece)
             length += len(piece)
             if length > self._max_answer:
                 raise answer_too_large()
-        if response.length:
-            raise ConnectionError("the connection was closed within the answer")
+        response.raw.release_conn()  # an empty body leaves that to us
         return b"".join(pieces)
 
     def start(self, request: Request) -> HttpPending:
@@ -142,12 +133,12 @@ class HttpTransport:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
-        self._close_idle()
+        self._session.close()
 
-    def _close_idle(self) -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+
+class _Session(requests.Session):
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Look for none: even where it does not follow them, the library reads and unpacks their bodies without end."""
 
 
 class HttpPending:
@@ -165,5 +156,15 @@ class HttpPending:
             raise ConnectionLostError("the request is under way in the process from which this one was forked")
         try:
             return self._future.result(timeout)
-        except TimeoutError:
+        except FutureTimeoutError:
             raise ServerUnreachableError(f"no answer came within {timeout:g} s") from None
+
+
+def _reason(error: BaseException) -> str:
+    """Return the innermost reason: requests wraps the operating system's error several times."""
+    while True:
+        candidates = (getattr(error, "reason", None), *error.args[:1], error.__cause__)
+        inner = next((item for item in candidates if isinstance(item, BaseException)), None)
+        if inner is None:
+            return str(getattr(error, "strerror", None) or error)
+        error = inner

@@ -20,7 +20,7 @@ from ports import free_port
 
 SHELL = "/bin/sh"
 BATTERY = '{"percentage": 80, "temperature": 31.5, "plugged": "UNPLUGGED"}'
-GOOD_PACKAGES = (*("flask", "waitress", "platformdirs", "prometheus_client"), "PIL/Image")
+GOOD_PACKAGES = (*("flask", "waitress", "requests", "platformdirs", "prometheus_client"), "PIL/Image")
 LITTLE, BIG = 1_800_000, 3_000_000
 NOW = 1_790_000_000.0
 

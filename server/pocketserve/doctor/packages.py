@@ -14,6 +14,7 @@ CORE = (
     Requirement("numpy", "the server", "numpy", "python-numpy"),
     Requirement("flask", "the server", "flask"),
     Requirement("waitress", "the server", "waitress"),
+    Requirement("requests", "the client", "requests"),
     Requirement("platformdirs", "every command", "platformdirs"),
     Requirement("prometheus_client", "/metrics", "prometheus-client"),
 )
