@@ -18,8 +18,8 @@ from typing import Final
 from pocketserve_client import handshake
 from pocketserve_client.errors import ConnectionLostError, ServerError, ServerUnreachableError
 from pocketserve_client.transport import JSON, OCTETS, Answer, Request
-from pocketserve_wire.faults import ConnectionFaultError
 from pocketserve_wire.frames import CRITICAL, Extension, Frame, FrameType, encode_frame, encode_head
+from pocketserve_wire.protocol_errors import ConnectionFaultError
 
 PING_AFTER_S: Final = 5.0
 """Silence after which a waiting caller asks whether the server still lives; as much again, and it counts as dead."""

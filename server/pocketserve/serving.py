@@ -188,13 +188,13 @@ def write_ready_file(path: Path, config: Config, endpoints: Endpoints) -> None:
 
 def _by_another_server(error: PortTakenError, state_dir: Path) -> PortTakenError:
     """Return the error, in other words if it is a server with the same state folder that has the port."""
-    owner = next((run.pid for run in running_servers(state_dir) if error.taken in run.ports), None)
+    owner = next((run.pid for run in running_servers(state_dir) if error.busy_port in run.ports), None)
     if owner is None:
         return error
     return PortTakenError(
-        f"cannot listen on port {error.taken}: a running pocketserve (process {owner}) has it; stop that one "
+        f"cannot listen on port {error.busy_port}: a running pocketserve (process {owner}) has it; stop that one "
         f"(kill {owner}), or choose both ports anew with --http-port and --socket-port",
-        error.taken,
+        error.busy_port,
     )
 
 

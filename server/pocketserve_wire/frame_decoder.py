@@ -10,7 +10,6 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from .faults import ConnectionFault, ConnectionFaultError, HttpPeerError
 from .frames import (
     FIRST_SKIPPED_TYPE,
     HEADER_BYTES,
@@ -19,11 +18,12 @@ from .frames import (
     Frame,
     FrameType,
     Header,
+    frame_too_large,
     parse_ext,
     parse_header,
-    too_large,
 )
 from .limits import FIRST_BODY_BYTES, GROWTH_BYTES
+from .protocol_errors import ConnectionFault, ConnectionFaultError, HttpPeerError
 
 BUFFER_BYTES: Final = 16_384
 """Small frames are received whole. Of a large one no more than this is copied before it is where it stays."""
@@ -287,11 +287,11 @@ class FrameDecoder:
             if kind == _REQUEST:
                 self._last_request_id = request_id
             if body_length > self._max_body:
-                raise too_large(f"body_len {body_length} exceeds {self._max_body}")
+                raise frame_too_large(f"body_len {body_length} exceeds {self._max_body}")
         elif in_handshake and ext_length:
             raise ConnectionFaultError(ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY")
         elif in_handshake and body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
-            raise too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
+            raise frame_too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
 
     def _grow(self) -> None:
         have = len(self._payload)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from .faults import ConnectionFault, ConnectionFaultError
+from .protocol_errors import ConnectionFault, ConnectionFaultError
 
 MARK: Final = b"OI"
 HEADER: Final = struct.Struct("<2sBBIIHHII")
@@ -67,7 +67,7 @@ _REQUEST = int(FrameType.REQUEST)
 
 
 class _Rule(NamedTuple):
-    """What the frames of a type may hold.
+    """Limits of the frames of a type.
 
     Attributes:
         request_id: True where it must be there, False where it must be 0, None where both is right.
@@ -173,7 +173,7 @@ def _check_header(header: Header, flags: int) -> None:
     if skipped:
         _check_lengths(header, MAX_EXT_BYTES, f"exceeds {MAX_EXT_BYTES}")
         if header.body_length > MAX_NOTICE_BYTES:
-            raise too_large(f"a frame of unknown type may have {MAX_NOTICE_BYTES} bytes at most")
+            raise frame_too_large(f"a frame of unknown type may have {MAX_NOTICE_BYTES} bytes at most")
         return
     kind = FrameType(number)
     rule = _RULES[kind]
@@ -192,7 +192,7 @@ def _check_header(header: Header, flags: int) -> None:
         if header.json_length != header.body_length:
             raise _bad(f"json_len must equal body_len in {kind.name}")
         if header.body_length > rule.json_body:
-            raise too_large(f"the body of {kind.name} may have {rule.json_body} bytes at most")
+            raise frame_too_large(f"the body of {kind.name} may have {rule.json_body} bytes at most")
 
 
 def _check_lengths(header: Header, max_ext: int, excess: str) -> None:
@@ -268,7 +268,7 @@ def encode_retry_after(milliseconds: int) -> bytes:
     return _U32.pack(min(max(0, milliseconds), 2**32 - 1))
 
 
-def too_large(message: str) -> ConnectionFaultError:
+def frame_too_large(message: str) -> ConnectionFaultError:
     """Return the fault of a frame with too many bytes."""
     return ConnectionFaultError(ConnectionFault.FRAME_TOO_LARGE, message)
 

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from . import strict_json
 from .errors import ApiError
-from .faults import ConnectionFault, ConnectionFaultError
 from .frames import Frame, FrameType, json_frame
+from .protocol_errors import ConnectionFault, ConnectionFaultError
 
 VERSION: Final = 1
 NONCE_BYTES: Final = 16

@@ -304,31 +304,31 @@ def raw_input(body: memoryview, name: str, datatype: str, shape: Sequence[int]) 
     Raises:
         ApiError: INVALID_TENSOR.
     """
-    where = f"input {name!r}"
+    location = f"input {name!r}"
     kind = DATATYPES[datatype]
     if kind.name == "BYTES":  # Triton: exactly one element, without a length in front
         return Tensor(name, datatype, (1,) * max(1, len(shape)), [bytes(body)])
     variable = [index for index, dim in enumerate(shape) if dim < 0]
     if len(variable) > 1:
-        raise invalid(where, f"a raw body cannot tell the sizes of shape {list(shape)}; send a JSON header")
+        raise invalid(location, f"a raw body cannot tell the sizes of shape {list(shape)}; send a JSON header")
     sizes = list(shape)
     if variable:
         step = kind.itemsize * element_count(dim for dim in shape if dim >= 0)
         if step == 0 or len(body) % step:
-            raise invalid(where, f"a raw body must be a multiple of {step} bytes, got {len(body)}")
+            raise invalid(location, f"a raw body must be a multiple of {step} bytes, got {len(body)}")
         sizes[variable[0]] = len(body) // step
-    return Tensor(name, datatype, tuple(sizes), from_raw(body, kind, tuple(sizes), where))
+    return Tensor(name, datatype, tuple(sizes), from_raw(body, kind, tuple(sizes), location))
 
 
-def _decode_requested_output(item: Any, where: str) -> RequestedOutput:
-    name = parse_name(item, where)
-    parameters = parse_tensor_parameters(item, where)
+def _decode_requested_output(item: Any, location: str) -> RequestedOutput:
+    name = parse_name(item, location)
+    parameters = parse_tensor_parameters(item, location)
     classification = parameters.pop("classification", 0)
     if type(classification) is not int or not 0 <= classification <= MAX_ELEMENTS:
-        raise bad_parameter(f"{where}.parameters.classification", "must be an integer from 0")
+        raise bad_parameter(f"{location}.parameters.classification", "must be an integer from 0")
     return RequestedOutput(
         name=name,
-        binary=pop_flag(parameters, "binary_data", f"{where}.parameters", default=False),
+        binary=pop_flag(parameters, "binary_data", f"{location}.parameters", default=False),
         classification=classification,
         parameters=parameters,
     )

@@ -17,7 +17,7 @@ Parameters = dict[str, Any]
 NO_SHARED_MEMORY = "shared memory is not offered: apps of a phone share none; send tensors as binary data"
 
 
-def parse_parameters(value: object, where: str) -> Parameters:
+def parse_parameters(value: object, location: str) -> Parameters:
     """Check a ``parameters`` object: flat, names bounded, values strings, numbers or booleans.
 
     Raises:
@@ -26,12 +26,12 @@ def parse_parameters(value: object, where: str) -> Parameters:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise bad_parameter(where, f"must be an object, not {strict_json.json_type(value)}")
+        raise bad_parameter(location, f"must be an object, not {strict_json.json_type(value)}")
     for key, item in value.items():
         if len(key) > MAX_NAME_CHARS:
-            raise bad_parameter(where, f"a name has {len(key)} characters, the limit is {MAX_NAME_CHARS}")
+            raise bad_parameter(location, f"a name has {len(key)} characters, the limit is {MAX_NAME_CHARS}")
         if item is None or isinstance(item, list | dict):
-            raise bad_parameter(f"{where}.{key}", "must be a string, a number or a boolean")
+            raise bad_parameter(f"{location}.{key}", "must be a string, a number or a boolean")
     return dict(value)
 
 
@@ -42,7 +42,7 @@ class BinaryReader:
         self._data = data
         self._offset = 0
 
-    def take(self, size: int, where: str) -> memoryview:
+    def take(self, size: int, location: str) -> memoryview:
         """Return the next bytes, without a copy.
 
         Raises:
@@ -50,7 +50,7 @@ class BinaryReader:
         """
         left = len(self._data) - self._offset
         if size > left:
-            raise invalid(where, f"unexpected size: binary_data_size is {size}, but only {left} bytes are left")
+            raise invalid(location, f"unexpected size: binary_data_size is {size}, but only {left} bytes are left")
         start = self._offset
         self._offset += size
         return self._data[start : self._offset]
@@ -103,61 +103,61 @@ def parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]
     return value
 
 
-def parse_name(item: object, where: str) -> str:
+def parse_name(item: object, location: str) -> str:
     """Return the name of a list's entry.
 
     Raises:
         ApiError: INVALID_REQUEST.
     """
     if not isinstance(item, dict):
-        raise bad_request(f"{where} must be an object, not {strict_json.json_type(item)}")
+        raise bad_request(f"{location} must be an object, not {strict_json.json_type(item)}")
     name = item.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_TENSOR_NAME_CHARS or "\0" in name:
-        raise bad_request(f"{where}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} characters")
+        raise bad_request(f"{location}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} characters")
     if _has_surrogate(name):
-        raise bad_request(f"{where}.name holds half of a surrogate pair")
+        raise bad_request(f"{location}.name holds half of a surrogate pair")
     return name
 
 
-def parse_tensor(item: Any, where: str, reader: BinaryReader) -> Tensor:
+def parse_tensor(item: Any, location: str, reader: BinaryReader) -> Tensor:
     """Return a tensor, its data from the JSON or, with ``binary_data_size``, from the bytes behind it.
 
     Raises:
         ApiError: INVALID_REQUEST, INVALID_PARAMETER or INVALID_TENSOR.
     """
-    name = parse_name(item, where)
-    where = f"{where} {name!r}"
-    datatype = parse_datatype(item.get("datatype"), where)
-    shape = parse_shape(item.get("shape"), where)
-    parameters = parse_tensor_parameters(item, where)
+    name = parse_name(item, location)
+    location = f"{location} {name!r}"
+    datatype = parse_datatype(item.get("datatype"), location)
+    shape = parse_shape(item.get("shape"), location)
+    parameters = parse_tensor_parameters(item, location)
     size, values = parameters.pop("binary_data_size", None), item.get("data")
     data: memoryview | list[bytes]
     if size is None:
         if values is None:
-            raise invalid(where, "has neither data nor the parameter binary_data_size")
-        data = from_json_values(values, datatype, shape, where)
+            raise invalid(location, "has neither data nor the parameter binary_data_size")
+        data = from_json_values(values, datatype, shape, location)
     elif values is not None:
-        raise invalid(where, "has both data and the parameter binary_data_size; send one of them")
+        raise invalid(location, "has both data and the parameter binary_data_size; send one of them")
     else:
         if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
-            raise invalid(where, "binary_data_size must be a number of bytes")
-        data = from_raw(reader.take(size, where), datatype, shape, where)
+            raise invalid(location, "binary_data_size must be a number of bytes")
+        data = from_raw(reader.take(size, location), datatype, shape, location)
     return Tensor(name, datatype.name, shape, data, parameters)
 
 
-def parse_tensor_parameters(item: Any, where: str) -> Parameters:
+def parse_tensor_parameters(item: Any, location: str) -> Parameters:
     """Check the parameters of a tensor, or of a requested output.
 
     Raises:
         ApiError: INVALID_REQUEST, INVALID_PARAMETER; NOT_IMPLEMENTED for shared memory.
     """
-    parameters = parse_parameters(item.get("parameters"), f"{where}.parameters")
+    parameters = parse_parameters(item.get("parameters"), f"{location}.parameters")
     if "shared_memory_region" in parameters:
-        raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{where}: {NO_SHARED_MEMORY}")
+        raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{location}: {NO_SHARED_MEMORY}")
     return parameters
 
 
-def pop_flag(parameters: Parameters, key: str, where: str, *, default: bool) -> bool:
+def pop_flag(parameters: Parameters, key: str, location: str, *, default: bool) -> bool:
     """Remove a parameter that is true or false, and return it.
 
     Raises:
@@ -165,7 +165,7 @@ def pop_flag(parameters: Parameters, key: str, where: str, *, default: bool) -> 
     """
     value = parameters.pop(key, default)
     if not isinstance(value, bool):
-        raise bad_parameter(f"{where}.{key}", "must be true or false")
+        raise bad_parameter(f"{location}.{key}", "must be true or false")
     return value
 
 
@@ -180,9 +180,9 @@ def refuse_duplicates(names: list[str], key: str) -> None:
         raise bad_request(f"{key} names {twice!r} twice")
 
 
-def bad_parameter(where: str, detail: str) -> ApiError:
+def bad_parameter(location: str, detail: str) -> ApiError:
     """Return the fault of a parameter."""
-    return ApiError(ErrorCode.INVALID_PARAMETER, f"{where} {detail}")
+    return ApiError(ErrorCode.INVALID_PARAMETER, f"{location} {detail}")
 
 
 def bad_request(message: str) -> ApiError:

@@ -53,27 +53,27 @@ def element_count(shape: Iterable[int]) -> int:
     return math.prod(shape)
 
 
-def parse_shape(value: object, where: str) -> tuple[int, ...]:
+def parse_shape(value: object, location: str) -> tuple[int, ...]:
     """Check a shape from JSON.
 
     Raises:
         ApiError: INVALID_TENSOR for anything but an array of integers from 0 whose product is bounded.
     """
     if not isinstance(value, list):
-        raise invalid(where, f"shape must be an array of integers, not {json_type(value)}")
+        raise invalid(location, f"shape must be an array of integers, not {json_type(value)}")
     if any(type(dim) is not int for dim in value):
-        raise invalid(where, "shape must hold integers only")
+        raise invalid(location, "shape must hold integers only")
     if len(value) > MAX_RANK:
-        raise invalid(where, f"shape has {len(value)} dimensions, the limit is {MAX_RANK}")
+        raise invalid(location, f"shape has {len(value)} dimensions, the limit is {MAX_RANK}")
     if any(dim < 0 for dim in value):
-        raise invalid(where, f"shape {value!s:.80} has a negative dimension; a request states every size")
+        raise invalid(location, f"shape {value!s:.80} has a negative dimension; a request states every size")
     # Zeros are left out of the product: NumPy multiplies the other dimensions of an empty array too.
     if element_count(dim for dim in value if dim) > MAX_ELEMENTS:
-        raise invalid(where, f"shape {value!s:.80} has more than {MAX_ELEMENTS} elements")
+        raise invalid(location, f"shape {value!s:.80} has more than {MAX_ELEMENTS} elements")
     return tuple(value)
 
 
-def parse_datatype(value: object, where: str) -> Datatype:
+def parse_datatype(value: object, location: str) -> Datatype:
     """Look a datatype up by its exact name.
 
     Raises:
@@ -81,12 +81,12 @@ def parse_datatype(value: object, where: str) -> Datatype:
     """
     datatype = DATATYPES.get(value) if isinstance(value, str) else None
     if datatype is None:
-        raise invalid(where, f"invalid datatype {_show(value)}; expected one of {', '.join(DATATYPES)}")
+        raise invalid(location, f"invalid datatype {_show(value)}; expected one of {', '.join(DATATYPES)}")
     return datatype
 
 
 def from_json_values(
-    values: object, datatype: Datatype, shape: tuple[int, ...], where: str
+    values: object, datatype: Datatype, shape: tuple[int, ...], location: str
 ) -> memoryview | list[bytes]:
     """Turn a JSON ``data`` member into elements.
 
@@ -96,17 +96,17 @@ def from_json_values(
         ApiError: INVALID_TENSOR for a wrong count, a wrong type or a value out of range.
     """
     if not isinstance(values, list):
-        raise invalid(where, f"data must be an array, not {json_type(values)}")
+        raise invalid(location, f"data must be an array, not {json_type(values)}")
     flat: list[Any] = []
-    _flatten(values, flat, 1, where)
+    _flatten(values, flat, 1, location)
     if len(flat) != element_count(shape):
-        raise invalid(where, f"shape {list(shape)} needs {element_count(shape)} elements, data has {len(flat)}")
+        raise invalid(location, f"shape {list(shape)} needs {element_count(shape)} elements, data has {len(flat)}")
     if datatype.name == "BYTES":
-        return _strings(flat, where)
-    return memoryview(_numbers(flat, datatype, where)).cast("B")
+        return _strings(flat, location)
+    return memoryview(_numbers(flat, datatype, location)).cast("B")
 
 
-def from_raw(raw: memoryview, datatype: Datatype, shape: tuple[int, ...], where: str) -> memoryview | list[bytes]:
+def from_raw(raw: memoryview, datatype: Datatype, shape: tuple[int, ...], location: str) -> memoryview | list[bytes]:
     """Check a tensor's raw bytes; fixed-size elements are referenced, not copied.
 
     Raises:
@@ -114,13 +114,13 @@ def from_raw(raw: memoryview, datatype: Datatype, shape: tuple[int, ...], where:
     """
     count = element_count(shape)
     if datatype.name == "BYTES":
-        return _split_bytes(raw, count, where)
+        return _split_bytes(raw, count, location)
     expected = count * datatype.itemsize
     if raw.nbytes != expected:
         needs = f"{datatype.name} with shape {list(shape)} needs {expected} bytes"
-        raise invalid(where, f"unexpected size: {needs}, got {raw.nbytes}")
+        raise invalid(location, f"unexpected size: {needs}, got {raw.nbytes}")
     if datatype.name == "BOOL" and bytes(raw).translate(None, b"\x00\x01"):
-        raise invalid(where, "a BOOL element must be the byte 0 or 1")
+        raise invalid(location, "a BOOL element must be the byte 0 or 1")
     return raw
 
 
@@ -154,91 +154,91 @@ def to_json_values(tensor: Tensor) -> list[Any]:
     return values.tolist()
 
 
-def invalid(where: str, detail: str) -> ApiError:
+def invalid(location: str, detail: str) -> ApiError:
     """Return an INVALID_TENSOR error that starts with the place of the fault."""
-    return ApiError(ErrorCode.INVALID_TENSOR, f"{where}: {detail}")
+    return ApiError(ErrorCode.INVALID_TENSOR, f"{location}: {detail}")
 
 
-def _flatten(values: list[Any], flat: list[Any], depth: int, where: str) -> None:
+def _flatten(values: list[Any], flat: list[Any], depth: int, location: str) -> None:
     """Append the leaves of nested lists to ``flat``."""
     if depth > MAX_JSON_DEPTH:
-        raise invalid(where, f"data nests deeper than {MAX_JSON_DEPTH} arrays")
+        raise invalid(location, f"data nests deeper than {MAX_JSON_DEPTH} arrays")
     if list not in set(map(type, values)):
         flat += values
         return
     for value in values:
         if type(value) is list:
-            _flatten(value, flat, depth + 1, where)
+            _flatten(value, flat, depth + 1, location)
         else:
             flat.append(value)
 
 
-def _strings(flat: list[Any], where: str) -> list[bytes]:
-    _check_types(flat, {str}, "strings", "BYTES", where)
+def _strings(flat: list[Any], location: str) -> list[bytes]:
+    _check_types(flat, {str}, "strings", "BYTES", location)
     try:
         return [value.encode("utf-8") for value in flat]
     except UnicodeEncodeError:
-        raise invalid(where, "a string holds half of a surrogate pair, which is not Unicode text") from None
+        raise invalid(location, "a string holds half of a surrogate pair, which is not Unicode text") from None
 
 
-def _numbers(flat: list[Any], datatype: Datatype, where: str) -> bytes | array.array[Any]:
+def _numbers(flat: list[Any], datatype: Datatype, location: str) -> bytes | array.array[Any]:
     name, code = datatype.name, datatype.array_code
     if name == "BOOL":
-        _check_types(flat, {bool}, "true or false", name, where)
+        _check_types(flat, {bool}, "true or false", name, location)
         return bytes(flat)
     if code is None:
-        raise invalid(where, f"{name} cannot be sent as JSON; send it as binary tensor data")
+        raise invalid(location, f"{name} cannot be sent as JSON; send it as binary tensor data")
     if not datatype.is_integer:
-        _check_types(flat, {int, float, type(None)}, "numbers", name, where)
-        return _floats(flat, code, name, where)
-    _check_types(flat, {int}, "integers", name, where)
+        _check_types(flat, {int, float, type(None)}, "numbers", name, location)
+        return _floats(flat, code, name, location)
+    _check_types(flat, {int}, "integers", name, location)
     try:
         return array.array(code, flat)
     except OverflowError:
         bits = datatype.itemsize * 8
         low, high = (0, 2**bits - 1) if name.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         index = next(i for i, value in enumerate(flat) if not low <= value <= high)
-        raise invalid(where, f"data[{index}] is {_show(flat[index])}, but {name} holds {low} to {high}") from None
+        raise invalid(location, f"data[{index}] is {_show(flat[index])}, but {name} holds {low} to {high}") from None
 
 
-def _floats(flat: list[Any], code: str, name: str, where: str) -> array.array[Any]:
+def _floats(flat: list[Any], code: str, name: str, location: str) -> array.array[Any]:
     if None in flat:  # both tritonclient and kserve read and write null for NaN
         flat = [math.nan if value is None else value for value in flat]
     try:
         packed = array.array(code, flat)
     except OverflowError:
-        raise invalid(where, f"a number is too large for {name}") from None
+        raise invalid(location, f"a number is too large for {name}") from None
     if math.inf in packed or -math.inf in packed:
         for index, value in enumerate(flat):
             if math.isinf(packed[index]) and (not math.isinf(value) or is_too_large(value)):
                 text = "beyond 1.8e308" if math.isinf(value) else repr(value)
-                raise invalid(where, f"data[{index}] is {text}, which is too large for {name}")
+                raise invalid(location, f"data[{index}] is {text}, which is too large for {name}")
     return packed
 
 
-def _check_types(flat: list[Any], allowed: set[type], noun: str, datatype: str, where: str) -> None:
+def _check_types(flat: list[Any], allowed: set[type], noun: str, datatype: str, location: str) -> None:
     if set(map(type, flat)) <= allowed:
         return
     index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
-    raise invalid(where, f"data[{index}] is {_show(flat[index])}, but {datatype} takes {noun}")
+    raise invalid(location, f"data[{index}] is {_show(flat[index])}, but {datatype} takes {noun}")
 
 
-def _split_bytes(raw: memoryview, count: int, where: str) -> list[bytes]:
+def _split_bytes(raw: memoryview, count: int, location: str) -> list[bytes]:
     if count * _U32.size > raw.nbytes:
-        raise invalid(where, f"{count} BYTES elements need at least {count * _U32.size} bytes, got {raw.nbytes}")
+        raise invalid(location, f"{count} BYTES elements need at least {count * _U32.size} bytes, got {raw.nbytes}")
     elements: list[bytes] = []
     offset = 0
     for index in range(count):
         if offset + _U32.size > raw.nbytes:
-            raise invalid(where, f"BYTES element {index} has no length: the data ends at byte {raw.nbytes}")
+            raise invalid(location, f"BYTES element {index} has no length: the data ends at byte {raw.nbytes}")
         (length,) = _U32.unpack_from(raw, offset)
         offset += _U32.size
         if length > raw.nbytes - offset:
-            raise invalid(where, f"BYTES element {index} says {length} bytes, only {raw.nbytes - offset} follow")
+            raise invalid(location, f"BYTES element {index} says {length} bytes, only {raw.nbytes - offset} follow")
         elements.append(bytes(raw[offset : offset + length]))
         offset += length
     if offset != raw.nbytes:
-        raise invalid(where, f"{raw.nbytes - offset} bytes follow the last of {count} BYTES elements")
+        raise invalid(location, f"{raw.nbytes - offset} bytes follow the last of {count} BYTES elements")
     return elements
 
 

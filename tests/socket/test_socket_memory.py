@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pocketserve.transports.socket.server import INCOMING
-from pocketserve_wire.faults import ConnectionFault
 from pocketserve_wire.frames import Frame, FrameType, encode_head
+from pocketserve_wire.protocol_errors import ConnectionFault
 
 MIB = 1024 * 1024
 HEAD = encode_head(Frame(FrameType.REQUEST, request_id=1, target=b"POST /predictions/petals"), 8 * MIB)

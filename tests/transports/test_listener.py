@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, StartServer
-from pocketserve.transports.listener import PortTakenError, affordable, bind
+from pocketserve.transports.listener import PortTakenError, affordable, listen
 
 LIMIT_S = 60.0
 
@@ -36,12 +36,12 @@ def test_a_port_that_stays_taken_is_an_error(wait: float) -> None:
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
         with pytest.raises(PortTakenError, match=f"cannot listen on 127.0.0.1:{port}: .*; stop what uses it or .* --p"):
-            bind("127.0.0.1", port, "--port", wait)
+            listen("127.0.0.1", port, "--port", wait)
 
 
 def test_what_is_no_taken_port_is_not_waited_for() -> None:
     with pytest.raises(PortTakenError, match=r"cannot listen on 192\.0\.2\.1"):
-        bind("192.0.2.1", 0, "--port", 10 * LIMIT_S)
+        listen("192.0.2.1", 0, "--port", 10 * LIMIT_S)
 
 
 def test_a_port_that_becomes_free_is_taken() -> None:
@@ -51,7 +51,7 @@ def test_a_port_that_becomes_free_is_taken() -> None:
     logger = logging.getLogger("pocketserve.transports.listener")
     logger.addHandler(told)
     try:
-        with bind("127.0.0.1", port, "--port", LIMIT_S) as listener:
+        with listen("127.0.0.1", port, "--port", LIMIT_S) as listener:
             assert listener.getsockname()[1] == port
     finally:
         logger.removeHandler(told)
@@ -91,7 +91,7 @@ def test_connections_leave_room_for_other_files(files: int, allowed: int, caplog
 
 def test_nobody_else_can_take_a_port_that_is_ours() -> None:
     """One that was only bound could be bound again, with SO_REUSEADDR, and listened to by another app."""
-    with bind("127.0.0.1", 0, "--http-port") as ours, socket.socket() as other:
+    with listen("127.0.0.1", 0, "--http-port") as ours, socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with pytest.raises(OSError, match="in use"):
             other.bind(ours.getsockname())

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framed import encode_header
-from pocketserve_wire.faults import ConnectionFault, ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALIGNMENT, ALLOWED, BUFFER_BYTES, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import (
     CRITICAL,
@@ -32,6 +31,7 @@ from pocketserve_wire.frames import (
     retry_after_ms,
 )
 from pocketserve_wire.limits import FIRST_BODY_BYTES, GROWTH_BYTES
+from pocketserve_wire.protocol_errors import ConnectionFault, ConnectionFaultError
 from wire.wire_bodies import SETTINGS
 from wire.wire_vectors import load, summary
 

@@ -184,11 +184,13 @@ def check_owner(route: Route | None, app: str | None) -> None:
         raise ApiError(ErrorCode.UNAUTHORIZED, "this takes the installation's own token, and none of a single app")
 
 
-def submit(service: Service, route: Route, request: ApiRequest, done: Callable[[ApiResponse], None]) -> Job | None:
+def submit(
+    service: Service, route: Route, request: ApiRequest, on_response: Callable[[ApiResponse], None]
+) -> Job | None:
     """Answer a request; every fault becomes an answer, nothing is raised.
 
     Args:
-        done: takes the answer, once, perhaps before this returns, on any thread.
+        on_response: takes the answer, once, perhaps before this returns, on any thread.
 
     Returns:
         What the calling thread is to run next, as :meth:`Service.submit`.
@@ -205,12 +207,12 @@ def submit(service: Service, route: Route, request: ApiRequest, done: Callable[[
     except Exception as error:
         response = failure(error, _name(route))
     if isinstance(response, ApiResponse):
-        done(response)
+        on_response(response)
         return None
-    return service.submit(response, functools.partial(_respond, response, route, done))
+    return service.submit(response, functools.partial(_respond, response, route, on_response))
 
 
-def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
+def answer_request(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
     """Answer a request on the calling thread; as :func:`submit`."""
     waiter = Waiter()
     request.execute = waiter.execute
@@ -218,13 +220,13 @@ def answer(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
     return response
 
 
-def _respond(call: InferenceCall, route: Route, done: Callable[[ApiResponse], None], outcome: Any) -> None:
+def _respond(call: InferenceCall, route: Route, on_response: Callable[[ApiResponse], None], outcome: Any) -> None:
     try:
         failed = isinstance(outcome, BaseException)
         response = failure(outcome, _name(route)) if failed else call.respond(outcome)  # type: ignore[misc]
     except Exception as error:
         response = failure(error, _name(route))
-    done(response)
+    on_response(response)
 
 
 def _name(route: Route) -> str:
@@ -244,11 +246,11 @@ def _room_to_parse(service: Service, request: ApiRequest) -> AbstractContextMana
     return byte_reservation(service.decode_budget, strict_json.parsed_bytes(text), options.check)
 
 
-def failure(error: BaseException, where: str) -> ApiResponse:
+def failure(error: BaseException, action: str) -> ApiResponse:
     """Return the answer to a request that failed; unexpected faults are logged and become INTERNAL.
 
     Args:
-        where: what was being done, for the log.
+        action: for the log.
     """
     if isinstance(error, MethodNotAllowedError):
         refusal = error_response(error)
@@ -256,6 +258,6 @@ def failure(error: BaseException, where: str) -> ApiResponse:
         return refusal
     if isinstance(error, ApiError):
         return error_response(error)
-    log.error("unexpected error in %s", where, exc_info=error)
+    log.error("unexpected error in %s", action, exc_info=error)
     text = f"the server failed unexpectedly ({type(error).__name__}); its log says where"
     return error_response(ApiError(ErrorCode.INTERNAL, text))

@@ -135,8 +135,8 @@ def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
         # Triton and MLServer always have a reason, and their clients count on it.
         entries.append({"name": status.model, "version": status.version, "state": state, "reason": status.reason})
     for name in () if only_ready else service.repository.models().misnamed:
-        shown = name.encode("utf-8", "replace").decode()  # a file's name need not be UTF-8, JSON must
-        entries.append({"name": shown, "version": "", "state": "UNAVAILABLE", "reason": name_fault(shown)})
+        name_text = name.encode("utf-8", "replace").decode()  # a file's name need not be UTF-8, JSON must
+        entries.append({"name": name_text, "version": "", "state": "UNAVAILABLE", "reason": name_fault(name_text)})
     return json_response(entries)
 
 
@@ -168,8 +168,8 @@ def repository_unload(service: Service, request: ApiRequest) -> ApiResponse:
 
 def _statistics_entry(service: Service, status: ModelStatus) -> dict[str, Any]:
     running = service.engine.running(status.model, status.version)
-    held = running.memory_bytes if running is not None else 0
-    return service.engine.statistics(status.model, status.version).to_json(status.model, status.version, held)
+    memory_bytes = running.memory_bytes if running is not None else 0
+    return service.engine.statistics(status.model, status.version).to_json(status.model, status.version, memory_bytes)
 
 
 def _body_object(request: ApiRequest) -> dict[str, Any]:

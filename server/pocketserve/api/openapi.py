@@ -249,13 +249,13 @@ def _operation(route: Route) -> dict[str, Any]:
     content = {"text/plain": {"schema": schema}} if route.answer == "metrics" else _json(schema)
     if route.answer in _OTHER_TYPES:
         content[_OTHER_TYPES[route.answer]] = {"schema": _BINARY}
-    done = {} if route.answer == "not_offered" else {"200": {"description": "Done.", "content": content}}
+    success = {} if route.answer == "not_offered" else {"200": {"description": "Done.", "content": content}}
     fault = {"description": "The fault in words and its stable code.", "content": _json(_reference("Error"))}
     operation: dict[str, Any] = {
         "operationId": f"{route.group}_{route.name}_{route.method.lower()}",
         "tags": [route.group],
         "summary": (route.handler.__doc__ or "").strip().splitlines()[0],
-        "responses": {**done, "default": fault},
+        "responses": {**success, "default": fault},
     }
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": TEXT} for name in re.findall(r"{(\w+)}", route.pattern)

@@ -40,8 +40,8 @@ def begin(service: Service, request: ApiRequest) -> ApiResponse:
     from pocketserve_wire.pairing import PUBLIC_BYTES  # late: most servers never pair
 
     public = _hexadecimal(request, public=PUBLIC_BYTES)["public"]
-    identifier, salt, ours = service.pairing.begin(public)
-    return json_response({"exchange": identifier.hex(), "salt": salt.hex(), "public": ours.hex()})
+    identifier, salt, server_public = service.pairing.begin(public)
+    return json_response({"exchange": identifier.hex(), "salt": salt.hex(), "public": server_public.hex()})
 
 
 def finish(service: Service, request: ApiRequest) -> ApiResponse:

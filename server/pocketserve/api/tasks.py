@@ -65,8 +65,8 @@ def _check_outputs(request: InferRequest) -> None:
             )
 
 
-def _text(given: dict[str, Any], name: str) -> str:
-    value = given.get(name, "")
+def _text(values: dict[str, Any], name: str) -> str:
+    value = values.get(name, "")
     if not isinstance(value, str):
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"parameters.{name} must be a text")
     return value

@@ -209,29 +209,29 @@ def _is_named(value: Any) -> bool:
 
 def _column(spec: TensorSpec, values: Any) -> Tensor:
     """Parse nested values of an input; unlike in OIP, the nesting gives the shape and must be rectangular."""
-    where = f"input {spec.name!r}"
+    location = f"input {spec.name!r}"
     if spec.datatype in _NOT_IN_JSON:
-        raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{where}: {spec.datatype} cannot be sent in this API")
+        raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{location}: {spec.datatype} cannot be sent in this API")
     # A quantised input takes real numbers here: JSON callers know nothing of its scale.
     datatype = DATATYPES["FP32" if spec.quantization is not None else spec.datatype]
-    shape, flat = nested(values, where)
+    shape, flat = nested(values, location)
     if datatype.name == "BYTES":
-        return Tensor(spec.name, "BYTES", shape, [_text(value, where) for value in flat])
-    return Tensor(spec.name, datatype.name, shape, from_json_values(flat, datatype, shape, where))
+        return Tensor(spec.name, "BYTES", shape, [_text(value, location) for value in flat])
+    return Tensor(spec.name, datatype.name, shape, from_json_values(flat, datatype, shape, location))
 
 
-def _text(value: Any, where: str) -> bytes:
+def _text(value: Any, location: str) -> bytes:
     if isinstance(value, dict) and isinstance(value.get("b64"), str):
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError):
-            raise invalid(where, "b64 does not hold base64") from None
+            raise invalid(location, "b64 does not hold base64") from None
     if not isinstance(value, str):
-        raise invalid(where, f"must be a string or {{'b64': ...}}, not {strict_json.json_type(value)}")
+        raise invalid(location, f"must be a string or {{'b64': ...}}, not {strict_json.json_type(value)}")
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError:
-        raise invalid(where, "a string holds half of a surrogate pair") from None
+        raise invalid(location, "a string holds half of a surrogate pair") from None
 
 
 def _to_values(tensor: Tensor) -> Any:

@@ -140,10 +140,10 @@ def revoke_token(path: Path, name: str, now: float | None = None) -> None:
     """
 
     def remove(tokens: list[AppToken]) -> list[AppToken]:
-        others = [token for token in tokens if token.name != name]
-        if len(others) == len(tokens):
+        remaining = [token for token in tokens if token.name != name]
+        if len(remaining) == len(tokens):
             raise AppTokenError(f"there is no token called {name!r}; `pocketserve token --list` names all")
-        return others
+        return remaining
 
     _change(path, time.time() if now is None else now, remove)
 

@@ -25,15 +25,15 @@ class PortTakenError(Exception):
     """The port cannot be had; the text says which and what to do.
 
     Attributes:
-        taken: the port, if somebody else has it; None if it cannot be had for another reason.
+        busy_port: the port, if somebody else has it; None if it cannot be had for another reason.
     """
 
-    def __init__(self, text: str, taken: int | None = None) -> None:
+    def __init__(self, text: str, busy_port: int | None = None) -> None:
         super().__init__(text)
-        self.taken = taken
+        self.busy_port = busy_port
 
 
-def bind(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
+def listen(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
     """Return a TCP socket that listens, and does not block.
 
     It listens at once: with SO_REUSEADDR another app could listen on a port that is only bound.
@@ -56,7 +56,7 @@ def bind(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
             in_use = error.errno == errno.EADDRINUSE
             if not in_use or time.monotonic() >= end:
                 text = f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose another"
-                raise PortTakenError(f"{text} with {option}", taken=port if in_use else None) from None
+                raise PortTakenError(f"{text} with {option}", busy_port=port if in_use else None) from None
         if not warned:
             log.warning("another program has %s:%d; waiting for it for %g s", host, port, wait)
             warned = True

@@ -66,7 +66,7 @@ def _view(route: Route, service: Service) -> Callable[..., Response]:
     def view(**path: str) -> Response:
         # A fault in reading is raised to the error handlers.
         message = wsgi.read_request(request.environ, route, path, service.config.max_body_bytes if g.trusted else 0)
-        return _write_response(dispatch.answer(service, route, message))
+        return _write_response(dispatch.answer_request(service, route, message))
 
     return view
 

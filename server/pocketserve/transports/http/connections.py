@@ -91,7 +91,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self._quiet_since = time.monotonic()
         self._unread_since: float | None = None
         self._read = self._drained = 0
-        self._parked = self._refused = False
+        self._parked = self._answers_fault = False
         super().__init__(*arguments, **options)
 
     @property
@@ -155,7 +155,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def _linger(self) -> bool:
         """Begin to throw away what comes, if anything may; the client sees that the answer was the last."""
-        if not (self._refused or self._has_input()):
+        if not (self._answers_fault or self._has_input()):
             return False
         try:
             self.socket.shutdown(socket.SHUT_WR)
@@ -235,7 +235,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return complete
 
     def service(self) -> None:
-        self._refused = self.requests[0].error is not None
+        self._answers_fault = self.requests[0].error is not None
         super().service()
         self._quiet_since = time.monotonic()
 

@@ -73,7 +73,7 @@ def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> Wsgi
         except Exception as error:
             answer = dispatch.failure(error, f"{method} {path}")
         else:
-            answer = dispatch.answer(service, route, request)
+            answer = dispatch.answer_request(service, route, request)
         count_answer(service.traffic, route, answer.status)
         headers, chunks = encode_response(answer, environ)
         size = sum(map(len, chunks))

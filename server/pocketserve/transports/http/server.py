@@ -15,7 +15,7 @@ from pocketserve.engine.statistics import Traffic
 from pocketserve.transports.http.connections import DEFAULT_TIMEOUTS, HttpTimeouts, Server
 from pocketserve.transports.http.data_plane import WsgiApp
 from pocketserve.transports.http.task import GrowingDispatcher
-from pocketserve.transports.listener import affordable, bind
+from pocketserve.transports.listener import affordable, listen
 from pocketserve_wire import limits
 
 SHARE = 0.6
@@ -48,7 +48,7 @@ class HttpServer:
         timeouts: HttpTimeouts = DEFAULT_TIMEOUTS,
         traffic: Traffic | None = None,
     ) -> None:
-        listener = bind(config.host, config.http_port, "--http-port", config.port_wait)
+        listener = listen(config.host, config.http_port, "--http-port", config.port_wait)
         self.port: int = listener.getsockname()[1]
         self.host = config.host
         self._stopping = self._closed = False

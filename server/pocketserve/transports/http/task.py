@@ -1,4 +1,4 @@
-"""What waitress's threads do: send an answer, answer a fault, and start when they are needed."""
+"""waitress's threads and their tasks: an application's answer, or a fault's."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pocketserve import __version__
 from pocketserve.config import Config
 from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.service import Service
-from pocketserve.transports.listener import affordable, bind
+from pocketserve.transports.listener import affordable, listen
 from pocketserve.transports.socket.event_loop import EventLoop
 from pocketserve.transports.socket.threads import FrameBudget, Workers
 from pocketserve.transports.socket.timeouts import Timeouts
@@ -78,7 +78,7 @@ class SocketServer:
         self.timeouts = timeouts or Timeouts()
         self.key = token.encode("ascii") if token is not None else None
         self.apps = apps
-        self._listener = bind(config.host, config.socket_port, "--socket-port", config.port_wait)
+        self._listener = listen(config.host, config.socket_port, "--socket-port", config.port_wait)
         self.host = config.host
         self.port: int = self._listener.getsockname()[1]
         self.event_loop = event_loop or EventLoop()

@@ -1,4 +1,4 @@
-"""What ends a connection of the socket protocol: the reasons of its ERROR and GOAWAY frames."""
+"""Errors that end a connection of the socket protocol: the reasons of its ERROR and GOAWAY frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ConnectionFault(enum.IntEnum):
-    """Why a connection is closed: the number travels in the ERROR frame's ``arg``, the name is its ``code``."""
+    """Reasons to close a connection: the number travels in the ERROR frame's ``arg``, the name is its ``code``."""
 
     BAD_MARK = 1
     BAD_FRAME = 2
@@ -26,7 +26,7 @@ class ConnectionFault(enum.IntEnum):
 
 
 class GoAwayReason(enum.IntEnum):
-    """Why the server takes no more requests on a connection: the ``arg`` of GOAWAY."""
+    """Reasons to take no more requests on a connection: the ``arg`` of GOAWAY."""
 
     SHUTTING_DOWN = 1
     IDLE = 2
