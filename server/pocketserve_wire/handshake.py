@@ -67,7 +67,7 @@ def server_proof(key: bytes, hashed: bytes) -> str:
 
 
 class ServerHandshake:
-    """The server's half of a handshake.
+    """The server's half of a handshake. Methods raise ConnectionFaultError where the client breaks the protocol.
 
     Args:
         key: the token's ASCII bytes; None on a server that asks for none.
@@ -97,11 +97,7 @@ class ServerHandshake:
         self.client_name = ""
 
     def answer_hello(self, frame: Frame) -> bytes:
-        """Return the CHALLENGE frame that answers a HELLO.
-
-        Raises:
-            ConnectionFaultError: UNEXPECTED_FRAME, BAD_HANDSHAKE or UNSUPPORTED_VERSION.
-        """
+        """Return the CHALLENGE frame that answers a HELLO."""
         offer = _document(frame, FrameType.HELLO, expected=not self._hashed)
         lowest, highest = _versions(offer)
         if not lowest <= VERSION <= highest:
@@ -122,11 +118,7 @@ class ServerHandshake:
         return challenge
 
     def answer_auth(self, frame: Frame) -> bytes:
-        """Return the READY frame that answers a good AUTH.
-
-        Raises:
-            ConnectionFaultError: UNEXPECTED_FRAME; BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.
-        """
+        """Return the READY frame that answers a good AUTH."""
         proof = _document(frame, FrameType.AUTH, expected=bool(self._hashed)).get("proof")
         ready: dict[str, Any] = {}
         if self._key is not None:
@@ -135,11 +127,7 @@ class ServerHandshake:
         return json_frame(FrameType.READY, strict_json.dumps(ready | self._limits._asdict()))
 
     def _key_of(self, proof: str) -> bytes:
-        """Return the key that a proof was made with, in a time that does not depend on which one it is.
-
-        Raises:
-            ConnectionFaultError: UNAUTHORIZED, it is none of them.
-        """
+        """Return the key that a proof was made with, in a time that does not depend on which one it is."""
         assert self._key is not None
         match: bytes | None = None
         for owner, key in ((None, self._key), *self._further().items()):
@@ -151,7 +139,7 @@ class ServerHandshake:
 
 
 class ClientHandshake:
-    """The client's half of a handshake.
+    """The client's half of a handshake. Methods raise ConnectionFaultError where the server breaks the protocol.
 
     Args:
         key: the token's ASCII bytes; None for a client that has none.
@@ -170,13 +158,7 @@ class ClientHandshake:
         self._hashed = b""
 
     def answer_challenge(self, frame: Frame) -> bytes:
-        """Return the AUTH frame that answers a CHALLENGE.
-
-        Raises:
-            ConnectionFaultError: UNEXPECTED_FRAME; BAD_HANDSHAKE; UNSUPPORTED_VERSION; UNAUTHORIZED when the server
-                asks for a token that this client lacks, or for none although this client has one: a stranger on the
-                server's port would do that.
-        """
+        """Return the AUTH frame that answers a CHALLENGE."""
         content = _document(frame, FrameType.CHALLENGE, expected=not self._hashed)
         version = _number(content, "v", 0)
         if version != VERSION:
@@ -189,7 +171,7 @@ class ClientHandshake:
             raise _invalid(f"auth must be {AUTH_HMAC} or {AUTH_NONE}")
         if auth == AUTH_HMAC and self._key is None:
             raise _unauthorized("the server asks for a token (pocketserve token prints it)")
-        if auth == AUTH_NONE and self._key is not None:
+        if auth == AUTH_NONE and self._key is not None:  # a stranger on the server's port would do that
             raise _unauthorized(
                 "what listens there does not ask for the token: it is not your server, or it runs with --no-auth; "
                 "nothing was sent to it"
@@ -199,11 +181,7 @@ class ClientHandshake:
         return json_frame(FrameType.AUTH, strict_json.dumps(proof))
 
     def accept_ready(self, frame: Frame) -> ConnectionLimits:
-        """Return what the server allows, once it has proven that it knows the key.
-
-        Raises:
-            ConnectionFaultError: UNEXPECTED_FRAME; BAD_HANDSHAKE; UNAUTHORIZED for a proof that is wrong or missing.
-        """
+        """Return what the server allows, once it has proven that it knows the key."""
         content = _document(frame, FrameType.READY, expected=bool(self._hashed))
         if self._key is not None:
             proof = content.get("proof")

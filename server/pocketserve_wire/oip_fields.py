@@ -1,6 +1,7 @@
 """Parse the parts of an inference message: names, lists, parameters and tensors of its JSON, and the bytes behind it.
 
-Every fault names its field.
+Every fault is an ApiError that names its field: INVALID_TENSOR for tensors, INVALID_PARAMETER for parameters, else
+INVALID_REQUEST; NOT_IMPLEMENTED for shared memory.
 """
 
 from __future__ import annotations
@@ -18,11 +19,7 @@ NO_SHARED_MEMORY = "shared memory is not offered: apps of a phone share none; se
 
 
 def parse_parameters(value: object, location: str) -> Parameters:
-    """Check a ``parameters`` object: flat, names bounded, values strings, numbers or booleans.
-
-    Raises:
-        ApiError: INVALID_PARAMETER.
-    """
+    """Check a ``parameters`` object: flat, names bounded, values strings, numbers or booleans."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -43,11 +40,7 @@ class BinaryReader:
         self._offset = 0
 
     def take(self, size: int, location: str) -> memoryview:
-        """Return the next bytes, without a copy.
-
-        Raises:
-            ApiError: INVALID_TENSOR when fewer are left.
-        """
+        """Return the next bytes, without a copy."""
         left = len(self._data) - self._offset
         if size > left:
             raise invalid(location, f"unexpected size: binary_data_size is {size}, but only {left} bytes are left")
@@ -56,11 +49,7 @@ class BinaryReader:
         return self._data[start : self._offset]
 
     def expect_end(self) -> None:
-        """Refuse bytes that no tensor has claimed.
-
-        Raises:
-            ApiError: INVALID_REQUEST.
-        """
+        """Refuse bytes that no tensor has claimed."""
         if self._offset != len(self._data):
             raise bad_request(
                 f"unexpected additional input data: {len(self._data) - self._offset} bytes follow the last tensor"
@@ -68,11 +57,7 @@ class BinaryReader:
 
 
 def parse_id(value: object) -> str:
-    """Return a request's id; empty where there is none.
-
-    Raises:
-        ApiError: INVALID_REQUEST.
-    """
+    """Return a request's id; empty where there is none."""
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
@@ -87,11 +72,7 @@ def _has_surrogate(text: str) -> bool:
 
 
 def parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]:
-    """Return the entries of ``inputs`` or ``outputs``, unchecked.
-
-    Raises:
-        ApiError: INVALID_REQUEST when it is no list, is missing though required, or has too many entries.
-    """
+    """Return the entries of ``inputs`` or ``outputs``, unchecked."""
     value = header.get(key)
     if value is None and not required:
         return []
@@ -104,11 +85,7 @@ def parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]
 
 
 def parse_name(item: object, location: str) -> str:
-    """Return the name of a list's entry.
-
-    Raises:
-        ApiError: INVALID_REQUEST.
-    """
+    """Return the name of a list's entry."""
     if not isinstance(item, dict):
         raise bad_request(f"{location} must be an object, not {strict_json.json_type(item)}")
     name = item.get("name")
@@ -120,11 +97,7 @@ def parse_name(item: object, location: str) -> str:
 
 
 def parse_tensor(item: Any, location: str, reader: BinaryReader) -> Tensor:
-    """Return a tensor, its data from the JSON or, with ``binary_data_size``, from the bytes behind it.
-
-    Raises:
-        ApiError: INVALID_REQUEST, INVALID_PARAMETER or INVALID_TENSOR.
-    """
+    """Return a tensor, its data from the JSON or, with ``binary_data_size``, from the bytes behind it."""
     name = parse_name(item, location)
     location = f"{location} {name!r}"
     datatype = parse_datatype(item.get("datatype"), location)
@@ -146,11 +119,7 @@ def parse_tensor(item: Any, location: str, reader: BinaryReader) -> Tensor:
 
 
 def parse_tensor_parameters(item: Any, location: str) -> Parameters:
-    """Check the parameters of a tensor, or of a requested output.
-
-    Raises:
-        ApiError: INVALID_REQUEST, INVALID_PARAMETER; NOT_IMPLEMENTED for shared memory.
-    """
+    """Check the parameters of a tensor, or of a requested output."""
     parameters = parse_parameters(item.get("parameters"), f"{location}.parameters")
     if "shared_memory_region" in parameters:
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, f"{location}: {NO_SHARED_MEMORY}")
@@ -158,11 +127,7 @@ def parse_tensor_parameters(item: Any, location: str) -> Parameters:
 
 
 def pop_flag(parameters: Parameters, key: str, location: str, *, default: bool) -> bool:
-    """Remove a parameter that is true or false, and return it.
-
-    Raises:
-        ApiError: INVALID_PARAMETER.
-    """
+    """Remove a parameter that is true or false, and return it."""
     value = parameters.pop(key, default)
     if not isinstance(value, bool):
         raise bad_parameter(f"{location}.{key}", "must be true or false")
@@ -170,11 +135,7 @@ def pop_flag(parameters: Parameters, key: str, location: str, *, default: bool) 
 
 
 def refuse_duplicates(names: list[str], key: str) -> None:
-    """Refuse a list with a repeated name.
-
-    Raises:
-        ApiError: INVALID_REQUEST.
-    """
+    """Refuse a list with a repeated name."""
     if len(set(names)) != len(names):
         twice = next(name for index, name in enumerate(names) if name in names[:index])
         raise bad_request(f"{key} names {twice!r} twice")

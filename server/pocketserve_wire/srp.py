@@ -2,7 +2,7 @@
 
 A listener learns nothing, and an impostor can test one guess of the secret per exchange. The formulas, the 2048-bit
 group, the padding and the names are those of RFC 5054; the hash is a parameter. Numbers are unsigned and big-endian
-when they are hashed.
+when they are hashed. A public number out of range, or a scrambler of zero, is an SrpError.
 
 Python's ``pow`` does not take the same time for all numbers. Each secret here is used for one code only, and each
 use costs its guesser a proof.
@@ -76,11 +76,7 @@ class Srp(NamedTuple):
         return (self.multiplier() * v + pow(self.generator, b, self.modulus)) % self.modulus
 
     def scrambler(self, client_public: int, server_public: int) -> int:
-        """Return ``u``.
-
-        Raises:
-            SrpError: either number is out of range, or ``u`` is zero.
-        """
+        """Return ``u``."""
         if not (0 < client_public < self.modulus and 0 < server_public < self.modulus):
             raise SrpError("a public number is out of range")
         u = self._number(self.pad(client_public), self.pad(server_public))
@@ -89,20 +85,12 @@ class Srp(NamedTuple):
         return u
 
     def client_secret(self, a: int, x: int, server_public: int) -> int:
-        """Return ``S`` as the client computes it.
-
-        Raises:
-            SrpError: see :meth:`scrambler`.
-        """
+        """Return ``S`` as the client computes it."""
         u = self.scrambler(self.client_public(a), server_public)
         base = (server_public - self.multiplier() * self.verifier(x)) % self.modulus
         return pow(base, a + u * x, self.modulus)
 
     def server_secret(self, b: int, v: int, client_public: int, server_public: int) -> int:
-        """Return ``S`` as the server computes it; ``server_public`` is what :meth:`server_public` gave for b and v.
-
-        Raises:
-            SrpError: see :meth:`scrambler`.
-        """
+        """Return ``S`` as the server computes it; ``server_public`` is what :meth:`server_public` gave for b and v."""
         u = self.scrambler(client_public, server_public)
         return pow(client_public * pow(v, u, self.modulus), b, self.modulus)

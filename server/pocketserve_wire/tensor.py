@@ -1,5 +1,7 @@
 """A tensor between bytes and a framework's arrays, and its two wire forms: JSON values and raw bytes.
 
+Parsing raises ApiError INVALID_TENSOR for every fault, with its location.
+
 Nothing is copied that can be referenced: the raw form of a tensor is a slice of the request body, and
 ``numpy.asarray(tensor)`` looks at those same bytes through the array interface protocol.
 """
@@ -54,11 +56,7 @@ def element_count(shape: Iterable[int]) -> int:
 
 
 def parse_shape(value: object, location: str) -> tuple[int, ...]:
-    """Check a shape from JSON.
-
-    Raises:
-        ApiError: INVALID_TENSOR for anything but an array of integers from 0 whose product is bounded.
-    """
+    """Check a shape from JSON."""
     if not isinstance(value, list):
         raise invalid(location, f"shape must be an array of integers, not {json_type(value)}")
     if any(type(dim) is not int for dim in value):
@@ -74,11 +72,7 @@ def parse_shape(value: object, location: str) -> tuple[int, ...]:
 
 
 def parse_datatype(value: object, location: str) -> Datatype:
-    """Look a datatype up by its exact name.
-
-    Raises:
-        ApiError: INVALID_TENSOR with the known names.
-    """
+    """Look a datatype up by its exact name."""
     datatype = DATATYPES.get(value) if isinstance(value, str) else None
     if datatype is None:
         raise invalid(location, f"invalid datatype {_show(value)}; expected one of {', '.join(DATATYPES)}")
@@ -107,11 +101,7 @@ def from_json_values(
 
 
 def from_raw(raw: memoryview, datatype: Datatype, shape: tuple[int, ...], location: str) -> memoryview | list[bytes]:
-    """Check a tensor's raw bytes; fixed-size elements are referenced, not copied.
-
-    Raises:
-        ApiError: INVALID_TENSOR for a size that does not fit the shape, or elements that are not valid.
-    """
+    """Check a tensor's raw bytes; fixed-size elements are referenced, not copied."""
     count = element_count(shape)
     if datatype.name == "BYTES":
         return _split_bytes(raw, count, location)

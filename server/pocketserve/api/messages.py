@@ -30,10 +30,9 @@ class ApiRequest:
         body: the whole body, inflated.
         json_length: bytes of JSON at the body's start, see :mod:`pocketserve_wire.oip`.
         content_type: what the caller says the body is; a hint, never believed over the bytes themselves.
-        deadline: the monotonic clock's time by which the work must have started; None when the transport has none.
-        cancellation: thrown when the caller gives the request up; None where the transport cannot tell.
-        received: when it came, by the monotonic clock, where the transport can tell: threads overtake each other, and
-            of two requests of a stream the later is the newer.
+        deadline: the monotonic clock's time by which the work must have started.
+        cancellation: cancelled when the caller gives the request up; None where the transport cannot tell.
+        received: the monotonic clock's time of its arrival, which orders the requests of a stream.
         execute: has a thread of the transport run a job for this request; set before it is dispatched.
         keeps_thread: that thread may run the next request's model after this one's.
     """

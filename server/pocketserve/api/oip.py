@@ -75,12 +75,8 @@ def model_config(service: Service, request: ApiRequest) -> ApiResponse:
         return json_response(triton_config(entry, running))
 
 
-def infer(service: Service, request: ApiRequest) -> InferenceCall:
-    """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out.
-
-    Raises:
-        ApiError: for every fault of the request.
-    """
+def infer(service: Service, request: ApiRequest) -> Call:
+    """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out."""
     template = oip.find_template(request.body, request.json_length)
     if template is not None and template.all_raw and not request.query and "task" not in template.parameters:
         return inference_call(service, request, EncodedPayload(template, request.body), template.parameters, _answer)

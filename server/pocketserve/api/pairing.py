@@ -75,7 +75,6 @@ def _hexadecimal(request: ApiRequest, **lengths: int) -> dict[str, bytes]:
     for name, length in lengths.items():
         text = document[name]
         if not isinstance(text, str) or not re.fullmatch(rf"[0-9a-fA-F]{{{2 * length}}}", text):
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"{name} must be {length} bytes as {2 * length} hexadecimal digits"
-            )
+            fault = f"{name} must be {length} bytes as {2 * length} hexadecimal digits"
+            raise ApiError(ErrorCode.INVALID_REQUEST, fault)
     return {name: bytes.fromhex(document[name]) for name in lengths}

@@ -83,12 +83,8 @@ regress = not_offered(f":regress takes tf.Example features, {INSTEAD}")
 explain = not_offered(f"models are not explained here, {INSTEAD}")
 
 
-def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
-    """Row format (``instances``) or columnar format (``inputs``).
-
-    Raises:
-        ApiError: for every fault of the request, the model or the server.
-    """
+def v1_predict(service: Service, request: ApiRequest) -> Call:
+    """Row format (``instances``) or columnar format (``inputs``)."""
     service.require(request.path["model"], request.path.get("version"))
     if request.content_type.startswith("application/cloudevents"):
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, "CloudEvents are not read here; send their data as plain JSON")
