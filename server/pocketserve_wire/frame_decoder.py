@@ -22,7 +22,7 @@ from .frames import (
     parse_ext,
     parse_header,
 )
-from .limits import FIRST_BODY_BYTES, GROWTH_BYTES
+from .limits import FIRST_BODY_BYTES, grow
 from .protocol_errors import ConnectionFault, ConnectionFaultError, HttpPeerError
 
 BUFFER_BYTES: Final = 16_384
@@ -129,7 +129,8 @@ class FrameDecoder:
     def buffer(self) -> memoryview:
         """Return where the next bytes go; never empty once :meth:`next` has said None. Valid until :meth:`received`."""
         if self._header is not None and not self._discarding:
-            self._grow()
+            if len(self._payload) == self._filled:
+                grow(self._payload, self._expected)
             self.in_body = True
             self._room = memoryview(self._payload)[self._filled :]
             return self._room
@@ -292,12 +293,6 @@ class FrameDecoder:
             raise ConnectionFaultError(ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY")
         elif in_handshake and body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
             raise frame_too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
-
-    def _grow(self) -> None:
-        have = len(self._payload)
-        if have == self._filled:
-            step = max(FIRST_BODY_BYTES, min(have, max(GROWTH_BYTES, have // 4)))
-            self._payload.extend(bytes(min(self._expected - have, step)))
 
     def _finish(self) -> Frame | None:
         header, self._header = self._header, None

@@ -12,6 +12,14 @@ FIRST_BODY_BYTES = 1024 * 1024
 
 GROWTH_BYTES = 4 * FIRST_BODY_BYTES
 
+
+def grow(memory: bytearray, end: int) -> None:
+    """Give a body the memory of its next step, up to ``end`` bytes."""
+    have = len(memory)
+    step = max(FIRST_BODY_BYTES, min(have, max(GROWTH_BYTES, have // 4)))
+    memory.extend(bytes(min(end - have, step)))
+
+
 MAX_JSON_DEPTH = 100
 """Nesting of JSON arrays and objects, as in Triton. Deeper documents are attacks, not tensors."""
 

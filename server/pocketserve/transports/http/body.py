@@ -10,7 +10,7 @@ from typing import Final
 
 from waitress.buffers import ReadOnlyFileBasedBuffer
 
-from pocketserve_wire.limits import FIRST_BODY_BYTES, GROWTH_BYTES, TENSOR_ALIGNMENT
+from pocketserve_wire.limits import FIRST_BODY_BYTES, TENSOR_ALIGNMENT, grow
 
 MAX_JOINED: Final = 64 * 1024
 """Bytes of a body that are copied behind its header, so that both are sent at once."""
@@ -77,10 +77,8 @@ class ReceivedBody:
 
     def room(self) -> memoryview:
         """Return where the next bytes go; never empty before it is completed. Release it before any other call."""
-        have = len(self._memory)
-        if have == self._filled:
-            step = max(FIRST_BODY_BYTES, min(have, max(GROWTH_BYTES, have // 4)))
-            self._memory.extend(bytes(min(self._end - have, step)))
+        if len(self._memory) == self._filled:
+            grow(self._memory, self._end)
         return memoryview(self._memory)[self._filled :]
 
     def received(self, data: bytes | Placed) -> int:

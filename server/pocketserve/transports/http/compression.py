@@ -80,8 +80,5 @@ def choose_coding(accept_encoding: str | None) -> str | None:
 
 def deflate(body: bytes, coding: str) -> bytes:
     """Compress a response body with a coding from :func:`choose_coding`."""
-    if coding != "gzip":
-        return zlib.compress(body, _LEVEL)
-    import gzip  # late: few ask for it
-
-    return gzip.compress(body, _LEVEL, mtime=0)
+    encoder = zlib.compressobj(_LEVEL, wbits=_GZIP_WBITS if coding == "gzip" else zlib.MAX_WBITS)
+    return encoder.compress(body) + encoder.flush()
