@@ -13,7 +13,6 @@ class Datatype(NamedTuple):
     """A datatype.
 
     Attributes:
-        name: the protocol's name, case-sensitive.
         itemsize: bytes per element; 0 for BYTES, whose elements vary.
         typestr: the element type in NumPy's array-interface notation. BF16 has none of its own: its 16 bits
             travel as unsigned integers. BYTES elements are Python objects.

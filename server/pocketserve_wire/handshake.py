@@ -37,11 +37,11 @@ class ConnectionLimits(NamedTuple):
     """Limits that a server tells its clients in READY.
 
     Attributes:
-        max_frame: bytes of the largest body it takes.
-        max_inflight: requests that one connection may have under way.
-        max_bytes_inflight: bytes that their bodies may have together.
-        idle_ms: milliseconds without a frame after which it closes an idle connection.
-        server: its name and version.
+        max_frame: bytes of the largest body.
+        max_inflight: unanswered requests of one connection.
+        max_bytes_inflight: bytes of their bodies together.
+        idle_ms: time without a frame after which a connection is closed.
+        server: name and version.
     """
 
     max_frame: int

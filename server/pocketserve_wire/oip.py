@@ -43,10 +43,8 @@ class RequestedOutput(NamedTuple):
     """An entry of a request's ``outputs``.
 
     Attributes:
-        name: the output's name.
         binary: send it as raw bytes rather than JSON values.
         classification: how many best classes to answer instead of the tensor; 0 sends the tensor.
-        parameters: what else the entry carried.
     """
 
     name: str
@@ -60,10 +58,8 @@ class InferRequest:
     """A decoded inference request.
 
     Attributes:
-        inputs: the tensors, in the order they were sent.
-        outputs: the outputs asked for; empty means all of them.
-        id: echoed in the response; empty means absent.
-        parameters: the request's own parameters, without ``binary_data_output``.
+        outputs: empty means all of them.
+        parameters: without ``binary_data_output``.
         binary_output: whether outputs that are not listed are sent as raw bytes.
         raw: the whole body, when it is one input's bytes with no JSON in front (header length 0).
         template: the template that it was read with, which requests share that differ in their tensors' bytes alone.
@@ -148,9 +144,8 @@ def decode_infer_request(body: bytes | memoryview, json_length: int | None) -> I
     """Decode an inference request.
 
     Args:
-        body: the whole body, after any decompression.
-        json_length: bytes of JSON at its start; None when the whole body is JSON; 0 when there is none and the
-            body is the single input's raw bytes.
+        json_length: bytes of JSON at the body's start; None when all is JSON; 0 when the body is the single input's
+            raw bytes.
 
     Raises:
         ApiError: MALFORMED_JSON, INVALID_HEADER, INVALID_REQUEST, INVALID_PARAMETER or INVALID_TENSOR.

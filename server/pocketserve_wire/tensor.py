@@ -29,9 +29,7 @@ class Tensor:
     """A named tensor.
 
     Attributes:
-        name: the input's or output's name.
         datatype: a key of :data:`~pocketserve_wire.datatypes.DATATYPES`.
-        shape: dimensions, row-major; ``()`` is a scalar.
         data: the elements as contiguous little-endian bytes; for BYTES a sequence of ``bytes`` objects.
         parameters: the tensor's own parameters, without those that describe its encoding.
     """

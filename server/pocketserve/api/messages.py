@@ -26,7 +26,6 @@ class ApiRequest:
 
     Attributes:
         path: values of the route's placeholders, percent-decoded.
-        query: query parameters; a repeated one is refused by the transport.
         body: the whole body, inflated.
         json_length: bytes of JSON at the body's start, see :mod:`pocketserve_wire.oip`.
         content_type: what the caller says the body is; a hint, never believed over the bytes themselves.

@@ -35,7 +35,7 @@ def card(model: LoadedModel, port: int = DEFAULT_PORT, local: str = "") -> dict[
     """Return the card of a loaded model.
 
     Args:
-        port: where the server listens for HTTP; 0 stands for the usual one.
+        port: 0 stands for the usual one.
         local: for a model that no server serves: the arguments of ``predict --local`` that name it.
 
     Returns:

@@ -44,7 +44,6 @@ class AppToken(NamedTuple):
     """An app's token, as the server knows it.
 
     Attributes:
-        name: given by the token's owner.
         sha256: of the token, 64 hexadecimal digits.
         created, expires: seconds since 1970, by the wall clock; it is good from the one to the other.
     """

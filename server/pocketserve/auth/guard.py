@@ -82,7 +82,7 @@ def ensure_token(path: Path) -> str:
 
 
 def _wait_for_content(path: Path) -> None:
-    """Give another server that has just made the file the moment it needs to write the token."""
+    """Wait while another server writes the token into its new file."""
     with contextlib.suppress(OSError):  # reading it says what is wrong
         for _ in range(50):
             if path.stat().st_size:

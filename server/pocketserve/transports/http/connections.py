@@ -258,10 +258,6 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 class Server(TcpWSGIServer):  # type: ignore[misc]
     """Accepts, and closes connections when their time is over.
 
-    Args:
-        max_connections: at a time.
-        traffic: where answers are counted.
-
     Attributes:
         lingering: connections that were refused and are still sending, the oldest first.
     """
