@@ -15,7 +15,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.engine import State
-from pocketserve.inference.call import EncodedPayload, InferenceCall, TensorPayload
+from pocketserve.inference.call import EncodedPayload, TensorPayload
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError, ErrorCode, oip, strict_json

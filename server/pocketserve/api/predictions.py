@@ -16,7 +16,6 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.inference.call import InferenceCall, Prediction, RawPayload
-from pocketserve.inference.waiter import answer_call
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode

@@ -24,7 +24,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.bindings import Bindings
-from pocketserve.inference.call import InferenceCall, TensorPayload
+from pocketserve.inference.call import TensorPayload
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks.arrays import nested
 from pocketserve.tensors import TensorSpec, to_array
