@@ -15,7 +15,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.engine import State
-from pocketserve.inference.call import EncodedPayload, TensorPayload
+from pocketserve.inference.call import EncodedPayload, InferenceCall, TensorPayload
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError, ErrorCode, oip, strict_json
@@ -75,8 +75,12 @@ def model_config(service: Service, request: ApiRequest) -> ApiResponse:
         return json_response(triton_config(entry, running))
 
 
-def infer(service: Service, request: ApiRequest) -> Call:
-    """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out."""
+def infer(service: Service, request: ApiRequest) -> InferenceCall:
+    """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out.
+
+    Raises:
+        ApiError: for every fault of the request.
+    """
     template = oip.find_template(request.body, request.json_length)
     if template is not None and template.all_raw and not request.query and "task" not in template.parameters:
         return inference_call(service, request, EncodedPayload(template, request.body), template.parameters, _answer)

@@ -16,6 +16,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.inference.call import InferenceCall, Prediction, RawPayload
+from pocketserve.inference.waiter import answer_call
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode
@@ -30,13 +31,23 @@ def predict(service: Service, request: ApiRequest) -> InferenceCall:
 
 
 def ask(service: Service, request: ApiRequest) -> Prediction:
-    """Answer raw input on this thread, as :func:`predict`, for commands and tests."""
-    prediction: Prediction = answer(service.submit, call_of(service, request))
+    """Answer raw input on this thread, as :func:`predict`, for commands and tests.
+
+    Raises:
+        ApiError: for every fault of the request, the model or the server.
+    """
+    prediction: Prediction = answer_call(service.submit, call_of(service, request))
     return prediction
 
 
-def call_of(service: Service, request: ApiRequest, respond: Callable[[Prediction], ApiResponse] | None = None) -> Call:
-    """Return the inference that a request of this interface asks for."""
+def call_of(
+    service: Service, request: ApiRequest, respond: Callable[[Prediction], ApiResponse] | None = None
+) -> InferenceCall:
+    """Return the inference that a request of this interface asks for.
+
+    Raises:
+        ApiError: for every fault of the request's form.
+    """
     refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY)
     body, content_type = request.body, request.content_type
     if content_type[: len(FORM)].lower() == FORM:

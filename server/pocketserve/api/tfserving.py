@@ -24,7 +24,7 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.bindings import Bindings
-from pocketserve.inference.call import TensorPayload
+from pocketserve.inference.call import InferenceCall, TensorPayload
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks.arrays import nested
 from pocketserve.tensors import TensorSpec, to_array
@@ -83,8 +83,12 @@ regress = not_offered(f":regress takes tf.Example features, {INSTEAD}")
 explain = not_offered(f"models are not explained here, {INSTEAD}")
 
 
-def v1_predict(service: Service, request: ApiRequest) -> Call:
-    """Row format (``instances``) or columnar format (``inputs``)."""
+def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
+    """Row format (``instances``) or columnar format (``inputs``).
+
+    Raises:
+        ApiError: for every fault of the request, the model or the server.
+    """
     service.require(request.path["model"], request.path.get("version"))
     if request.content_type.startswith("application/cloudevents"):
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, "CloudEvents are not read here; send their data as plain JSON")
