@@ -41,7 +41,7 @@ class Role(enum.Enum):
 
 
 class HandshakeState(enum.Enum):
-    """How far the handshake is: HELLO and its CHALLENGE, AUTH and its READY, then requests."""
+    """Progress of the handshake: HELLO and its CHALLENGE, AUTH and its READY, then requests."""
 
     HELLO = 1
     AUTH = 2
