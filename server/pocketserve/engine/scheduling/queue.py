@@ -112,7 +112,11 @@ class Scheduler:
         """
         with self.lock:
             self.sharing.finish(queue, session, run_s, entries)
-            return self._next_runs() if self.sharing.contenders else []
+            if not self.sharing.contenders:
+                return []
+            if self._thread is None:  # it could not be started
+                self._set_alarm(min(entry.deadline for waiting in self.sharing.contenders for entry in waiting.waiting))
+            return self._next_runs()
 
     def _next_runs(self) -> list[QueueEntry]:
         leaders: list[QueueEntry] = []
@@ -235,13 +239,11 @@ class ModelQueue:
         Returns:
             What this thread is to run, when a session is free; None when the request waits or has failed.
         """
-        entry.queue = self
         entry.submitted_ns = time.perf_counter_ns()
-        cancellation = entry.cancellation
         try:
             if self._clock() >= entry.deadline:
                 raise expired()
-            if cancellation is not None and cancellation.cancelled:
+            if entry.cancellation is not None and entry.cancellation.cancelled:
                 raise cancelled()
             session: Session | None = None
             if entry.steps is None or not entry.blocked:
@@ -258,6 +260,7 @@ class ModelQueue:
         return functools.partial(self.run, entry)
 
     def _enqueue(self, entry: QueueEntry) -> Session | None:
+        entry.queue = self
         cancellation = entry.cancellation
         if self._batcher is not None:
             entry.key, entry.rows, entry.size = self._batcher.describe(entry)
