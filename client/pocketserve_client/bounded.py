@@ -28,7 +28,7 @@ Owner = Callable[[], Run | None]
 """Tells which server of this user has the port now."""
 
 
-class Exchange(threading.local):
+class ExchangeLimits(threading.local):
     """Time and bytes that the current thread's exchange may still take."""
 
     ends = math.inf
@@ -64,7 +64,7 @@ def answer_too_large() -> NotOurServerError:
 class BoundedAdapter(HTTPAdapter):
     """Opens the bounded connections for ``requests``."""
 
-    def __init__(self, exchange: Exchange, owner: Owner | None) -> None:
+    def __init__(self, exchange: ExchangeLimits, owner: Owner | None) -> None:
         super().__init__()
         parts = {"exchange": exchange, "owner": staticmethod(owner) if owner is not None else None}
         self.poolmanager.pool_classes_by_scheme = {
@@ -79,7 +79,7 @@ class BoundedAdapter(HTTPAdapter):
 class _Bounded:
     """The connecting that both kinds of connection share."""
 
-    exchange: Exchange
+    exchange: ExchangeLimits
     owner: Owner | None
     sock: Any
     host: str
@@ -107,7 +107,7 @@ class _Bounded:
 class _BoundedSocket:
     """The part of a socket that ``http.client`` uses; each wait has the time that is left."""
 
-    def __init__(self, connected: socket.socket, exchange: Exchange) -> None:
+    def __init__(self, connected: socket.socket, exchange: ExchangeLimits) -> None:
         self._socket = connected
         self._exchange = exchange
         self.fileno, self.shutdown, self.close = connected.fileno, connected.shutdown, connected.close
@@ -126,7 +126,7 @@ class _BoundedSocket:
 class _BoundedReader(io.RawIOBase):
     """Reads for as long, and as much, as the exchange may take."""
 
-    def __init__(self, connected: socket.socket, exchange: Exchange) -> None:
+    def __init__(self, connected: socket.socket, exchange: ExchangeLimits) -> None:
         self._socket = connected
         self._raw = connected.makefile("rb", buffering=0)  # keeps the connection open, as http.client expects it
         self._exchange = exchange

@@ -14,7 +14,7 @@ import requests
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from pocketserve_client import fork_safety
-from pocketserve_client.bounded import BoundedAdapter, Exchange, Owner, answer_too_large
+from pocketserve_client.bounded import BoundedAdapter, ExchangeLimits, Owner, answer_too_large
 from pocketserve_client.errors import ConnectionLostError, ServerUnreachableError
 from pocketserve_client.transport import JSON, Answer, Request
 
@@ -64,7 +64,7 @@ class HttpTransport:
         # the place of the token.
         self._session.trust_env = False
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-        self._exchange = Exchange()
+        self._exchange = ExchangeLimits()
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, BoundedAdapter(self._exchange, self._owner))
         self._session.headers["Accept-Encoding"] = "identity"

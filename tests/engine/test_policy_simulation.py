@@ -275,7 +275,7 @@ def test_who_was_away_does_not_save_up():
     assert abs(share[True] - share[False]) <= 4
 
 
-def test_lanes_of_one_account_count_as_one():
+def test_queues_of_one_flow_count_as_one():
     """Sequences with sessions of their own do not multiply their model's share."""
     world, flow = World(slots=1), Flow()
     many = [world.queue(0.1, flow=flow) for _ in range(4)]
