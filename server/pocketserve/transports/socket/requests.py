@@ -44,23 +44,22 @@ class Exchange:
             than to have another thread read.
     """
 
-    __slots__ = ("_connection", "_target", "cancellation", "frame", "reads", "received", "thread")
+    __slots__ = (
+        "_connection", "_fault", "_query", "_target", "cancellation", "frame", "reads", "received", "thread"
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, frame: Frame, received: float, thread: int) -> None:
         self._connection = connection
-        self._target: tuple[dispatch.Target, dict[str, str]] | None = None
         self.frame = frame
         self.received = received
         self.cancellation = Cancellation()
         self.thread = thread
-        self.reads = frame.json_length <= SHORT_JSON and self._is_inference()
-
-    def _is_inference(self) -> bool:
+        self._target: dispatch.Target | None = None
         try:
-            self._target = _read_target(self.frame.target)
-        except ApiError:
-            return True
-        return self._target[0].route.answer == "infer"
+            self._target, self._query = _read_target(frame.target)
+        except ApiError as fault:
+            self._fault = fault
+        self.reads = frame.json_length <= SHORT_JSON and (self._target is None or self._target.route.answer == "infer")
 
     def submit(self) -> Job | None:
         """Begin to answer; never raises.
@@ -68,12 +67,15 @@ class Exchange:
         Returns:
             As :func:`pocketserve.api.dispatch.submit`.
         """
-        frame, connection = self.frame, self._connection
+        frame, connection, target = self.frame, self._connection, self._target
+        content_type = ""
         try:
-            self._target = target, query = self._target or _read_target(frame.target)
+            if target is None:
+                raise self._fault
             if connection.app is not None:
                 dispatch.check_owner(target.route, connection.app.name)
-            content_type = _read_ext(frame.ext) if frame.ext else ""
+            if frame.ext:
+                content_type = _read_ext(frame.ext)
         except Exception as error:
             self.done(dispatch.failure(error, "reading a request"))
             return None
@@ -82,7 +84,7 @@ class Exchange:
         split = target.route.answer == "infer" and frame.json_length != len(body)
         request = ApiRequest(
             target.path,
-            query,
+            self._query,
             body,
             frame.json_length if split else None,
             content_type,
@@ -101,15 +103,14 @@ class Exchange:
 
     def refuse(self, error: ApiError) -> ApiResponse:
         """Return the answer to a request that is not submitted, and count it."""
-        if self._target is None:
-            self._is_inference()
         answer = error_response(error)
         self._count(answer)
         return answer
 
     def _count(self, answer: ApiResponse) -> None:
-        route = self._target[0].route if self._target is not None else None
-        method, pattern = (route.method, route.pattern) if route is not None else ("", "")
+        method, pattern = "", ""
+        if self._target is not None:
+            method, pattern = self._target.route.method, self._target.route.pattern
         self._connection.service.traffic.count("socket", method, pattern, answer.status)
 
     def _done_head(self, answer: ApiResponse) -> None:
