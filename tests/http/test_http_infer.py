@@ -291,7 +291,8 @@ def test_a_named_signature_has_its_own_tensors(kit_server, refused):
     default = infer(kit_server, "two_signatures", json_input("double_x:0", "FP32", a[None]))
     assert decode(default)["PartitionedCall:0"].tolist() == [[10, 14]]
     unknown = infer(kit_server, "two_signatures", *inputs, parameters={"signature_name": "halve"})
-    assert "'double', 'subtract'" in refused(unknown, 400, "INVALID_PARAMETER")
+    text = refused(unknown, 400, "INVALID_PARAMETER")
+    assert "unknown signature_name 'halve'; the model has 'double', 'subtract'" in text
 
 
 @pytest.mark.parametrize("version", ["tflite", "tflite-int8", "0"])

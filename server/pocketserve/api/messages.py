@@ -77,11 +77,12 @@ class Route(NamedTuple):
 
     Attributes:
         handler_name: the handler, as MODULE.FUNCTION of this package: a module is imported for its first request.
-        group: the protocol it belongs to; Flask has one blueprint per group.
+        group: the protocol it belongs to.
         open: answered without a token.
         owner: answered to the installation's own token only, not to an app's.
         body: what a POST takes, as a key of ``openapi.REQUEST_BODIES``.
-        answer: what it answers, as a key of ``openapi.ANSWERS``.
+        answer: what it answers, as a key of ``openapi.ANSWERS``; "infer" also says that the body may begin with JSON,
+            and that a socket's reader handles it itself.
     """
 
     method: str
@@ -162,7 +163,7 @@ def inference_call(
     Args:
         parameters: the protocol's, which say how it waits.
         version: by default the path's.
-        respond, explain: see :class:`~pocketserve.inference.call.Call`.
+        respond, explain: see :class:`~pocketserve.inference.call.InferenceCall`.
 
     Raises:
         ApiError: INVALID_PARAMETER.

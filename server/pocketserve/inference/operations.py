@@ -17,7 +17,7 @@ from pocketserve.inference.call import EncodedPayload, Payload, Prediction, RawP
 from pocketserve.inference.compile import CompiledRequest, keep_compiled
 from pocketserve.inference.respond import output_tensor, task_outputs
 from pocketserve.inference.run import run_inputs, run_session, run_steps
-from pocketserve.inference.validate import Inputs, collect, raw_tensor, signature_of, wanted_outputs
+from pocketserve.inference.validate import Inputs, collect, raw_tensor, requested_outputs, signature_of
 from pocketserve.runtimes.base import Session
 from pocketserve.tasks.base import Annotator, Arrays, Detailed, Task
 from pocketserve.tasks.cancellation import BytePool, cancellation_scope, hold_document
@@ -72,7 +72,7 @@ class TensorOperation:
         self.signature = signature_of(request, handle)
         self._bindings, outputs = model.entry_points[self.signature]
         tensors = request.inputs if request.raw is None else [raw_tensor(request.raw, self._bindings)]
-        self._outputs = wanted_outputs(request.outputs, outputs)
+        self._outputs = requested_outputs(request.outputs, outputs)
         first_state = model.first_state if self.signature is None else {}
         self._inputs = inputs = collect(tensors, self._bindings, payload.row_by_row, first_state)
         self.step = self._sequence_step()

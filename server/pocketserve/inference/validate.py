@@ -37,7 +37,7 @@ class Inputs(NamedTuple):
 
 
 def signature_of(request: InferRequest, running: ModelHandle) -> str | None:
-    """The entry point that a request names; None is the default one, and all that a model without names has.
+    """Return the entry point that a request names; None is the default one, and all that a model without names has.
 
     Raises:
         ApiError: INVALID_PARAMETER when the model has some, and none of this name.
@@ -46,13 +46,13 @@ def signature_of(request: InferRequest, running: ModelHandle) -> str | None:
     if name is None or name == "" or len(running.model.entry_points) == 1:
         return None
     if name not in running.model.entry_points:
-        name = ", ".join(repr(name) for name in running.model.entry_points if name is not None) or "none"
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"unknown signature_name {name!r:.80}; the model has {name}")
+        names = ", ".join(repr(known) for known in running.model.entry_points if known is not None) or "none"
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"unknown signature_name {name!r:.80}; the model has {names}")
     return str(name)
 
 
 def raw_tensor(body: memoryview, bound: Bindings) -> Tensor:
-    """The one input that a body without JSON is.
+    """Return the one input that a body without JSON is.
 
     Raises:
         ApiError: INVALID_REQUEST when the model has several; INVALID_TENSOR when the size does not fit.
@@ -66,8 +66,8 @@ def raw_tensor(body: memoryview, bound: Bindings) -> Tensor:
     return raw_input(body, spec.name, spec.datatype, spec.shape)
 
 
-def wanted_outputs(requested: Sequence[RequestedOutput], bound: Bindings) -> list[tuple[RequestedOutput, Bound]]:
-    """The outputs to answer, in the model's order or in the order asked for.
+def requested_outputs(requested: Sequence[RequestedOutput], bound: Bindings) -> list[tuple[RequestedOutput, Bound]]:
+    """Return the outputs to answer, in the model's order or in the order asked for.
 
     Raises:
         ApiError: INVALID_REQUEST for one that the model does not have.

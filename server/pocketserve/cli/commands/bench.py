@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     if options.force and not options.tune:
         raise CommandError("--force belongs to --tune")
     if options.tune:
-        from pocketserve.cli.commands.tune import tune
+        from pocketserve.cli.tuning import tune
 
         return tune(options)
     result = _measure(options)

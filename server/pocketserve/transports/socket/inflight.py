@@ -68,7 +68,9 @@ class InflightRequests:
         elif self._count >= limits.max_inflight:
             self.refusal = _full(f"{self._count} requests are under way on this connection (socket_inflight)")
         elif self._bytes + size > limits.max_bytes_inflight and self._count:
-            self.refusal = _full(f"bodies of {self._bytes} bytes are under way on this connection (socket_bytes)")
+            self.refusal = _full(
+                f"bodies of {self._bytes} bytes are under way on this connection (socket_bytes_inflight)"
+            )
         elif size > SMALL_BODY:
             # The announced size counts: all of it may be there in a moment.
             if self._incoming.take(size):

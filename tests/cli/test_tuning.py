@@ -16,10 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import MODELS
-from pocketserve.cli import main
-from pocketserve.cli.commands import tune
-from pocketserve.cli.commands.tune import thread_candidates
+from pocketserve.cli import main, tuning
 from pocketserve.cli.measurement import MIN_GAIN, MIN_ROUNDS, choose, interleave
+from pocketserve.cli.tuning import thread_candidates
 from pocketserve.repository.manifest import Manifest, parse_manifest
 
 
@@ -142,8 +141,8 @@ def test_the_lines_are_those_of_what_changed(capsys, digits, monkeypatch) -> Non
     """One thread is twice as fast as two, and batches of 8 as fast as any."""
     times = {"threads": {2: [2.0] * 20, 1: [1.0] * 20}, "max_batch": {8: [1.0] * 20, 1: [1.0] * 20}}
     choices = {key: choose(samples, next(iter(samples))) for key, samples in times.items()}
-    monkeypatch.setattr(tune, "_tune_threads", lambda *arguments: choices["threads"])
-    monkeypatch.setattr(tune, "_tune_rows", lambda *arguments: choices["max_batch"])
+    monkeypatch.setattr(tuning, "_tune_threads", lambda *arguments: choices["threads"])
+    monkeypatch.setattr(tuning, "_tune_rows", lambda *arguments: choices["max_batch"])
     assert main(["bench", str(digits), "--tune"]) == 0
     printed = capsys.readouterr().out
     lines = printed.partition("model.toml, for this device:\n\n")[2]
