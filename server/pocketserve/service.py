@@ -327,7 +327,7 @@ class Service:
         """
         try:
             entry, version, statistics = self._find(call.model, call.version)
-        except ApiError as error:
+        except Exception as error:
             done(error)
             return None
         request = InferenceRequest(call, done, statistics)

@@ -247,6 +247,52 @@ def test_a_run_without_a_thread_is_made_by_the_thread_that_ended_the_last():
     assert office.ended == {1: 1}
 
 
+def test_many_runs_without_a_thread_are_no_tower_of_calls():
+    office, ended = Office(limit=2000), []
+    end = office.hold()
+
+    def no_thread(job: Job) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for number in range(1500):
+        options = RequestOptions(LATER)
+        entry = FunctionEntry(lambda session, number=number: number, options, no_thread, ended.append)
+        assert office.queues[0].submit(entry) is None
+    end_run: Any = office.send()
+    assert end_run == 1
+    held = office.queues[0]._entries
+    session = next(iter(office.in_use))
+    office.in_use.clear()
+    leaders = office.scheduler.finish(held, session, 0.001)
+    job: Job | None = leaders[0].begin
+    while job is not None:
+        job = job()
+    assert ended == list(range(1500)) and end is not None
+    office.finish()
+    assert office.ended == {1: 1}
+
+
+def test_a_fault_in_one_answer_costs_nobody_else_theirs():
+    office, ended = Office(batches=True), []
+    end = office.hold()
+
+    def fault(outcome: Any) -> None:
+        raise RuntimeError("the answer cannot be sent")
+
+    for index, lasts in enumerate([1.0, 1.0, 2000.0, 2000.0, 2000.0]):
+        work = Work(office, index, key="k")
+        taken = fault if index in (0, 2) else ended.append
+        entry = FunctionEntry(work, RequestOptions(lasts), office.jobs.append, taken)
+        assert office.queues[0].submit(entry) is None
+    office.clock.now = 1.0
+    office.scheduler.expire()
+    assert [error.code for error in ended] == [ErrorCode.DEADLINE_EXCEEDED]
+    end()
+    office.finish()
+    assert ended[1:] == [3, 4]
+    assert office.queues[0].waiting == 0 and office.scheduler.sharing.busy == 0
+
+
 def test_a_request_that_another_core_lets_run_is_begun_under_no_lock():
     cores, free = [0], []
     engine = Engine(EngineOptions(10**9, 60.0, 1, 4, 10**6), usable_cores=lambda: cores)

@@ -75,8 +75,7 @@ class Step(FunctionEntry):
 
     def submit(self) -> object:
         """Submit it to the sequence's queue; return the job of a session that is free."""
-        assert self.sequence.queue is not None
-        return self.sequence.queue.submit(self)
+        return self.sequences.queue_of(self.sequence).submit(self)
 
     def end(self, result: object) -> None:
         """Leave the sequence."""
@@ -93,8 +92,8 @@ def later() -> RequestOptions:
 def take(sequences: SequenceTable, step: SequenceStep) -> object:
     """One whole step; returns the session that it ran on."""
     entry = Step(sequences, step)
-    session = entry.sequence.session
     job: Any = entry.submit()
+    session = entry.sequence.session
     job()
     assert entry.result is session
     return session
@@ -150,7 +149,7 @@ def test_a_step_that_came_too_late_leaves_the_sequence_alone() -> None:
     sequences = table()
     first = Step(sequences, start("a"))
     late = Step(sequences, go_on("a"), RequestOptions(0.0))
-    clocked: Any = first.sequence.queue
+    clocked: Any = sequences.queue_of(first.sequence)
     clocked._clock = lambda: 1.0
     assert late.submit() is None
     assert refusal(lambda: late.result) is ErrorCode.DEADLINE_EXCEEDED
@@ -182,8 +181,9 @@ def test_a_step_that_ends_before_it_waits_lets_the_next_one_run() -> None:
 def test_a_failed_step_closes_its_sequence() -> None:
     sequences = table()
     failing = Step(sequences, start("a"))
-    session, failing.failed = failing.sequence.session, True
+    failing.failed = True
     job: Any = failing.submit()
+    session = failing.sequence.session
     job()
     assert session is not None and not session.is_open  # type: ignore[attr-defined]
     assert refusal(lambda: Step(sequences, go_on("a"))) is ErrorCode.INVALID_REQUEST
@@ -195,7 +195,9 @@ def test_a_session_that_cannot_be_opened_blocks_nobody() -> None:
 
     sequences = table(maximum=1, opener=fail)
     for _ in range(3):
-        assert refusal(lambda: Step(sequences, start("a", end=True))) is ErrorCode.MODEL_FAILED
+        step = Step(sequences, start("a", end=True))
+        assert refusal(step.submit) is ErrorCode.MODEL_FAILED
+        step.fail(ApiError(ErrorCode.MODEL_FAILED, "gone"))
 
 
 def test_bounds() -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from pocketserve.transports.socket.server import INCOMING
+from pocketserve_wire.frame_decoder import FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType, encode_head
-from pocketserve_wire.protocol_errors import ConnectionFault
+from pocketserve_wire.protocol_errors import ConnectionFault, GoAwayReason
 
 MIB = 1024 * 1024
 HEAD = encode_head(Frame(FrameType.REQUEST, request_id=1, target=b"POST /predictions/petals"), 8 * MIB)
@@ -108,3 +109,27 @@ def test_answers_that_wait_are_not_written_over_by_what_comes(local):
         for request_id, answer in peer.answers(len(asked)).items():
             assert answer.status == 200
             assert answer.body[answer.json_length :] == asked[request_id]
+
+
+def test_the_memory_of_a_body_is_used_for_the_next_of_its_size(local, monkeypatch):
+    reused, find = [], FrameDecoder._reusable
+    monkeypatch.setattr(
+        FrameDecoder, "_reusable", lambda self, size: reused.append((memory := find(self, size)) is not None) or memory
+    )
+    with local().connect() as peer:
+        for _ in range(4):
+            answer = peer.call("POST /v2/models/nobody/infer", b"{}" + bytes(300_000), json_length=2)
+            assert answer.code == "MODEL_NOT_FOUND"
+    assert reused == [False, True, True, True]
+
+
+def test_answers_that_wait_come_before_the_end(local, until):
+    started = local()
+    with started.connect(receive_buffer=4096) as peer:
+        sent = [peer.ask("GET /openapi.json") for _ in range(60)]
+        [connection] = started.server._connections
+        until(lambda: connection._inflight.last_id == sent[-1] and not len(connection._inflight))
+        started.server.drain()
+        frames = [peer.next() for _ in range(len(sent) + 1)]
+        assert sorted(frame.request_id for frame in frames if frame.type == FrameType.RESPONSE) == sent
+        assert [frame.arg for frame in frames if frame.type == FrameType.GOAWAY] == [GoAwayReason.SHUTTING_DOWN]

@@ -185,6 +185,13 @@ def test_nothing_is_left_of_those_who_waited_in_vain(crowd):
             assert crowd.peer.answer().code == "CANCELLED"
         crowd.until(lambda: crowd.handle.users == WAITERS - 2)
         crowd.until(lambda: count_entries() == before - len(sent))
+        before -= len(sent)
+        ask(crowd.peer, arg=20)
+        assert crowd.peer.answer().code == "DEADLINE_EXCEEDED"
+        for number in range(4):
+            ask(crowd.peer, number, stream="camera")
+        assert {answer.code for answer in crowd.peer.answers(3).values()} == {"SUPERSEDED"}
+        crowd.until(lambda: count_entries() == before + 1)
     finally:
         gc.enable()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.entries import Job, QueueEntry
 from pocketserve.engine.statistics import Timing, VersionStatistics
-from pocketserve.inference.call import Done, InferenceCall, RawPayload
+from pocketserve.inference.call import Done, EncodedPayload, InferenceCall
 from pocketserve.inference.operations import prepare_operation
 from pocketserve_wire import ApiError
 
@@ -31,8 +31,8 @@ class InferenceRequest(QueueEntry):
     _sequence: Sequence | None = None
 
     def __init__(self, call: InferenceCall, done: Done, statistics: VersionStatistics) -> None:
-        # Labelling an answer, or drawing it, takes too long for the next request to wait for it.
-        super().__init__(call.options, call.execute, call.keeps_thread and type(call.payload) is not RawPayload)
+        # To label, draw or write an answer as JSON takes too long for the next request to wait for it.
+        super().__init__(call.options, call.execute, call.keeps_thread and type(call.payload) is EncodedPayload)
         self._started_ns = self.submitted_ns
         self._call = call
         self._done = done
@@ -49,14 +49,24 @@ class InferenceRequest(QueueEntry):
             As :meth:`~pocketserve.engine.scheduling.queue.ModelQueue.submit`.
         """
         self.handle = handle
-        queue = handle.queue
         try:
             operation = self._operation = prepare_operation(handle, self._call.payload, self._call.options, budget)
             self.work, self.arrays, self.signature = operation.run, operation.arrays, operation.signature
             if operation.step is not None and handle.sequences is not None:
                 self._sequence = handle.sequences.enter(operation.step, self)
                 operation.sequence = self._sequence
-                queue = self._sequence.queue or queue
+                if handle.sequences.has_sessions:
+                    return self._submit_step  # which may have to open a session
+        except BaseException as error:
+            self.fail(error)
+            return None
+        return handle.queue.submit(self)
+
+    def _submit_step(self) -> Job | None:
+        """Submit a step to the queue of its sequence's own session."""
+        assert self.handle is not None and self.handle.sequences is not None and self._sequence is not None
+        try:
+            queue = self.handle.sequences.queue_of(self._sequence)
         except BaseException as error:
             self.fail(error)
             return None
@@ -68,7 +78,7 @@ class InferenceRequest(QueueEntry):
         try:
             outcome = operation.respond(result)
         except BaseException as error:
-            self.fail(error)
+            self._fail(error, failed=False)  # the run itself was good
             return
         timing = Timing(
             self.queue_ns,
@@ -80,7 +90,7 @@ class InferenceRequest(QueueEntry):
             self.batch_rows,
         )
         if self._sequence is not None:
-            self._leave_sequence(failed=False)
+            self._leave_sequence(self._sequence, failed=False)
         self.release(self)
         self._statistics.record_success(timing)
         if operation.timed:
@@ -89,8 +99,11 @@ class InferenceRequest(QueueEntry):
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error."""
+        self._fail(error, failed=self.session is not None)
+
+    def _fail(self, error: BaseException, *, failed: bool) -> None:
         if self._sequence is not None:
-            self._leave_sequence(failed=self.session is not None)
+            self._leave_sequence(self._sequence, failed=failed)
         self.release(self)
         code = error.code if isinstance(error, ApiError) else None
         self._statistics.record_failure(time.perf_counter_ns() - self._started_ns, code)
@@ -98,9 +111,9 @@ class InferenceRequest(QueueEntry):
             error = self._call.explain(error)
         self._done(error)
 
-    def _leave_sequence(self, *, failed: bool) -> None:
-        assert self.handle is not None and self.handle.sequences is not None and self._sequence is not None
-        self.handle.sequences.leave(self._operation.step, self._sequence, self, failed=failed)
+    def _leave_sequence(self, sequence: Sequence, *, failed: bool) -> None:
+        assert self.handle is not None and self.handle.sequences is not None
+        self.handle.sequences.leave(self._operation.step, sequence, self, failed=failed)
 
 
 def _hold_nothing(request: InferenceRequest) -> None:

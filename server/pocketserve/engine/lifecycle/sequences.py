@@ -10,6 +10,7 @@ extension of the Open Inference Protocol.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
+
+log = logging.getLogger(__name__)
 
 MAX_ID_CHARS = 256
 
@@ -119,14 +122,17 @@ class SequenceTable:
         """
         return sum(sequence.memory_bytes for sequence in tuple(self._sequences.values()))
 
+    @property
+    def has_sessions(self) -> bool:
+        """Return whether each sequence has a session of its own."""
+        return self._open_session is not None
+
     def enter(self, step: SequenceStep, entry: QueueEntry) -> Sequence:
         """Add a request to its sequence, a fresh one if it starts one; :meth:`leave` ends that.
 
-        Opens a session for a sequence that needs one of its own.
-
         Raises:
             ApiError: INVALID_REQUEST when it continues a sequence that is not open (any more); QUEUE_FULL when it
-                starts one anew that is still busy, or too many wait; MODEL_FAILED when no session can be opened.
+                starts one anew that is still busy, or too many wait.
         """
         with self._lock:
             dropped = self._drop_idle()
@@ -138,26 +144,27 @@ class SequenceTable:
             entry.steps = sequence.steps
             sequence.steps.append(entry)
             sequence.users += 1
-        try:
-            with sequence.opening:
-                self._prepare(sequence)
-        except BaseException:
-            self.leave(step, sequence, entry, failed=False)
-            raise
         return sequence
 
-    def _prepare(self, sequence: Sequence) -> None:
-        """Give a sequence its session, where it needs one of its own."""
-        if self._open_session is not None and sequence.session is None:
-            sequence.session = self._open_session()
-            shared = self._queue
-            sequence.queue = ModelQueue(
-                [sequence.session],
-                self._queue_limit,
-                self._clock,
-                shared.scheduler if shared is not None else None,
-                shared.flow if shared is not None else None,
-            )
+    def queue_of(self, sequence: Sequence) -> ModelQueue:
+        """Return the queue of a sequence's own session, which is opened by its first step.
+
+        Raises:
+            ApiError: MODEL_FAILED when the model cannot be opened once more.
+        """
+        assert self._open_session is not None
+        with sequence.opening:
+            if sequence.queue is None:
+                sequence.session = self._open_session()
+                shared = self._queue
+                sequence.queue = ModelQueue(
+                    [sequence.session],
+                    self._queue_limit,
+                    self._clock,
+                    shared.scheduler if shared is not None else None,
+                    shared.flow if shared is not None else None,
+                )
+            return sequence.queue
 
     def _find(self, step: SequenceStep, dropped: list[Sequence]) -> Sequence:
         sequence = self._sequences.pop(step.id, None)
@@ -243,6 +250,9 @@ class SequenceTable:
     @staticmethod
     def _close_all(sequences: list[Sequence]) -> None:
         for sequence in sequences:
-            if sequence.session is not None:
-                sequence.session.close()
-                sequence.session = None
+            session, sequence.session = sequence.session, None
+            try:
+                if session is not None:
+                    session.close()
+            except Exception:  # which must not cost the request that made it go
+                log.exception("the session of a sequence could not be closed")

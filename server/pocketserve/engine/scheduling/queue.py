@@ -73,7 +73,8 @@ class Scheduler:
         """Have requests begun that wait although they need not any more."""
         with self.lock:
             leaders = self._next_runs()
-        _begin(leaders)
+        for leader in _begin(leaders):
+            _run_inline(leader.begin)
 
     def enqueue(self, queue: EntryQueue, entry: QueueEntry) -> Session | None:
         """Add a request to a queue, unless a session has become idle meanwhile: then it is returned.
@@ -91,10 +92,9 @@ class Scheduler:
             waiting, recent_s = len(queue.waiting), queue.recent_run_s
         if evicted is None:
             return None
-        error = _refusal(evicted[1], queue.limit, recent_s * (waiting + 1))
         if evicted[0] is entry:
-            raise error
-        evicted[0].fail(error)  # type: ignore[attr-defined]  # all entries here are queue entries
+            raise _refusal(evicted[1], queue.limit, recent_s * (waiting + 1))
+        _fail(evicted[0], _refusal(evicted[1], queue.limit, recent_s * (waiting + 1)))
         return None
 
     def remove(self, queue: EntryQueue, entry: QueueEntry) -> bool:
@@ -165,7 +165,7 @@ class Scheduler:
                 self.sharing.remove(queue, entry)
             self._alarm = min((entry.deadline for _, entry in waiting if entry.deadline > now), default=NEVER)
         for _, entry in late:
-            entry.fail(expired())  # type: ignore[attr-defined]
+            _fail(entry, expired())
 
 
 class ModelQueue:
@@ -280,7 +280,7 @@ class ModelQueue:
 
     def _cancel(self, entry: QueueEntry) -> None:
         if self.scheduler.remove(self._entries, entry):
-            entry.fail(cancelled())
+            _fail(entry, cancelled())
 
     def run(self, entry: QueueEntry) -> Job | None:
         """Run an entry that was given a session, with its batch members, and end them.
@@ -293,8 +293,7 @@ class ModelQueue:
         if cancellation is not None and entry.number:  # it has waited
             cancellation.listen(None)
         if entry.batch_members:
-            self._run_batch([entry, *entry.batch_members], session)
-            return None
+            return self._run_batch([entry, *entry.batch_members], session)
         started = time.perf_counter_ns()
         try:
             outcome = entry.work(session)
@@ -305,18 +304,20 @@ class ModelQueue:
         if entry.steps is not None:
             entry.steps.popleft()
         leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, (entry,))
-        following = leaders.pop(0) if leaders and entry.keeps_thread and leaders[0].keeps_thread else None
+        following: list[QueueEntry] = []
         if leaders:
-            _begin(leaders)
-        if isinstance(outcome, BaseException):
-            entry.fail(outcome)
-        else:
-            entry.end(outcome)
+            if entry.keeps_thread and leaders[0].keeps_thread:
+                following.append(leaders.pop(0))
+            following += _begin(leaders)
+        _end(entry, outcome)
         outcome = None  # an error knows this frame: the request's body would stay for the collector
-        return following.begin if following is not None else None
+        return _chain(following) if following else None
 
-    def _run_batch(self, entries: list[QueueEntry], session: Any) -> None:
+    def _run_batch(self, entries: list[QueueEntry], session: Any) -> Job | None:
         assert self._batcher is not None
+        for entry in entries:
+            if entry.cancellation is not None:
+                entry.cancellation.listen(None)
         started = time.perf_counter_ns()
         try:
             outcomes, executions = self._batcher.run(session, entries)
@@ -324,29 +325,62 @@ class ModelQueue:
             outcomes, executions = [error] * len(entries), 1
         run_ns = time.perf_counter_ns() - started
         # Other threads make the next runs, which must not wait for all of these answers.
-        _begin(self.scheduler.finish(self._entries, session, run_ns / 1e9, entries))
+        following = _begin(self.scheduler.finish(self._entries, session, run_ns / 1e9, entries))
         together = executions == 1  # else they were run one by one after all
         rows = sum(entry.rows for entry in entries)
         for index, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
             entry.run_ns, entry.queue_ns = run_ns, started - entry.submitted_ns
             entry.executions = int(not together) if index else executions - (0 if together else len(entries) - 1)
             entry.batch_rows = (0 if index else rows) if together else None
-            if isinstance(outcome, BaseException):
-                entry.fail(outcome)
-            else:
-                entry.end(outcome)
+            _end(entry, outcome)
         outcomes.clear()
+        return _chain(following) if following else None
 
 
-def _begin(leaders: Sequence[QueueEntry]) -> None:
-    """Have entries run by threads of their transports, or by this one where there is none."""
+def _begin(leaders: Sequence[QueueEntry]) -> list[QueueEntry]:
+    """Have entries run by threads of their transports; return those for which the system has no thread."""
+    left = []
     for leader in leaders:
         try:
             leader.execute(leader.begin)
-        except RuntimeError:  # the system has no more
-            job: Job | None = leader.begin
-            while job is not None:
-                job = job()
+        except RuntimeError:
+            left.append(leader)
+    return left
+
+
+def _chain(entries: list[QueueEntry]) -> Job:
+    """Return a job that runs entries one after the other, without one call inside of the other."""
+    if len(entries) == 1:
+        return entries[0].begin
+
+    def run_first() -> Job | None:
+        _run_inline(entries.pop(0).begin)
+        return _chain(entries)
+
+    return run_first
+
+
+def _run_inline(job: Job | None) -> None:
+    while job is not None:
+        job = job()
+
+
+def _end(entry: QueueEntry, outcome: Any) -> None:
+    """End a request that was run; a fault in its answer must not cost others theirs."""
+    try:
+        if isinstance(outcome, BaseException):
+            entry.fail(outcome)
+        else:
+            entry.end(outcome)
+    except Exception:
+        log.exception("unexpected error while answering a request")
+
+
+def _fail(entry: Any, error: ApiError) -> None:
+    """End a request that was taken out of its queue."""
+    if entry.cancellation is not None:
+        entry.cancellation.listen(None)  # which knows the request
+    _end(entry, error)
 
 
 def expired() -> ApiError:

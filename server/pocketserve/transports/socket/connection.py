@@ -99,6 +99,7 @@ class Connection:
             while reads:
                 frame = self._reader.read()
                 reads = self._handle_request(frame) if frame.type == _REQUEST else self._handle_other(frame)
+                del frame  # its body's memory is used again
         except ConnectionFaultError as fault:
             self._fail(fault)
         except OSError:
@@ -227,15 +228,22 @@ class Connection:
             self._released = False
         if broken:
             self.abort()
-        else:
-            self._server.event_loop.set_timer(self, None)
+            return
+        self._server.event_loop.set_timer(self, None)
+        try:
             self.execute(self.read)
+        except RuntimeError:  # the system has no thread for it
+            self._reader.drop()
+            self.abort()
 
     def on_time(self) -> None:
         """Close the connection: nothing came for too long."""
         with self._lock:
             late = self._reader.ends is not None
             if self._state is ConnectionState.CLOSED or not self._released or (len(self._inflight) and not late):
+                return
+            if not late and self._writer.busy:  # the peer still reads its answers
+                self._set_timer()
                 return
             self._released = False
             if not late:
@@ -294,7 +302,7 @@ class Connection:
         self._reader.drop()
         for cancellation in self._inflight.cancellations():
             cancellation.cancel()
-        self._writer.finish(json_frame(FrameType.ERROR, fault.body(), arg=fault.fault))
+        self._writer.finish(json_frame(FrameType.ERROR, fault.body(), arg=fault.fault), drop_waiting=True)
 
     def _close_gently(self) -> None:
         """Close after the last byte was handed to the system: the peer must be able to read it."""

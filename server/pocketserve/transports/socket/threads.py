@@ -72,12 +72,17 @@ class Workers:
     def _start(self, job: Job) -> None:
         try:
             threading.Thread(target=self._work, args=(_Parked(job),), name="pocketserve-socket", daemon=True).start()
-        except RuntimeError:  # the system has no more threads; one of ours will find the job
+        except RuntimeError:  # the system has no more threads; one of ours has to do
             with self._lock:
                 self._count -= 1
                 if not self._count:
                     raise
-                self._queue.append(job)
+                if not self._parked:
+                    self._queue.append(job)
+                    return
+                parked = self._parked.pop()
+                parked.job = job
+            parked.wake.release()
 
     def _work(self, parked: _Parked) -> None:
         job, parked.job = parked.job, None  # not an argument: the thread would keep that until it ends

@@ -94,23 +94,35 @@ class FrameWriter:
         if broken:
             self._end(self._broken)
         else:
-            self._execute(self._flush)
+            self._flush_elsewhere()
 
-    def finish(self, frame: bytes = b"") -> None:
-        """Send a last frame after the one being written; what waits is dropped when there is one."""
+    @property
+    def busy(self) -> bool:
+        """Return whether something is being sent."""
+        return self._busy
+
+    def finish(self, frame: bytes = b"", *, drop_waiting: bool = False) -> None:
+        """Send a last frame after the one being written and, unless they are dropped, before those that wait."""
         with self._lock:
             if self._ending:
                 return
             self._ending = True
-            if frame:
+            if drop_waiting:
                 self._waiting.clear()
                 self._urgent.clear()
-                self._waiting.append(([frame], len(frame)))
+            if frame:
+                self._urgent.append(([frame], len(frame)))
             if self._busy:
                 return
             self._busy = True
         if not self._advance():
+            self._flush_elsewhere()
+
+    def _flush_elsewhere(self) -> None:
+        try:
             self._execute(self._flush)
+        except RuntimeError:  # the system has no thread for it
+            self._end(self._broken)
 
     def _flush(self) -> None:
         """Write everything, waiting for the peer within the limits."""
