@@ -208,11 +208,11 @@ def refuse_unknown_query(request: ApiRequest, *names: str) -> None:
             raise ApiError(ErrorCode.INVALID_PARAMETER, text)
 
 
-def not_offered(text: str) -> Handler:
+def not_offered(text: str, summary: str = "Not offered.") -> Handler:
     """Return a handler that refuses what other servers offer; ``text`` says what to do instead."""
 
     def handler(service: Service, request: ApiRequest) -> ApiResponse:
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, text)
 
-    handler.__doc__ = "Not offered."
+    handler.__doc__ = summary
     return handler

@@ -49,6 +49,7 @@ class InferenceRequest(QueueEntry):
             As :meth:`~pocketserve.engine.scheduling.queue.ModelQueue.submit`.
         """
         self.handle = handle
+        self._started_ns = time.perf_counter_ns()  # to load the model is not the request's work
         try:
             operation = self._operation = prepare_operation(handle, self._call.payload, self._call.options, budget)
             self.work, self.arrays, self.signature = operation.run, operation.arrays, operation.signature

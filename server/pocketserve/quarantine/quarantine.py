@@ -174,7 +174,15 @@ def _hash(entry: ModelEntry, version: VersionEntry, files: str) -> str:
     delegate = version.options.get("delegate")
     if isinstance(delegate, str):  # native code, which must not profit from a trial without it
         options += str(stamp([version.path.parent / delegate]))
-    manifest = entry.manifest._replace(description="", license="", versions={}, default_version=None)
+    # By name: where the classes of sections stand in our code says nothing of the model.
+    sections = {kind.__name__: options for kind, options in entry.manifest.sections.items()}
+    manifest = entry.manifest._replace(
+        description="",
+        license="",
+        versions={},
+        default_version=None,
+        sections=sections,  # type: ignore[arg-type]
+    )
     return hashlib.sha256(f"{options}\n{manifest!r}\n{files}".encode(errors="surrogateescape")).hexdigest()
 
 
