@@ -46,7 +46,7 @@ def signature_of(request: InferRequest, running: ModelHandle) -> str | None:
     if name is None or name == "" or len(running.model.entry_points) == 1:
         return None
     if name not in running.model.entry_points:
-        names = ", ".join(repr(known) for known in running.model.entry_points if known is not None) or "none"
+        names = ", ".join(repr(point) for point in running.model.entry_points if point is not None) or "none"
         raise ApiError(ErrorCode.INVALID_PARAMETER, f"unknown signature_name {name!r:.80}; the model has {names}")
     return str(name)
 

@@ -79,8 +79,8 @@ class LoadedModel:
     def shown_outputs(self) -> Bindings:
         """The same for descriptions: what the file does not tell is shown as the runs so far gave it."""
         bound = self.outputs
-        seen = {spec.name: spec for session in self.sessions for spec in session.outputs if not spec.open}
-        pairs = ((spec, seen.get(bound.by_name[spec.name][1], spec)) for spec in bound.specs)
+        learned = {spec.name: spec for session in self.sessions for spec in session.outputs if not spec.open}
+        pairs = ((spec, learned.get(bound.by_name[spec.name][1], spec)) for spec in bound.specs)
         specs = tuple(
             spec._replace(datatype=other.datatype, shape=other.shape, open=False)
             if spec.open and not other.open
@@ -238,18 +238,18 @@ def _load(
         check_digest(version, snapshot.digest)
     sessions = [runtime.open(source) for _ in range(manifest.instances)]
     snapshot.check()
-    made = set_up(entry, version, sessions[0], max_image_pixels, source)
+    parts = set_up(entry, version, sessions[0], max_image_pixels, source)
     return LoadedModel(
         entry=entry,
         version=version,
         sessions=sessions,
-        entry_points=made.entry_points,
-        task=made.task,
+        entry_points=parts.entry_points,
+        task=parts.task,
         platform=runtime.platform,
-        memory_bytes=sum(session.memory_bytes for session in sessions) + made.memory_bytes,
-        task_bytes=made.memory_bytes,
-        feedback=made.feedback,
-        first_state=made.first_state,
+        memory_bytes=sum(session.memory_bytes for session in sessions) + parts.memory_bytes,
+        task_bytes=parts.memory_bytes,
+        feedback=parts.feedback,
+        first_state=parts.first_state,
         threads=source.threads,
         source=source,
         snapshot=snapshot,
@@ -257,12 +257,12 @@ def _load(
     )
 
 
-def _check_options(version: VersionEntry, known: frozenset[str]) -> None:
-    unknown = sorted(set(version.options) - known)
+def _check_options(version: VersionEntry, option_keys: frozenset[str]) -> None:
+    unknown = sorted(set(version.options) - option_keys)
     if unknown:
         raise ModelLoadError(
             f"model.toml: unknown key versions.{version.name}.{unknown[0]}; "
-            f"a {version.format.name} version knows {', '.join(sorted(known | {'file', 'evaluation', 'sha256'}))}"
+            f"a {version.format.name} version knows {', '.join(sorted(option_keys | {'file', 'evaluation', 'sha256'}))}"
         )
 
 

@@ -222,11 +222,11 @@ class Connection:
     def on_ready(self, events: int) -> None:
         """Have a thread read: bytes came, or the connection broke."""
         with self._lock:
-            broken = self._state is ConnectionState.HALF_CLOSED and bool(events & BROKEN)
-            if self._state is ConnectionState.CLOSED or not (self._released or broken):
+            is_broken = self._state is ConnectionState.HALF_CLOSED and bool(events & BROKEN)
+            if self._state is ConnectionState.CLOSED or not (self._released or is_broken):
                 return
             self._released = False
-        if broken:
+        if is_broken:
             self.abort()
             return
         self._server.event_loop.set_timer(self, None)

@@ -83,15 +83,15 @@ class FrameWriter:
                 rest = self._send(chunks, size)
                 if rest is _NOTHING:
                     return
-                broken = rest is None
+                is_lost = rest is None
                 if rest is not None:
                     self._busy, self._rest = True, rest
             elif self._keep(chunks, size, urgent):
                 log.debug("closing a connection: %s", ConnectionFault.SLOW_READER.name)
-                broken = True
+                is_lost = True
             else:
                 return
-        if broken:
+        if is_lost:
             self._end(self._broken)
         else:
             self._flush_elsewhere()
