@@ -127,6 +127,7 @@ def test_answers_that_wait_come_before_the_end(local, until):
     started = local()
     with started.connect(receive_buffer=4096) as peer:
         sent = [peer.ask("GET /openapi.json") for _ in range(60)]
+        until(lambda: started.server.connections == 1)
         [connection] = started.server._connections
         until(lambda: connection._inflight.last_id == sent[-1] and not len(connection._inflight))
         started.server.drain()
