@@ -47,6 +47,13 @@ class HeldModel:
         self._held = pool.submit(run, self.queue, take, RequestOptions(monotonic() + TIMEOUT_S))
         assert held.wait(TIMEOUT_S)
 
+    def send(self, ask: Callable[[], int]) -> int:
+        """Send one request, and wait until it is in the queue; its id."""
+        before = self.queue.waiting
+        sent = ask()
+        self.until(lambda: self.queue.waiting == before + 1)
+        return sent
+
     def ended(self, how: str) -> int:
         """How many requests ended so, by the statistics."""
         count: int = self.service.engine.statistics("petals", "tflite").unanswered[how].count

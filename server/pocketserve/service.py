@@ -143,11 +143,8 @@ class Service:
     def _end(self) -> None:
         self._places.give()
         if self._draining:
-            self._end_of_drain()
-
-    def _end_of_drain(self) -> None:
-        with self._idle:
-            self._idle.notify_all()
+            with self._idle:
+                self._idle.notify_all()
 
     def drain(self, timeout: float) -> bool:
         """Refuse new requests and wait for those under way; whether all of them finished in time."""
@@ -362,9 +359,7 @@ class Service:
             if request.handle is not None:
                 self.engine.release(request.handle)
         finally:
-            self._places.give()
-            if self._draining:
-                self._end_of_drain()
+            self._end()
 
     def request_options(
         self,

@@ -195,6 +195,18 @@ def test_no_session_is_ever_used_by_two_threads(pool, sessions):
     assert queue.waiting == 0
 
 
+def assert_both_sessions_are_back(
+    pool: ThreadPoolExecutor, queue: ModelQueue, used: list[ExclusiveSession], runs: int
+) -> None:
+    """No run was made twice or by two threads at once, nobody waits, and two requests may run at the same time."""
+    assert sum(session.uses for session in used) == runs
+    assert sum(session.overlaps for session in used) == 0
+    assert queue.waiting == 0
+    both = threading.Barrier(2)
+    meeting = [pool.submit(run, queue, lambda session: both.wait(TIMEOUT_S), later()) for _ in range(2)]
+    assert {future.result(TIMEOUT_S).result for future in meeting} == {0, 1}
+
+
 def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
     used = [ExclusiveSession(), ExclusiveSession()]
     queue = ModelQueue(used, queue_limit=8)
@@ -213,12 +225,7 @@ def test_deadlines_that_pass_while_turns_are_handed_over_lose_no_session(pool):
 
     ended = [end for future in [pool.submit(hammer, n) for n in range(24)] for end in future.result(TIMEOUT_S)]
     assert set(ended) <= {"done", "QUEUE_FULL", "DEADLINE_EXCEEDED"}
-    assert sum(session.uses for session in used) == ended.count("done")
-    assert sum(session.overlaps for session in used) == 0
-    assert queue.waiting == 0
-    both = threading.Barrier(2)
-    meeting = [pool.submit(run, queue, lambda session: both.wait(TIMEOUT_S), later()) for _ in range(2)]
-    assert {future.result(TIMEOUT_S).result for future in meeting} == {0, 1}
+    assert_both_sessions_are_back(pool, queue, used, ended.count("done"))
 
 
 @pytest.mark.parametrize("error", [ValueError("bad input"), KeyboardInterrupt()])
@@ -400,12 +407,7 @@ def test_cancelling_while_turns_are_handed_over_loses_no_session(pool):
 
     ended = [end for future in [pool.submit(hammer, n) for n in range(20)] for end in future.result(60)]
     assert set(ended) <= {"done", "CANCELLED", "SUPERSEDED"}
-    assert sum(session.uses for session in used) == ended.count("done")
-    assert sum(session.overlaps for session in used) == 0
-    assert queue.waiting == 0
-    both = threading.Barrier(2)
-    meeting = [pool.submit(run, queue, lambda session: both.wait(TIMEOUT_S), later()) for _ in range(2)]
-    assert {future.result(TIMEOUT_S).result for future in meeting} == {0, 1}
+    assert_both_sessions_are_back(pool, queue, used, ended.count("done"))
 
 
 def test_a_full_line_can_be_seen_before_anything_is_done_for_a_request(pool):

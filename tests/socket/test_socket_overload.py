@@ -37,12 +37,7 @@ class Busy(HeldModel):
 
     def wait(self, count: int, **parameters: object) -> list[int]:
         """Send requests that have to wait, one after the other; their ids."""
-        ids = []
-        for _ in range(count):
-            before = self.queue.waiting
-            ids.append(self.peer.ask(TARGET, body(**parameters)))
-            self.until(lambda before=before: self.queue.waiting == before + 1)
-        return ids
+        return [self.send(lambda: self.peer.ask(TARGET, body(**parameters))) for _ in range(count)]
 
 
 @pytest.fixture

@@ -94,10 +94,7 @@ class Crowd(HeldModel):
 
     def join(self, peer: Framed, number: int = 0, **options: Any) -> int:
         """Send one request, and wait until it is in the queue."""
-        before = self.queue.waiting
-        sent = ask(peer, number, **options)
-        self.until(lambda: self.queue.waiting == before + 1)
-        return sent
+        return self.send(lambda: ask(peer, number, **options))
 
 
 @pytest.fixture
