@@ -132,6 +132,8 @@ FORBIDDEN = {
     "pocketserve.engine.lifecycle": ["pocketserve.engine.engine", "pocketserve.quarantine"],
     "pocketserve.quarantine": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.doctor": [*HTTP, *API, "pocketserve_client", "requests"],
+    "pocketserve.convert": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.convert.converter": [*HTTP, *API, *MODELS, "pocketserve.convert.registry", "numpy"],
     "pocketserve.system": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve_simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.serving"],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
@@ -215,9 +217,18 @@ def test_source_roots_are_not_packages(package: str) -> None:
 
 @pytest.mark.parametrize("framework", sorted(FRAMEWORKS - {"onnxruntime"}))
 def test_a_framework_is_known_to_the_runtimes_only(framework: str) -> None:
-    """One file per framework: nothing outside of ``runtimes`` imports one, not even late."""
+    """One file per framework: nothing but ``runtimes``, and the tools of converters, imports one, not even late."""
     users = {offender.partition(" ")[0] for package in SOURCES for offender in offenders(package, framework)}
-    assert all(user.startswith("pocketserve.runtimes.") for user in users)
+    assert all(user.startswith(("pocketserve.runtimes.", "pocketserve.convert.tools.")) for user in users)
+
+
+def test_tools_of_converters_stand_alone() -> None:
+    """They run in environments that have nothing of the server's: of ours, they import the contract and each other."""
+    ours = {target for path in files("pocketserve.convert.tools") for target in imports(path)}
+    others = ("pocketserve", "pocketserve.convert", "pocketserve.convert.converter", "pocketserve.convert.tools")
+    beside = tuple(f"pocketserve.convert.{name}." for name in ("converter", "tools"))
+    wrong = {t for t in ours if t.split(".")[0] in SOURCES and t not in others and not t.startswith(beside)}
+    assert wrong == set()
 
 
 def test_the_reader_of_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

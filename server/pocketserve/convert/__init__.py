@@ -1,0 +1,1 @@
+"""Convert a model into another kind of file, check the result against the original, and publish it beside it."""

@@ -1,0 +1,18 @@
+"""The list of converters: a new one is its file in ``tools`` and a name here. No tool's packages are imported."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+from pocketserve.convert.converter import Converter
+
+TOOLS: tuple[str, ...] = ()
+"""Modules in ``tools``, each with ``CONVERTER`` (or ``CONVERTERS``). Of two for one path, the first is taken."""
+
+
+@functools.cache
+def converters() -> tuple[Converter, ...]:
+    """Return all converters, in the order of preference."""
+    modules = (importlib.import_module(f"{__package__}.tools.{name}") for name in TOOLS)
+    return tuple(entry for module in modules for entry in getattr(module, "CONVERTERS", None) or (module.CONVERTER,))
