@@ -1,0 +1,89 @@
+"""Changes of a manifest by commands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tomlkit import TOMLDocument
+
+from conftest import MODELS
+from pocketserve.repository.manifest import read_manifest
+from pocketserve.repository.manifest_edit import edit_manifest
+from pocketserve.repository.toml_table import ManifestError
+
+TEXT = """# of the family album
+default_version = "a"  # the small one
+
+[versions.a]
+file = "a.tflite"
+
+# tried in May
+[versions.b]
+file = "b.tflite"
+"""
+
+
+def default_to(version: str) -> Callable[[TOMLDocument], object]:
+    """Return a change that makes a version the default one."""
+    return lambda document: document.__setitem__("default_version", version)
+
+
+def test_comments_and_order_stay(tmp_path: Path) -> None:
+    """Only what was changed is another; rights stay, and nothing is left beside the file."""
+    path = tmp_path / "model.toml"
+    path.write_text(TEXT)
+    path.chmod(0o640)
+    edit_manifest(tmp_path, default_to("b"))
+    assert path.read_text() == TEXT.replace('= "a"  #', '= "b"  #')
+    assert path.stat().st_mode & 0o777 == 0o640 and os.listdir(tmp_path) == ["model.toml"]
+
+
+def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
+    """A file of CRLF lines stays one."""
+    path = tmp_path / "model.toml"
+    path.write_bytes(TEXT.replace("\n", "\r\n").encode())
+    edit_manifest(tmp_path, default_to("b"))
+    assert path.read_bytes().count(b"\r\n") == path.read_bytes().count(b"\n") == TEXT.count("\n")
+
+
+def test_a_folder_without_a_manifest_gets_one(tmp_path: Path) -> None:
+    """One line is enough where the folder tells the versions."""
+    edit_manifest(tmp_path, default_to("onnx"))
+    assert (tmp_path / "model.toml").read_text() == 'default_version = "onnx"\n'
+
+
+@pytest.mark.parametrize("model", ["digits", "diabetes", "petals"])
+def test_no_change_changes_nothing(model: str, tmp_path: Path) -> None:
+    """The embedded models' manifests come back byte for byte."""
+    path = tmp_path / "model.toml"
+    path.write_bytes((MODELS / model / "model.toml").read_bytes())
+    edit_manifest(tmp_path, lambda document: None)
+    assert path.read_bytes() == (MODELS / model / "model.toml").read_bytes()
+    assert read_manifest(path).versions
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "reason"),
+    [
+        (TEXT, "c", "default_version is 'c'"),
+        ("default_version = 3\n", "a", "must be text"),
+        ("[", "a", "not valid TOML"),
+    ],
+    ids=["unknown version", "wrong before", "no TOML"],
+)
+def test_what_would_break_it_is_refused(text: str, version: str, reason: str, tmp_path: Path) -> None:
+    """The file stays as it was, and nothing is left beside it."""
+    path = tmp_path / "model.toml"
+    path.write_text(text)
+    with pytest.raises(ManifestError, match=reason):
+        edit_manifest(tmp_path, default_to(version))
+    assert path.read_text() == text and os.listdir(tmp_path) == ["model.toml"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """The sentence names the file."""
+    with pytest.raises(ManifestError, match=r"model\.toml cannot be written: No such file"):
+        edit_manifest(tmp_path / "gone", default_to("a"))
