@@ -196,7 +196,7 @@ def test_a_quick_run_measures_both_transports_against_their_floors(tmp_path: Pat
     assert content["machine"]["cores"]
     assert {item["kind"] for item in content["results"]} == {"comparison", "imports"}, done.stdout + done.stderr
     modules = next(item for item in content["results"] if item["kind"] == "imports")
-    assert "pocketserve.serving" in modules["ours"] and "numpy" in modules["floor"]
+    assert "pocketserve.server" in modules["ours"] and "numpy" in modules["floor"]
     assert not any(name.startswith("pocketserve") for name in modules["floor"])
     assert f"ms  {next(iter(modules['own']))}" in done.stdout
     assert {item["name"] for item in content["results"]} == {"H1", "S1", "C1"}

@@ -103,7 +103,7 @@ def test_all_that_a_package_may_import(package: str) -> None:
     assert used - ALLOWED[package] - sys.stdlib_module_names == set()
 
 
-API = ["pocketserve.api", "pocketserve.service", "pocketserve.serving", "pocketserve.cli"]
+API = ["pocketserve.api", "pocketserve.service", "pocketserve.server", "pocketserve.cli"]
 MODELS = [f"pocketserve.{name}" for name in ("repository", "runtimes", "tasks", "engine", "inference")]
 HTTP = ["flask", "werkzeug", "waitress", "pocketserve.transports"]
 FORBIDDEN = {
@@ -135,14 +135,14 @@ FORBIDDEN = {
     "pocketserve.convert": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.convert.converter": [*HTTP, *API, *MODELS, "pocketserve.convert.registry", "numpy"],
     "pocketserve.system": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
-    "pocketserve_simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.serving"],
+    "pocketserve_simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.server"],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.inference.run": ["pocketserve.inference.operations", "pocketserve.inference.request"],
     "pocketserve.inference.validate": ["pocketserve.inference.operations", "pocketserve.inference.request"],
-    "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
-    "pocketserve.api": [*HTTP, "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.api": [*HTTP, "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.transports.socket": ["flask", "werkzeug", "waitress", "pocketserve.transports.http"],
-    "pocketserve.transports": ["pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.transports": ["pocketserve.server", "pocketserve.cli", "pocketserve_client"],
 }
 
 
@@ -267,7 +267,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import pocketserve_wire.oip", {*LATE, "numpy", "requests", "flask", "socket", "pocketserve"}),
         ("import pocketserve", {*LATE, "numpy", "requests", "flask", "waitress"}),
         (
-            "import pocketserve.serving",
+            "import pocketserve.server",
             {*LATE, "requests", "flask", "werkzeug", "platformdirs", "numpy.typing", "pocketserve_simulate"}
             | SLOW
             | SOCKET,
@@ -282,7 +282,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.FORMATS]", LATE),
         ("import pocketserve_client", {*LATE, "flask", "waitress", "pocketserve"}),
     ],
-    ids=["wire", "pocketserve", "serving", "help", "command", "settings", "socket", "runtimes", "client"],
+    ids=["wire", "pocketserve", "server", "help", "command", "settings", "socket", "runtimes", "client"],
 )
 def test_what_an_import_loads(statement: str, unwanted: set[str]) -> None:
     """The server starts small: no framework, no picture library, no metrics and no client is loaded with it."""

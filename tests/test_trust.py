@@ -19,7 +19,7 @@ import pytest
 from conftest import ROOT, Server, StartServer
 from places import MODELS
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
-from pocketserve.repository.files import made_from
+from pocketserve.repository.files import fingerprint
 from pocketserve.repository.scan import VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code
@@ -417,10 +417,10 @@ def _struct_file() -> str:
 def test_a_verdict_counts_for_the_modules_beside(models: Path, tmp_path: Path) -> None:
     entry, version = scan(models)["mine"], version_of(models)
     quarantine = Quarantine(tmp_path / "state", TrialLimits())
-    before, stamp = quarantine.key(entry, version), made_from(entry, version)
+    before, stamp = quarantine.key(entry, version), fingerprint(entry, version)
     (models / "mine" / "helper.py").write_text("WORD = 'other'\n")
     assert quarantine.key(entry, version) != before
-    assert made_from(entry, version) != stamp
+    assert fingerprint(entry, version) != stamp
 
 
 def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def measure(profiler: Profiler, urls: list[str], token_file: Path) -> dict[str, 
 def main(arguments: list[str]) -> int:
     """Serve the embedded models, ask them and print a table."""
     from pocketserve.config import Config
-    from pocketserve.serving import Endpoints, serve
+    from pocketserve.server import Endpoints, serve
 
     profiler, tables = Profiler(), {}
 

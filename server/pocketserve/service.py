@@ -275,7 +275,7 @@ class Service:
             if self.engine.state(name, version.name) is State.READY:
                 self.engine.load(entry, version, self._deadline())
             else:
-                self.engine.allow(name, version.name)
+                self.engine.reset(name, version.name)
 
     def unload(self, name: str) -> None:
         """Stop serving every version of a model. An unknown name is no fault, as in Triton."""
@@ -330,7 +330,7 @@ class Service:
         request = InferenceRequest(call, done, statistics)
         try:
             if call.options.rank > DEFAULT_PRIORITY and self.power.low:
-                self.engine.notice()
+                self.engine.check_power()
                 self.power.refuse_background()
             self._begin()
         except ApiError as error:

@@ -76,7 +76,7 @@ class ApiError(Exception):
         """Return the HTTP status; the socket protocol uses the same numbers."""
         return self.code.status
 
-    def again(self) -> ApiError:
+    def copy(self) -> ApiError:
         """Return the same fault for a further caller, or to be stored.
 
         A raised exception refers to its frames, and so to a request's body or a model; raised again, to more of them.

@@ -319,7 +319,7 @@ def test_a_failed_model_may_be_allowed_another_try(bench, models_copy, caplog):
     one = bench()
     replace(models_copy / "petals" / "petals.tflite", b"garbage")
     refusal(lambda: one.ask("petals"))
-    one.engine.allow("petals", "tflite")
+    one.engine.reset("petals", "tflite")
     assert one.state("petals") is State.ON_DEMAND
     refusal(lambda: one.ask("petals"))
     assert counted(caplog, "failed to load") == 2
@@ -445,7 +445,7 @@ def test_an_unloaded_model_is_gone_until_it_is_loaded(bench):
     one.ask("petals")
     one.unload("petals")
     one.unload("petals")  # twice is no fault
-    one.engine.allow("petals", "tflite")
+    one.engine.reset("petals", "tflite")
     one.ask("petals")
 
 

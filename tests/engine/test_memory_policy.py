@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketserve.engine.lifecycle.memory import Resident, choose_evictions, expired_keys, giving_back, next_expiry
+from pocketserve.engine.lifecycle.memory import Resident, choose_evictions, expired_keys, next_expiry, trimming
 
 
 def resident(key: str, size: int = 10, last_used: float = 0.0, in_use: bool = False, keep_alive: float = 0.0):
@@ -128,7 +128,7 @@ class Bionic:
 
 def test_heaps_shrink_while_memory_is_given_back_and_keep_for_later_what_they_did_afterwards():
     library = Glibc()
-    with giving_back(library):
+    with trimming(library):
         assert library.calls == [(-3, 32 << 20), (-1, 0)]
     assert library.calls[2:] == [(0,), (-3, 32 << 20), (-1, 64 << 20)]
 
@@ -136,13 +136,13 @@ def test_heaps_shrink_while_memory_is_given_back_and_keep_for_later_what_they_di
 @pytest.mark.parametrize(("known", "calls"), [(-104, [-104]), (-101, [-104, -101])])
 def test_android_is_told_to_purge(known, calls):
     library = Bionic(known)
-    with giving_back(library):
+    with trimming(library):
         pass
     assert library.calls == calls
 
 
 def test_a_library_without_such_calls_is_left_alone():
-    with giving_back(object()):
+    with trimming(object()):
         pass
 
 
@@ -164,11 +164,11 @@ def test_what_a_thread_frees_inside_goes_back_to_the_system():
         return [bytearray(b"1") * (6 << 20) for _ in range(8)]
 
     with ThreadPoolExecutor(1) as thread:
-        with giving_back():
+        with trimming():
             thread.submit(fill).result().clear()  # glibc has seen such blocks, and Python is warm
         before = anonymous_bytes()
         blocks = thread.submit(fill).result()
         assert anonymous_bytes() - before > 40 << 20
-        with giving_back():
+        with trimming():
             blocks.clear()
         assert anonymous_bytes() - before < 4 << 20

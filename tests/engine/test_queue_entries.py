@@ -300,9 +300,9 @@ def test_a_request_that_another_core_lets_run_is_begun_under_no_lock():
     assert engine._scheduler.sharing.start(queue._entries) is not None
 
     def take() -> bool:
-        taken = engine._slots.lock.acquire(timeout=1.0)
+        taken = engine._table.lock.acquire(timeout=1.0)
         if taken:
-            engine._slots.lock.release()
+            engine._table.lock.release()
         return taken
 
     def execute(job: Job) -> None:  # another thread asks, since the lock lets its own holder in

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from pocketserve.engine.lifecycle.handle import ModelHandle
-from pocketserve.registry import task_named
 from pocketserve.repository.scan import ModelEntry
+from pocketserve.task_registry import task_named
 from pocketserve.tasks.vision.picture_input import picture_shape
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES

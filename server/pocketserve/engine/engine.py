@@ -17,11 +17,11 @@ from pocketserve.engine.lifecycle.budget import Budget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle
 from pocketserve.engine.lifecycle.loader import ModelLoader
 from pocketserve.engine.lifecycle.reaper import Reaper
-from pocketserve.engine.lifecycle.state import Event, State, VersionState, VersionTable, close_all, detach
+from pocketserve.engine.lifecycle.state import Event, State, VersionRecord, VersionTable, close_all, detach
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.engine.statistics import VersionStatistics
-from pocketserve.repository.files import made_from
+from pocketserve.repository.files import fingerprint
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -76,11 +76,11 @@ class Engine:
         self._watch = cores.CoreWatch(usable_cores, self._power)
         self._scheduler = Scheduler(self._watch.runs_at_a_time, clock)
         self._clock = clock
-        self._slots = VersionTable(clock)
-        self._by_key, self._lock = self._slots.by_key, self._slots.lock  # at hand for every request
-        self._budget = Budget(self._slots, options.memory_budget, available_memory, clock)
+        self._table = VersionTable(clock)
+        self._by_key, self._lock = self._table.by_key, self._table.lock  # at hand for every request
+        self._budget = Budget(self._table, options.memory_budget, available_memory, clock)
         self._loader = ModelLoader(
-            self._slots,
+            self._table,
             self._budget,
             self._watch,
             self._scheduler,
@@ -90,7 +90,7 @@ class Engine:
             snapshots,
             trust,
         )
-        self._reaper = Reaper(self._slots, self._watch, self._loader, clock)
+        self._reaper = Reaper(self._table, self._watch, self._loader, clock)
         self._power.on_change = self._reaper.wake
 
     def use(
@@ -113,12 +113,12 @@ class Engine:
             ApiError: why it cannot be loaded; what was loaded before serves on.
         """
         with self._lock:
-            slot = self._slots.slot((entry.name, version.name))
-            self._slots.await_loading(slot, deadline)
-            if slot.running is not None:
-                slot.running.outdated = False
-            slot.apply(Event.LOAD_STARTED)
-        self._loader.open(slot, entry, version, deadline)
+            record = self._table.ensure((entry.name, version.name))
+            self._table.await_loading(record, deadline)
+            if record.running is not None:
+                record.running.outdated = False
+            record.apply(Event.LOAD_STARTED)
+        self._loader.open(record, entry, version, deadline)
         self._reaper.start()
 
     def unload(self, name: str, version: str, deadline: float) -> None:
@@ -128,23 +128,23 @@ class Engine:
             ApiError: DEADLINE_EXCEEDED when it was being loaded all the time.
         """
         with self._lock:
-            slot = self._slots.slot((name, version))
-            self._slots.await_loading(slot, deadline)
-            slot.apply(Event.UNLOADED)
-            closing = detach(slot)
+            record = self._table.ensure((name, version))
+            self._table.await_loading(record, deadline)
+            record.apply(Event.UNLOADED)
+            closing = detach(record)
         close_all(closing)
 
-    def allow(self, name: str, version: str) -> None:
+    def reset(self, name: str, version: str) -> None:
         """Allow the next request to load a version again that was unloaded, or that failed."""
         with self._lock:
-            slot = self._slots.slot((name, version))
-            if slot.state in (State.STOPPED, State.FAILED):
-                slot.apply(Event.ALLOWED)
+            record = self._table.ensure((name, version))
+            if record.state in (State.STOPPED, State.FAILED):
+                record.apply(Event.RESET)
 
     def loaded_models(self) -> set[str]:
         """Models of which a version is loaded."""
         with self._lock:
-            return {name for (name, _), _, _ in self._slots.loaded()}
+            return {name for (name, _), _, _ in self._table.loaded()}
 
     def versions_of(self, name: str) -> list[str]:
         """Versions of a model that were ever asked for, whether their files are still there or not."""
@@ -153,26 +153,26 @@ class Engine:
 
     def state(self, name: str, version: str) -> State:
         """Return where a version stands."""
-        slot = self._by_key.get((name, version))
-        return slot.state if slot is not None else State.ON_DEMAND
+        record = self._by_key.get((name, version))
+        return record.state if record is not None else State.ON_DEMAND
 
     def failure(self, name: str, version: str) -> str | None:
         """Return why the last attempt to load a version failed, as long as nothing changed since."""
-        slot = self._by_key.get((name, version))
-        return slot.error.message if slot is not None and slot.error is not None else None
+        record = self._by_key.get((name, version))
+        return record.error.message if record is not None and record.error is not None else None
 
     def statistics(self, name: str, version: str) -> VersionStatistics:
         """A version's counters."""
-        slot = self._by_key.get((name, version))  # one that is there stays, so no lock is needed to find it
-        if slot is not None:
-            return slot.statistics
+        record = self._by_key.get((name, version))  # one that is there stays, so no lock is needed to find it
+        if record is not None:
+            return record.statistics
         with self._lock:
-            return self._slots.slot((name, version)).statistics
+            return self._table.ensure((name, version)).statistics
 
     def running(self, name: str, version: str) -> ModelHandle | None:
         """A version's loaded form, if it is loaded now."""
-        slot = self._by_key.get((name, version))
-        return slot.running if slot is not None else None
+        record = self._by_key.get((name, version))
+        return record.running if record is not None else None
 
     @property
     def memory_budget(self) -> int:
@@ -196,7 +196,7 @@ class Engine:
         """Cores that this process may use now."""
         return len(self._watch.usable_cores())
 
-    def notice(self) -> None:
+    def check_power(self) -> None:
         """Have the reaper look at the battery if it is time, for a request that gets no further than here."""
         if self._power.due(self._clock()):
             self._reaper.wake()
@@ -204,9 +204,9 @@ class Engine:
     def close(self) -> None:
         """Unload everything; requests that hold a version finish on it."""
         with self._lock:
-            self._slots.closed = True
-            closing = [detach(slot) for slot in self._by_key.values()]
-            self._slots.changed.notify_all()
+            self._table.closed = True
+            closing = [detach(record) for record in self._by_key.values()]
+            self._table.changed.notify_all()
         close_all(*closing)
 
     def acquire(
@@ -220,24 +220,24 @@ class Engine:
         key = (entry.name, version.name)
         while True:
             with self._lock:
-                slot = self._by_key.get(key) or self._slots.slot(key)
-                if slot.running is None:  # one that is being loaded anew serves on until the new one is there
-                    self._slots.await_loading(slot, deadline, cancellation)
-                if self._slots.closed:
+                record = self._by_key.get(key) or self._table.ensure(key)
+                if record.running is None:  # one that is being loaded anew serves on until the new one is there
+                    self._table.await_loading(record, deadline, cancellation)
+                if self._table.closed:
                     raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
-                running = slot.running
-                if running is not None and not (running.outdated and _may_renew(slot, running)):
+                running = record.running
+                if running is not None and not (running.outdated and _may_renew(record, running)):
                     running.users += 1
                     return running
                 if running is None:
-                    self._refuse_unusable(slot, version, entry)
-                    if slot.state is State.FAILED:
-                        slot.apply(Event.ALLOWED)  # what failed has changed
+                    self._refuse_unusable(record, version, entry)
+                    if record.state is State.FAILED:
+                        record.apply(Event.RESET)  # what failed has changed
                 else:
                     running.outdated = False  # others are answered by it meanwhile
-                slot.apply(Event.LOAD_STARTED)
+                record.apply(Event.LOAD_STARTED)
             try:
-                loaded = self._loader.open(slot, entry, version, deadline, users=1)
+                loaded = self._loader.open(record, entry, version, deadline, users=1)
             except ApiError:
                 if running is None:
                     raise
@@ -253,39 +253,41 @@ class Engine:
             models: as just scanned. What is not in it any more is left as it is.
         """
         with self._lock:
-            listed = self._slots.loaded()
-        for (name, version_name), slot, running in listed:
+            listed = self._table.loaded()
+        for (name, version_name), record, running in listed:
             entry = models.get(name)
             version = entry.versions.get(version_name) if entry is not None else None
             if entry is None or version is None:
                 continue
-            now = made_from(entry, version)
-            running.outdated = now != running.made_from and self._loader.stamp_of(entry, version) != slot.failed_from
-            if now == running.made_from:
+            now = fingerprint(entry, version)
+            running.outdated = (
+                now != running.fingerprint and self._loader.stamp_of(entry, version) != record.failed_fingerprint
+            )
+            if now == running.fingerprint:
                 with self._lock:
-                    slot.error = None if slot.running is running else slot.error  # the change was taken back
+                    record.error = None if record.running is running else record.error  # the change was taken back
 
     def acquire_loaded(self, entry: ModelEntry, version: VersionEntry) -> ModelHandle | None:
         """Hold a version as :meth:`acquire` does, without waiting; None where that has to load it first."""
         with self._lock:
-            slot = self._by_key.get((entry.name, version.name))
-            handle = slot.running if slot is not None else None
-            if handle is None or handle.outdated or self._slots.closed:
+            record = self._by_key.get((entry.name, version.name))
+            handle = record.running if record is not None else None
+            if handle is None or handle.outdated or self._table.closed:
                 return None
             handle.users += 1
             return handle
 
-    def _refuse_unusable(self, slot: VersionState, version: VersionEntry, entry: ModelEntry) -> None:
-        if slot.state is State.STOPPED:
+    def _refuse_unusable(self, record: VersionRecord, version: VersionEntry, entry: ModelEntry) -> None:
+        if record.state is State.STOPPED:
             raise ApiError(
                 ErrorCode.MODEL_NOT_FOUND,
                 f"Request for unknown model: {entry.name!r} has no available versions: "
                 f"version {version.name!r} was unloaded",
             )
         # A file that failed is tried again once it has changed, not on every request.
-        error = slot.error if slot.state is State.FAILED else None
-        if error is not None and slot.failed_from == self._loader.stamp_of(entry, version):
-            raise error.again()
+        error = record.error if record.state is State.FAILED else None
+        if error is not None and record.failed_fingerprint == self._loader.stamp_of(entry, version):
+            raise error.copy()
 
     def release(self, running: ModelHandle) -> None:
         """Give back what :meth:`acquire` gave."""
@@ -294,11 +296,11 @@ class Engine:
             now = running.last_used = self._clock()
             last = running.retired and running.users == 0
             if running.sequences or now >= self._reaper.look_at:
-                self._reaper.consider(running, now)
+                self._reaper.wake_if_due(running, now)
         if last:
             close_all(running)
 
 
-def _may_renew(slot: VersionState, running: ModelHandle) -> bool:
+def _may_renew(record: VersionRecord, running: ModelHandle) -> bool:
     """Return whether a version may be loaded anew now: nobody does already, and no sequence would lose its state."""
-    return slot.state is State.READY and not running.open_sequences
+    return record.state is State.READY and not running.open_sequences

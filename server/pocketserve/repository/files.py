@@ -62,7 +62,7 @@ def stamp(files: Sequence[Path]) -> Stamp:
     return tuple(entries)
 
 
-def made_from(entry: ModelEntry, version: VersionEntry) -> object:
+def fingerprint(entry: ModelEntry, version: VersionEntry) -> object:
     """Return what changes with a version's files, the files beside it, or what its manifest says of it.
 
     Two results are equal as long as nothing has changed. No content is read, but for what an ONNX file names. What a

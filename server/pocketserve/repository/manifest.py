@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pocketserve.registry import TASK_NAMES, task_named
 from pocketserve.repository.toml_table import ManifestError, Section, TomlTable
+from pocketserve.task_registry import TASK_NAMES, task_named
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
 from pocketserve_wire.files.plain_file import read_plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from pocketserve.registry import TASK_NAMES, task_named
+from pocketserve.task_registry import TASK_NAMES, task_named
 from pocketserve.tasks import tensors
 from pocketserve.tasks.base import Task
 from pocketserve.tasks.model_facts import MetadataError, ModelFacts

@@ -13,7 +13,7 @@ from pocketserve.cli.output import LogFormatter
 from pocketserve.config import SETTINGS, STATE_VARIABLE, Config, load_config, unknown_variables
 
 if TYPE_CHECKING:
-    from pocketserve.serving import Endpoints
+    from pocketserve.server import Endpoints
 
 SWITCHES = {
     "auth": "ask nobody for the token",
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         logging.warning("no token is asked for: every app on this device can use the server")
     gc.disable()  # nothing that is made at start is garbage: looking for it costs a twentieth of the time
     try:
-        from pocketserve.serving import serve
+        from pocketserve.server import serve
 
         serve(config, on_ready=lambda endpoints: _ready(config, endpoints))
     finally:

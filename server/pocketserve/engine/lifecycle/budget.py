@@ -27,11 +27,11 @@ class Budget:
     """
 
     def __init__(
-        self, slots: VersionTable, setting: int, available: Callable[[], int], clock: Callable[[], float]
+        self, table: VersionTable, setting: int, available: Callable[[], int], clock: Callable[[], float]
     ) -> None:
         self.size = setting or available() // 2
         self._available = None if setting else available
-        self._slots = slots
+        self._table = table
         self._clock = clock
 
     def now(self) -> int:
@@ -42,8 +42,8 @@ class Budget:
 
     def held(self) -> int:
         """Bytes that all loaded versions are thought to hold."""
-        with self._slots.lock:
-            return sum(resident.size for resident in self._slots.residents())
+        with self._table.lock:
+            return sum(resident.size for resident in self._table.residents())
 
     def make_room(self, key: Key, required: int, deadline: float) -> None:
         """Evict what must go for a load, and reserve its bytes until it is done.
@@ -57,15 +57,15 @@ class Budget:
         Raises:
             ApiError: MEMORY_BUDGET.
         """
-        changed = self._slots.changed
+        changed = self._table.changed
         with changed:
             while (victims := self._choose(key, required)) is None:
                 alone = memory.choose_evictions(self._other_residents(key), required, self.now())
                 left = deadline - self._clock()
                 if alone is None or left <= 0 or not changed.wait(bounded(left)):
                     raise self._no_room(key, required)
-            self._slots.by_key[key].reserved = required
-            closing = [self._slots.evict(other) for other in victims]
+            self._table.by_key[key].reserved = required
+            closing = [self._table.evict(other) for other in victims]
         close_all(*closing)
 
     def has_room_for_copy(self, key: Key) -> bool:
@@ -74,21 +74,21 @@ class Budget:
 
         Wants the lock.
         """
-        running = self._slots.by_key[key].running
+        running = self._table.by_key[key].running
         return running is not None and self._choose(key, 2 * running.model.memory_bytes) == []
 
     def evict_beside(self, key: Key) -> list[ModelHandle | None]:
         """Make others go for a model that turned out larger than its file. Wants the lock; returns what to close."""
-        running = self._slots.by_key[key].running
+        running = self._table.by_key[key].running
         size = running.model.memory_bytes if running is not None else 0
-        return [self._slots.evict(other) for other in self._choose(key, size) or ()]
+        return [self._table.evict(other) for other in self._choose(key, size) or ()]
 
     def _choose(self, key: Key, required: int) -> list[object] | None:
-        reserved = sum(slot.reserved for other, slot in self._slots.by_key.items() if other != key)
+        reserved = sum(record.reserved for other, record in self._table.by_key.items() if other != key)
         return memory.choose_evictions(self._other_residents(key), required + reserved, self.now())
 
     def _other_residents(self, key: Key) -> list[memory.Resident]:
-        return [resident for resident in self._slots.residents() if resident.key != key]
+        return [resident for resident in self._table.residents() if resident.key != key]
 
     def _no_room(self, key: Key, required: int) -> ApiError:
         held = sum(resident.size for resident in self._other_residents(key))

@@ -82,11 +82,11 @@ class ByteBudget:
             self._large += 1
             first = self._large == 1
         if first:
-            memory.keep_nothing()
+            memory.trim_on_free()
 
     def _end_large(self) -> None:
         with self._changed:
             self._large -= 1
             last = self._large == 0
         if last:
-            memory.return_freed()
+            memory.trim()

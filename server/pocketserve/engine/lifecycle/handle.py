@@ -36,15 +36,15 @@ class ModelHandle:
     Attributes:
         compiled: what :mod:`pocketserve.inference.compile` keeps of requests that come again and again; it goes with
             the model.
-        made_from: see :func:`pocketserve.repository.files.made_from`.
+        fingerprint: see :func:`pocketserve.repository.files.fingerprint`.
         outdated: whether a rescan found that changed, so that the next request has it loaded anew.
     """
 
     __slots__ = (
         "compiled",
+        "fingerprint",
         "keep_alive",
         "last_used",
-        "made_from",
         "model",
         "outdated",
         "queue",
@@ -64,7 +64,7 @@ class ModelHandle:
         self.users = 0
         self.compiled: dict[object, Any] = {}
         self.retired = False
-        self.made_from: object = None
+        self.fingerprint: object = None
         self.outdated = False
 
     @property

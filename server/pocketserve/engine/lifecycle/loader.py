@@ -11,9 +11,9 @@ from pocketserve.engine.device.cores import CoreWatch
 from pocketserve.engine.lifecycle import memory
 from pocketserve.engine.lifecycle.budget import Budget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, open_handle
-from pocketserve.engine.lifecycle.state import Event, Key, State, VersionState, VersionTable, close_all, detach
+from pocketserve.engine.lifecycle.state import Event, Key, State, VersionRecord, VersionTable, close_all, detach
 from pocketserve.engine.scheduling.queue import Scheduler
-from pocketserve.repository.files import file_bytes, made_from
+from pocketserve.repository.files import file_bytes, fingerprint
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 
 class ModelLoader:
-    """Opens versions and puts them into their slots; see :class:`pocketserve.engine.engine.Engine` for the arguments.
+    """Opens versions and publishes them in the table; see :class:`pocketserve.engine.engine.Engine` for the arguments.
 
-    The threads that call it own the slots they bring: these are LOADING.
+    The threads that call it own the records they bring: these are LOADING.
     """
 
     def __init__(
         self,
-        slots: VersionTable,
+        table: VersionTable,
         budget: Budget,
         watch: CoreWatch,
         scheduler: Scheduler,
@@ -44,7 +44,7 @@ class ModelLoader:
         snapshots: SnapshotStore | None,
         trust: TrustStore | None,
     ) -> None:
-        self._slots = slots
+        self._table = table
         self._budget = budget
         self._watch = watch
         self._scheduler = scheduler
@@ -56,7 +56,7 @@ class ModelLoader:
 
     def open(
         self,
-        slot: VersionState,
+        record: VersionRecord,
         entry: ModelEntry,
         version: VersionEntry,
         deadline: float,
@@ -82,31 +82,31 @@ class ModelLoader:
             started = self._clock()
             self.rescan()
             # Loaders hold a file a second time until they are done.
-            with memory.giving_back() if size >= memory.LARGE_BYTES else nullcontext():
+            with memory.trimming() if size >= memory.LARGE_BYTES else nullcontext():
                 model = self._load(entry, version, deadline)
             fresh = open_handle(model, self._options, self._scheduler, self._clock)
-            fresh.made_from = before[0]
+            fresh.fingerprint = before[0]
         except ApiError as error:
-            self._publish_failure(slot, before, error)
+            self._publish_failure(record, before, error)
             raise
-        except BaseException as error:  # a slot that stayed LOADING would answer nobody any more
+        except BaseException as error:  # a version that stayed LOADING would answer nobody any more
             fault = ApiError(ErrorCode.MODEL_FAILED, f"failed to load {key[0]!r}: {type(error).__name__}: {error}")
-            self._publish_failure(slot, before, fault)
+            self._publish_failure(record, before, fault)
             raise
         took = self._clock() - started
-        slot.statistics.record_load(int(took * 1e9))
+        record.statistics.record_load(int(took * 1e9))
         log.info("loaded %s/%s in %.3f s (%s)", *key, took, model.runtime)
-        with self._slots.changed:
-            closing = [detach(slot)]
-            slot.running, slot.reserved = fresh, 0
-            slot.apply(Event.LOADED)
-            closed = self._slots.closed
+        with self._table.changed:
+            closing = [detach(record)]
+            record.running, record.reserved = fresh, 0
+            record.apply(Event.LOADED)
+            closed = self._table.closed
             if closed:
-                closing.append(detach(slot))
+                closing.append(detach(record))
             else:
                 fresh.users = users
             closing += self._budget.evict_beside(key)
-            self._slots.changed.notify_all()
+            self._table.changed.notify_all()
         close_all(*closing)
         return None if closed else fresh
 
@@ -117,29 +117,29 @@ class ModelLoader:
         threads, pixels = self._watch.threads(self._options.threads), self._options.max_image_pixels
         return load_model(entry, version, threads, pixels, self._quarantine, deadline, self._snapshots, self._trust)
 
-    def _publish_failure(self, slot: VersionState, before: tuple[object, object], error: ApiError) -> None:
-        slot.statistics.record_load(0, failed=True)
-        with self._slots.changed:
-            slot.reserved = 0
-            if slot.before is State.READY:
-                slot.apply(Event.RELOAD_FAILED, error.again())
+    def _publish_failure(self, record: VersionRecord, before: tuple[object, object], error: ApiError) -> None:
+        record.statistics.record_load(0, failed=True)
+        with self._table.changed:
+            record.reserved = 0
+            if record.before is State.READY:
+                record.apply(Event.RELOAD_FAILED, error.copy())
             elif error.code.retryable:
-                slot.apply(Event.LOAD_DEFERRED)
+                record.apply(Event.LOAD_DEFERRED)
             else:
-                slot.apply(Event.LOAD_FAILED, error.again())
+                record.apply(Event.LOAD_FAILED, error.copy())
             if not error.code.retryable:
-                slot.failed_from = before
-            self._slots.changed.notify_all()
+                record.failed_fingerprint = before
+            self._table.changed.notify_all()
         log.warning("%s", error.message)
 
     def stamp_of(self, entry: ModelEntry, version: VersionEntry) -> tuple[object, object]:
         """Return what a version is made from, and what changes when the owner trusts something."""
-        return made_from(entry, version), self._trust.stamp() if self._trust is not None else None
+        return fingerprint(entry, version), self._trust.stamp() if self._trust is not None else None
 
     def rescan(self) -> None:
         """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
         self._watch.power.look()
-        with self._slots.lock:  # asked under the lock, or a thread that was held up would bring an old answer back
+        with self._table.lock:  # asked under the lock, or a thread that was held up would bring an old answer back
             changed = self._watch.follow()
             if changed:
                 self._scheduler.resize(self._watch.runs_at_a_time)
@@ -153,12 +153,12 @@ class ModelLoader:
         is until the next sweep.
         """
         evicted = []
-        with self._slots.lock:
-            listed = self._slots.loaded()
-        for key, slot, _ in listed:
-            with self._slots.lock:
-                running = slot.running
-                if running is None or slot.state is not State.READY:
+        with self._table.lock:
+            listed = self._table.loaded()
+        for key, record, _ in listed:
+            with self._table.lock:
+                running = record.running
+                if running is None or record.state is not State.READY:
                     continue
                 threads = running.model.threads_for(self._watch.threads(self._options.threads))
                 if running.model.threads == threads or running.model.fixed_threads:
@@ -166,14 +166,14 @@ class ModelLoader:
                 if running.open_sequences:
                     continue  # their state would be lost; the next sweep looks again
                 if not self._budget.has_room_for_copy(key):
-                    evicted += [self._slots.evict(key)] if running.users == 0 else []
+                    evicted += [self._table.evict(key)] if running.users == 0 else []
                     continue
-                slot.apply(Event.LOAD_STARTED)
-                slot.reserved = running.model.memory_bytes
-            self._reopen(key, slot, running, threads)
+                record.apply(Event.LOAD_STARTED)
+                record.reserved = running.model.memory_bytes
+            self._reopen(key, record, running, threads)
         close_all(*evicted)
 
-    def _reopen(self, key: Key, slot: VersionState, running: ModelHandle, threads: int) -> None:
+    def _reopen(self, key: Key, record: VersionRecord, running: ModelHandle, threads: int) -> None:
         fresh = None
         try:
             fresh = open_handle(running.model.reopen(threads), self._options, self._scheduler, self._clock)
@@ -184,19 +184,19 @@ class ModelLoader:
             log.exception("%s/%s could not be opened with %d threads", *key, threads)
             running.model.threads = threads
         finally:
-            with self._slots.changed:
+            with self._table.changed:
                 closing = None
                 if fresh is not None and running.open_sequences:
                     closing = fresh  # begun meanwhile: their state would be lost; the next sweep looks again
                 elif fresh is not None:
                     fresh.last_used = running.last_used
-                    fresh.made_from, fresh.outdated = running.made_from, running.outdated
-                    closing = detach(slot)
-                    slot.running = fresh
-                slot.apply(Event.REOPENED)
-                slot.reserved = 0
-                last = detach(slot) if self._slots.closed else None
-                self._slots.changed.notify_all()
+                    fresh.fingerprint, fresh.outdated = running.fingerprint, running.outdated
+                    closing = detach(record)
+                    record.running = fresh
+                record.apply(Event.REOPENED)
+                record.reserved = 0
+                last = detach(record) if self._table.closed else None
+                self._table.changed.notify_all()
             if fresh is not None and closing is not fresh:
                 log.info("%s/%s runs with %d threads now", *key, threads)
             close_all(closing, last)

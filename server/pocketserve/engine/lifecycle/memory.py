@@ -69,7 +69,7 @@ def next_expiry(residents: Sequence[Resident], now: float) -> float | None:
 
 
 @contextmanager
-def giving_back(library: Any = None) -> Iterator[None]:
+def trimming(library: Any = None) -> Iterator[None]:
     """Give memory that is freed inside back to the system, and what Python and the C library keep for later, too.
 
     glibc keeps up to 64 MiB at the end of each thread's heap, where its ``malloc_trim`` does not reach: those go as
@@ -79,20 +79,20 @@ def giving_back(library: Any = None) -> Iterator[None]:
         library: the C library; the process's own by default.
     """
     library = _c_library() if library is None else library
-    keep_nothing(library)
+    trim_on_free(library)
     try:
         yield
     finally:
         gc.collect()
-        return_freed(library)
+        trim(library)
 
 
-def keep_nothing(library: Any = None) -> None:
-    """Have the C library give back what is freed from now on; :func:`return_freed` ends that."""
+def trim_on_free(library: Any = None) -> None:
+    """Have the C library give back what is freed from now on; :func:`trim` ends that."""
     _keep(_c_library() if library is None else library, 0)
 
 
-def return_freed(library: Any = None) -> None:
+def trim(library: Any = None) -> None:
     """Give back what the C library has kept until now, and let it keep again."""
     library = _c_library() if library is None else library
     _return_free_blocks(library)

@@ -26,12 +26,12 @@ class Reaper:
     """A sleeping thread, from the first load on; it wakes only when something may expire or has changed.
 
     Attributes:
-        look_at: the clock's time from which a request that ends has :meth:`consider` look at cores and power.
+        look_at: the clock's time from which a request that ends has :meth:`wake_if_due` look at cores and power.
     """
 
-    def __init__(self, slots: VersionTable, watch: CoreWatch, loader: ModelLoader, clock: Callable[[], float]) -> None:
+    def __init__(self, table: VersionTable, watch: CoreWatch, loader: ModelLoader, clock: Callable[[], float]) -> None:
         self.look_at = 0.0
-        self._slots = slots
+        self._table = table
         self._watch = watch
         self._loader = loader
         self._clock = clock
@@ -39,9 +39,9 @@ class Reaper:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, if it does not run yet. It ends once the slots are closed and it is told."""
-        with self._slots.lock:
-            if self._thread is not None or self._slots.closed:
+        """Start the thread, if it does not run yet. It ends once the table is closed and it is notified."""
+        with self._table.lock:
+            if self._thread is not None or self._table.closed:
                 return
             thread = threading.Thread(target=self._run, name="pocketserve-janitor", daemon=True)
             try:
@@ -53,10 +53,10 @@ class Reaper:
 
     def wake(self) -> None:
         """Have it look now."""
-        with self._slots.changed:
-            self._slots.changed.notify_all()
+        with self._table.changed:
+            self._table.changed.notify_all()
 
-    def consider(self, running: ModelHandle, now: float) -> None:
+    def wake_if_due(self, running: ModelHandle, now: float) -> None:
         """Wake it if a sequence expires before it would wake, or cores or power changed; looked at once a second.
 
         Wants the lock.
@@ -67,40 +67,40 @@ class Reaper:
             self.look_at = now + LOOK_S
             early = early or self._watch.has_changed(now)
         if early:
-            self._slots.changed.notify_all()
+            self._table.changed.notify_all()
 
     def sweep(self) -> float | None:
         """Return what it does when it wakes; see :meth:`pocketserve.engine.engine.Engine.sweep`."""
         self._loader.rescan()
         self._loader.fit_threads()
-        with self._slots.lock:
-            idle_keys = memory.expired_keys(self._slots.residents(), self._clock())
-            closing = [self._slots.evict(key) for key in idle_keys]
+        with self._table.lock:
+            idle_keys = memory.expired_keys(self._table.residents(), self._clock())
+            closing = [self._table.evict(key) for key in idle_keys]
             tables = self._tables()
         close_all(*closing)
         for table in tables:
             table.sweep()
-        with self._slots.lock:
+        with self._table.lock:
             return self._next_expiry()
 
     def _tables(self) -> list[SequenceTable]:
-        return [running.sequences for _, _, running in self._slots.loaded() if running.sequences is not None]
+        return [running.sequences for _, _, running in self._table.loaded() if running.sequences is not None]
 
     def _next_expiry(self) -> float | None:
         times = [table.next_expiry() for table in self._tables()]
-        times.append(memory.next_expiry(self._slots.residents(), self._clock()))
+        times.append(memory.next_expiry(self._table.residents(), self._clock()))
         return min((time for time in times if time is not None), default=None)
 
     def _run(self) -> None:
         while True:
             self.sweep()
-            with self._slots.changed:
-                if self._slots.closed:
+            with self._table.changed:
+                if self._table.closed:
                     return
                 if self._watch.has_changed(self._clock()):
                     continue  # it was not asleep yet when it was told
                 # Computed under the lock that the wait gives up: a model that is loaded meanwhile wakes it.
                 upcoming = self._wakes = self._next_expiry()
-                self._slots.changed.wait(None if upcoming is None else bounded(upcoming - self._clock()))
-                if self._slots.closed:
+                self._table.changed.wait(None if upcoming is None else bounded(upcoming - self._clock()))
+                if self._table.closed:
                     return

@@ -47,7 +47,7 @@ class Event(Enum):
     REOPENED = "reopened"
     EVICTED = "evicted"
     UNLOADED = "unloaded"
-    ALLOWED = "allowed"
+    RESET = "reset"
 
 
 _AT_REST = (State.ON_DEMAND, State.READY, State.FAILED, State.STOPPED)
@@ -59,21 +59,21 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.LOADING, Event.RELOAD_FAILED): State.READY,  # the old one serves on
     (State.LOADING, Event.REOPENED): State.READY,
     (State.READY, Event.EVICTED): State.ON_DEMAND,
-    (State.FAILED, Event.ALLOWED): State.ON_DEMAND,
-    (State.STOPPED, Event.ALLOWED): State.ON_DEMAND,
+    (State.FAILED, Event.RESET): State.ON_DEMAND,
+    (State.STOPPED, Event.RESET): State.ON_DEMAND,
 }
 """The next state. LOADING ends by LOAD_DEFERRED in the state in which the load began."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class VersionState:
+class VersionRecord:
     """Everything known of one version, loaded or not.
 
     Attributes:
         state: changed by :meth:`apply` alone.
         before: the state in which the load under way began.
-        error: why the last load failed, whether or not an earlier one serves on; to be raised as ``again()`` has it.
-        failed_from: what it was to be made from then, see :func:`pocketserve.repository.files.made_from`.
+        error: why the last load failed, whether or not an earlier one serves on; to be raised as a ``copy()``.
+        failed_fingerprint: the fingerprint of what failed, as the loader has it.
         reserved: bytes that a load under way is thought to need, or the second copy of one that is opened again.
     """
 
@@ -81,7 +81,7 @@ class VersionState:
     before: State = State.ON_DEMAND
     running: ModelHandle | None = None
     error: ApiError | None = None
-    failed_from: object = None
+    failed_fingerprint: object = None
     reserved: int = 0
     statistics: VersionStatistics = field(default_factory=VersionStatistics)
 
@@ -104,33 +104,33 @@ class VersionState:
 
 
 class VersionTable:
-    """The slots of all versions that were ever asked for.
+    """The records of all versions that were ever asked for.
 
-    While a slot is LOADING, only the thread that loads it changes it. All methods want the lock.
+    While a version is LOADING, only the thread that loads it changes its record. All methods want the lock.
 
     Args:
         clock: seconds, monotonic.
 
     Attributes:
-        by_key: a slot that is there stays, so no lock is needed to find it.
+        by_key: a record that is there stays, so no lock is needed to find it.
         lock: guards them. By itself too: entering the condition would be one more call per request.
-        changed: the condition of that lock; told when a slot leaves LOADING and when the reaper has something to do.
+        changed: the condition of that lock; notified when one leaves LOADING and when the reaper has something to do.
         closed: whether the server shuts down; nothing is loaded from then on.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.by_key: dict[Key, VersionState] = {}
+        self.by_key: dict[Key, VersionRecord] = {}
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.closed = False
         self._clock = clock
 
-    def slot(self, key: Key) -> VersionState:
-        """A version's slot, made when it is asked for the first time."""
-        slot = self.by_key.get(key)
-        return slot if slot is not None else self.by_key.setdefault(key, VersionState())
+    def ensure(self, key: Key) -> VersionRecord:
+        """Return a version's record, made when it is asked for the first time."""
+        record = self.by_key.get(key)
+        return record if record is not None else self.by_key.setdefault(key, VersionRecord())
 
-    def await_loading(self, slot: VersionState, deadline: float, cancellation: Cancellation | None = None) -> None:
+    def await_loading(self, record: VersionRecord, deadline: float, cancellation: Cancellation | None = None) -> None:
         """Wait, without the lock, while another thread loads a version.
 
         Args:
@@ -139,10 +139,10 @@ class VersionTable:
         Raises:
             ApiError: DEADLINE_EXCEEDED, CANCELLED.
         """
-        if slot.state is not State.LOADING:
+        if record.state is not State.LOADING:
             return
         with waking(cancellation, self.changed):
-            while slot.state is State.LOADING:
+            while record.state is State.LOADING:
                 if cancellation is not None:
                     cancellation.check()
                 left = deadline - self._clock()
@@ -152,35 +152,35 @@ class VersionTable:
                         "the request's timeout passed while its model was still loading",
                     )
 
-    def loaded(self) -> list[tuple[Key, VersionState, ModelHandle]]:
+    def loaded(self) -> list[tuple[Key, VersionRecord, ModelHandle]]:
         """The versions that are loaded now, in the order in which they were first asked for."""
-        return [(key, slot, slot.running) for key, slot in self.by_key.items() if slot.running is not None]
+        return [(key, record, record.running) for key, record in self.by_key.items() if record.running is not None]
 
     def residents(self) -> list[memory.Resident]:
         """Return what is loaded, as the memory policy sees it."""
         return [
-            # One that is being loaded anew counts as in use: its slot belongs to the thread that loads it.
+            # One that is being loaded anew counts as in use: its record belongs to the thread that loads it.
             memory.Resident(
                 key,
                 running.memory_bytes,
                 running.last_used,
-                running.users > 0 or slot.state is State.LOADING,
+                running.users > 0 or record.state is State.LOADING,
                 running.keep_alive,
             )
-            for key, slot, running in self.loaded()
+            for key, record, running in self.loaded()
         ]
 
     def evict(self, key: object) -> ModelHandle | None:
         """Unload a version until its next request; return what to close, as :func:`detach`."""
-        slot = self.by_key[key]  # type: ignore[index]  # the policy hands back the keys it was given
-        slot.apply(Event.EVICTED)
+        record = self.by_key[key]  # type: ignore[index]  # the policy hands back the keys it was given
+        record.apply(Event.EVICTED)
         log.info("unloading %s/%s: idle for its keep-alive time, or to make room", *key)  # type: ignore[misc]
-        return detach(slot)
+        return detach(record)
 
 
-def detach(slot: VersionState) -> ModelHandle | None:
-    """Take the loaded version out of its slot; returns it when nobody holds it, so that it can be closed."""
-    running, slot.running = slot.running, None
+def detach(record: VersionRecord) -> ModelHandle | None:
+    """Take the loaded version out of its record; return it when nobody holds it, so that it can be closed."""
+    running, record.running = record.running, None
     if running is None:
         return None
     running.retired = True
@@ -192,7 +192,7 @@ def close_all(*closing: ModelHandle | None) -> None:
     retired_handles = [running for running in closing if running is not None]
     if not retired_handles:
         return
-    with memory.giving_back():
+    with memory.trimming():
         for running in retired_handles:
             try:
                 running.close()
