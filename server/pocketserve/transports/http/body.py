@@ -5,10 +5,10 @@ waitress would receive in pieces of 8 KiB, poll all connections before each, and
 
 from __future__ import annotations
 
-import io
 from typing import Final
 
 from waitress.buffers import ReadOnlyFileBasedBuffer
+from waitress.utilities import Error
 
 from pocketserve_wire.limits import FIRST_BODY_BYTES, TENSOR_ALIGNMENT, grow
 
@@ -16,7 +16,7 @@ MAX_JOINED: Final = 64 * 1024
 """Bytes of a body that are copied behind its header, so that both are sent at once."""
 
 
-class Placed:
+class InPlaceData:
     """Stands in waitress's calls for bytes that are in :meth:`ReceivedBody.room` already."""
 
     __slots__ = ("_count",)
@@ -28,49 +28,45 @@ class Placed:
         return self._count
 
 
-class BodyFile(io.RawIOBase):
-    """A whole body as ``wsgi.input``."""
+class Body:
+    """A body in memory, instead of waitress's receiver and its buffer; also its request's ``wsgi.input``."""
 
-    def __init__(self, memory: memoryview) -> None:
-        self._memory = memory
-        self._at = 0
+    error: Error | None = None
+    completed = False
+    _start = 0
+
+    def __init__(self, size: int = 0) -> None:
+        self._memory = bytearray(size)
 
     def getbuffer(self) -> memoryview:
         """Return all of it, not copied; writable, since TensorFlow Lite copies what is not."""
-        return self._memory
+        return memoryview(self._memory)[self._start :]
 
-    def readable(self) -> bool:
-        return True
+    def getfile(self) -> Body:
+        """Return the ``wsgi.input`` of a completed body."""
+        return self
 
-    def readinto(self, into: memoryview) -> int:  # type: ignore[override]  # which is what io hands over
-        part = self._memory[self._at : self._at + len(into)]
-        into[: len(part)] = part
-        self._at += len(part)
-        return len(part)
+    def getbuf(self) -> Body:
+        """Return the object that waitress closes when the request was answered."""
+        return self
 
-    def readall(self) -> bytes:
-        rest = bytes(self._memory[self._at :])
-        self._at = len(self._memory)
-        return rest
+    def close(self) -> None:
+        """Free the memory, unless a view of it exists."""
+        self._memory = bytearray()
 
 
-class ReceivedBody:
-    """Receives a body instead of waitress's ``FixedStreamReceiver`` and its buffer.
-
-    Memory grows with what has come, not with what was announced.
+class ReceivedBody(Body):
+    """Receives a body of known length. Memory grows with what has come, not with what was announced.
 
     Args:
         length: bytes, at least one.
         json_length: bytes in front of the tensors, which are aligned: frameworks copy others.
     """
 
-    error: Final = None
-
     def __init__(self, length: int, json_length: int = 0) -> None:
         self._start = self._filled = -json_length % TENSOR_ALIGNMENT
         self._end = self._start + length
-        self._memory = bytearray(min(self._end, FIRST_BODY_BYTES))
-        self.completed = False
+        super().__init__(min(self._end, FIRST_BODY_BYTES))
 
     def __len__(self) -> int:
         return self._filled - self._start
@@ -81,9 +77,9 @@ class ReceivedBody:
             grow(self._memory, self._end)
         return memoryview(self._memory)[self._filled :]
 
-    def received(self, data: bytes | Placed) -> int:
+    def received(self, data: bytes | InPlaceData) -> int:
         """Take bytes up to the body's end; return how many were taken."""
-        if isinstance(data, Placed):
+        if isinstance(data, InPlaceData):
             self._count(len(data))
             return len(data)
         start = 0
@@ -99,20 +95,8 @@ class ReceivedBody:
         self._filled += more
         self.completed = self._filled == self._end
 
-    def getfile(self) -> BodyFile:
-        """Return the ``wsgi.input`` of a completed body."""
-        return BodyFile(memoryview(self._memory)[self._start :])
 
-    def getbuf(self) -> ReceivedBody:
-        """Return the object that waitress closes when the request was answered."""
-        return self
-
-    def close(self) -> None:
-        """Free the memory, unless a view of it exists."""
-        self._memory = bytearray()
-
-
-class Part(ReadOnlyFileBasedBuffer):  # type: ignore[misc]  # waitress has no types
+class MemoryBuffer(ReadOnlyFileBasedBuffer):  # type: ignore[misc]  # waitress has no types
     """A part of an answer that waitress sends from where it is, as it does with files; nobody may change it."""
 
     def __init__(self, memory: memoryview) -> None:
@@ -121,11 +105,8 @@ class Part(ReadOnlyFileBasedBuffer):  # type: ignore[misc]  # waitress has no ty
     def __len__(self) -> int:
         return len(self._rest)
 
-    def get(self, numbytes: int = -1, skip: bool = False) -> memoryview:
-        part = self._rest if numbytes < 0 else self._rest[:numbytes]
-        if skip:
-            self.skip(len(part))
-        return part
+    def get(self, numbytes: int, skip: bool = False) -> memoryview:
+        return self._rest[:numbytes]
 
     def skip(self, numbytes: int, allow_prune: bool = False) -> None:
         self._rest = self._rest[numbytes:]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from waitress.utilities import BadRequest, Error, RequestEntityTooLarge
+from waitress.utilities import BadRequest, RequestEntityTooLarge
 
-from pocketserve.transports.http.body import BodyFile
+from pocketserve.transports.http.body import Body
 
 MAX_LINE: Final = 4096
 """Bytes of a chunk's size with its extensions, which are ignored."""
@@ -22,18 +22,16 @@ MAX_TRAILERS: Final = 16 * 1024
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 
 
-class ChunkedBody:
+class ChunkedBody(Body):
     """Receives a body instead of waitress's ``ChunkedReceiver``; one of ``limit`` bytes or more is refused."""
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         self._limit = limit
-        self._memory = bytearray()
         self._line = bytearray()
         self._left = 0
         self._trailers = -1  # bytes of them so far; none before the last chunk
         self._ends_chunk = False
-        self.completed = False
-        self.error: Error | None = None
 
     def __len__(self) -> int:
         return len(self._memory)
@@ -88,15 +86,3 @@ class ChunkedBody:
             self.error = BadRequest("Bare LF found in a trailer")
         elif self._trailers > MAX_TRAILERS:
             self.error = BadRequest(f"the trailers have more than {MAX_TRAILERS} bytes")
-
-    def getfile(self) -> BodyFile:
-        """Return the ``wsgi.input`` of a completed body."""
-        return BodyFile(memoryview(self._memory))
-
-    def getbuf(self) -> ChunkedBody:
-        """Return the object that waitress closes when the request was answered."""
-        return self
-
-    def close(self) -> None:
-        """Free the memory, unless a view of it exists."""
-        self._memory = bytearray()

@@ -20,7 +20,7 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 
 from pocketserve.engine.statistics import Traffic
-from pocketserve.transports.http.body import Placed, ReceivedBody
+from pocketserve.transports.http.body import InPlaceData, ReceivedBody
 from pocketserve.transports.http.parser import Parser
 from pocketserve.transports.http.task import HttpTask, JsonErrorTask
 
@@ -217,7 +217,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             count = 0
         if count:
             self.last_activity = time.time()
-            self.received(Placed(count))
+            self.received(InPlaceData(count))
         else:
             self.handle_close()
 
@@ -226,7 +226,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         receiver = self.request.body_rcv if self.request is not None else None
         return receiver if isinstance(receiver, ReceivedBody) else None
 
-    def received(self, data: bytes | Placed) -> bool:
+    def received(self, data: bytes | InPlaceData) -> bool:
         complete: bool = super().received(data)
         request: Parser | None = self.request  # whose body is still coming
         self.proven = self.proven or (request is not None and request.trusted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,14 +11,7 @@ from pocketserve.api import dispatch
 from pocketserve.auth.guard import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.body import MAX_JOINED
-from pocketserve.transports.http.wsgi import (
-    Environ,
-    check_access,
-    count_answer,
-    encode_response,
-    read_request,
-    status_line,
-)
+from pocketserve.transports.http.wsgi import Environ, respond
 from pocketserve_wire import ApiError
 
 StartResponse = Callable[..., Any]
@@ -29,16 +23,14 @@ DATA_PLANE = frozenset({"infer", "prediction", "health"})
 
 def create_on_demand(create: Callable[[], WsgiApp]) -> WsgiApp:
     """Return a WSGI application that is created once, for its first request."""
-    apps: list[WsgiApp] = []
-    lock = threading.Lock()
+    created, lock = functools.cache(create), threading.Lock()
 
-    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def on_demand(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         with lock:
-            if not apps:
-                apps.append(create())
-        return apps[0](environ, start_response)
+            app = created()
+        return app(environ, start_response)
 
-    return app
+    return on_demand
 
 
 def create_server_app(service: Service, guard: Guard) -> WsgiApp:
@@ -56,28 +48,18 @@ def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> Wsgi
     """Return the callable for inference, predictions and health; ``fallback`` is the Flask application."""
 
     def data_plane(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        path = environ["PATH_INFO"]
         if not path.isascii():
             path = path.encode("latin-1").decode("utf-8", errors="replace")
         try:
-            target = dispatch.match(method, path)
+            match = dispatch.match(environ["REQUEST_METHOD"], path)
         except ApiError:
             return fallback(environ, start_response)
-        if target.route.answer not in DATA_PLANE or target.head:
+        if match.route.answer not in DATA_PLANE or match.head:
             return fallback(environ, start_response)
-        route = None
-        try:
-            trusted = check_access(guard, target.route, environ)
-            route = target.route
-            request = read_request(environ, route, target.path, service.config.max_body_bytes if trusted else 0)
-        except Exception as error:
-            answer = dispatch.failure(error, f"{method} {path}")
-        else:
-            answer = dispatch.answer_request(service, route, request)
-        count_answer(service.traffic, route, answer.status)
-        headers, chunks = encode_response(answer, environ)
+        status, headers, chunks = respond(service, guard, environ, match)
         size = sum(map(len, chunks))
-        start_response(status_line(answer.status), [*headers.items(), ("Content-Length", str(size))])
+        start_response(status, [*headers.items(), ("Content-Length", str(size))])
         # Large parts are sent from where they are; waitress takes any memory, which WSGI does not ask of servers.
         return [b"".join(chunks)] if size <= MAX_JOINED else chunks  # type: ignore[return-value]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.utilities import BadRequest, Error
 
-from pocketserve.transports.http.body import Placed, ReceivedBody
+from pocketserve.transports.http.body import InPlaceData, ReceivedBody
 from pocketserve_wire import ApiError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
     empty: bool
     _fault: Error | None = None
 
-    def received(self, data: bytes | Placed) -> int:
+    def received(self, data: bytes | InPlaceData) -> int:
         """Take bytes; returns how many of them need no further look."""
         if self.body_rcv is None and not self.header_plus and data[:1] == TLS_HANDSHAKE:  # type: ignore[index]
             self.error, self.completed = BadRequest("this port speaks HTTP without TLS; use http://"), True

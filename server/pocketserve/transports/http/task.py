@@ -9,7 +9,7 @@ from typing import Any
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
 from pocketserve.api.messages import error_response
-from pocketserve.transports.http.body import MAX_JOINED, Part
+from pocketserve.transports.http.body import MAX_JOINED, MemoryBuffer
 from pocketserve.transports.http.wsgi import count_answer, status_line
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -39,7 +39,7 @@ class HttpTask(WSGITask):  # type: ignore[misc]  # waitress has no types
             self.channel.write_soon(header + data)
             return
         self.channel.write_soon(header)
-        self.channel.write_soon(Part(memoryview(data)))
+        self.channel.write_soon(MemoryBuffer(memoryview(data)))
 
 
 class JsonErrorTask(ErrorTask):  # type: ignore[misc]

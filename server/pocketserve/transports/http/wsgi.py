@@ -10,15 +10,42 @@ from pocketserve.api import dispatch
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route
 from pocketserve.auth.guard import Guard
 from pocketserve.engine.statistics import Traffic
+from pocketserve.service import Service
 from pocketserve.transports.http import compression
-from pocketserve.transports.http.body import BodyFile
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import parse_json_length
 
 Environ = dict[str, Any]
 
 
-def check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:
+def respond(
+    service: Service, guard: Guard, environ: Environ, match: dispatch.Target | ApiError
+) -> tuple[str, dict[str, str], list[bytes | memoryview]]:
+    """Answer a request, and count the answer.
+
+    Args:
+        match: its route, or why there is none; only those who may pass hear of it.
+
+    Returns:
+        Status line, headers without the body's length, and the body's parts.
+    """
+    route = None if isinstance(match, ApiError) else match.route
+    admitted = None
+    try:
+        trusted = _check_access(guard, route, environ)
+        if isinstance(match, ApiError):
+            raise match
+        admitted = match.route
+        request = _read_request(environ, admitted, match.path, service.config.max_body_bytes if trusted else 0)
+    except Exception as error:
+        answer = dispatch.failure(error, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+    else:
+        answer = dispatch.answer_request(service, admitted, request)
+    count_answer(service.traffic, admitted, answer.status)
+    return status_line(answer.status), *_encode_response(answer, environ)
+
+
+def _check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:
     """Decide from the headers whether a request may pass; return whether it has a token.
 
     Raises:
@@ -35,7 +62,7 @@ def check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:
     return True
 
 
-def read_request(environ: Environ, route: Route, path: Mapping[str, str], max_inflated: int) -> ApiRequest:
+def _read_request(environ: Environ, route: Route, path: Mapping[str, str], max_inflated: int) -> ApiRequest:
     """Check and decode a request.
 
     Args:
@@ -44,8 +71,7 @@ def read_request(environ: Environ, route: Route, path: Mapping[str, str], max_in
     Raises:
         ApiError: a fault of the encoding, the query or the JSON length, checked in this order.
     """
-    stream = environ["wsgi.input"]  # which ends where the body ends
-    sent = stream.getbuffer() if isinstance(stream, BodyFile) else stream.read()
+    sent = environ["wsgi.input"].getbuffer()  # of a Body, or of a BytesIO where there is none
     body = memoryview(compression.inflate(sent, environ.get("HTTP_CONTENT_ENCODING", ""), max_inflated))
     query = environ.get("QUERY_STRING", "").encode("latin-1").decode(errors="replace")
     # Only there: tritonclient leaves the header in its caller's dict, which then comes with every later call.
@@ -79,7 +105,7 @@ def status_line(status: int) -> str:
         return f"{status} Unknown"
 
 
-def encode_response(answer: ApiResponse, environ: Environ) -> tuple[dict[str, str], list[bytes | memoryview]]:
+def _encode_response(answer: ApiResponse, environ: Environ) -> tuple[dict[str, str], list[bytes | memoryview]]:
     """Return an answer's headers, without its length, and its body's parts, compressed if the client asks for it."""
     headers = dict(answer.headers)
     chunks = answer.chunks
