@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Final, Generic, TypeVar
 
@@ -23,20 +23,14 @@ FOREIGN: Final = "what answers at this address is not a pocketserve server; look
 MAX_ERROR_BYTES: Final = 1 << 20
 """Of a body that may be one of our errors; those are short."""
 
-FIRST_PAUSE_S: Final = 0.02
-LONGEST_PAUSE_S: Final = 0.1
+RETRY_EVERY_S: Final = 0.05
 """Between two attempts to find a lost server; a refused connection on this machine costs microseconds."""
 
 
 class RequestSender:
-    """Sends requests, and sends those that may be repeated again when the connection was lost.
+    """Sends requests, for ``reconnect`` seconds again if they may be repeated and the connection was lost."""
 
-    Args:
-        reconnect: seconds for which a lost server is looked for.
-        token_advice: the remedy for a token that the server does not accept.
-    """
-
-    def __init__(self, transport: Transport, reconnect: float, token_advice: str = "") -> None:
+    def __init__(self, transport: Transport, reconnect: float, token_advice: str) -> None:
         self.transport = transport
         self._reconnect = reconnect
         self._token_advice = token_advice
@@ -50,13 +44,9 @@ class RequestSender:
 
     def send_again(self, request: Request, error: ConnectionLostError) -> Answer:
         """Repeat a request whose connection was lost, if it may be, until the server is back or the time is over."""
-        if not request.idempotent:
-            raise error
-        ends = time.monotonic() + self._reconnect
-        for pause in pauses():
-            if time.monotonic() >= ends:
-                break
-            time.sleep(min(pause, max(0.0, ends - time.monotonic())))
+        deadline = time.monotonic() + self._reconnect
+        while request.idempotent and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(RETRY_EVERY_S, left))
             try:
                 return self._send_once(request)
             except ConnectionLostError as again:
@@ -94,10 +84,7 @@ class Call(Generic[T]):
             raise sender.advised(error) from None
 
     def done(self) -> bool:
-        """Return whether the answer, or a failure, is there.
-
-        When the connection was lost, :meth:`result` may still take its time to find the server again.
-        """
+        """Return whether the answer, or a failure, is there; :meth:`result` may still look for a lost server."""
         return self._outcome is not None or isinstance(self._pending, Exception) or self._pending.is_done()
 
     def cancel(self) -> None:
@@ -136,14 +123,6 @@ class Call(Generic[T]):
                 text = "the connection was lost after the request had been cancelled"
                 raise ServerError(499, "CANCELLED", text) from None
             return self._sender.send_again(self._request, error)
-
-
-def pauses() -> Iterator[float]:
-    """Yield the seconds before each attempt to find a lost server, without an end."""
-    pause = FIRST_PAUSE_S
-    while True:
-        yield pause
-        pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
 def unreadable_answer(error: ApiError) -> NotOurServerError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import http.server
-import itertools
 import os
 import pickle
 import socket
@@ -20,7 +19,6 @@ import pytest
 from conftest import MODELS
 from pocketserve_client import Client, NotOurServerError, ServerError, ServerUnreachableError
 from pocketserve_client.arrays import as_array, as_tensor
-from pocketserve_client.calls import pauses
 from pocketserve_client.client import _tensors
 from pocketserve_client.credentials import find_credentials
 from pocketserve_client.transport import Answer
@@ -49,11 +47,6 @@ def client(server, request) -> Iterator[Client]:
 
 
 # --- Questions and answers
-
-
-def test_a_lost_server_is_looked_for_often():
-    """The wait for it lasts longer than its absence by one pause: at most a tenth of a second."""
-    assert list(itertools.islice(pauses(), 6)) == [0.02, 0.04, 0.08, 0.1, 0.1, 0.1]
 
 
 def test_infer_takes_and_gives_arrays(client):
