@@ -15,8 +15,7 @@ import pytest
 
 from pocketserve.doctor.checkup import run_checks
 from pocketserve.doctor.finding import Level, ok
-from pocketserve.doctor.imports import try_imports
-from pocketserve.doctor.packages import check_packages
+from pocketserve.doctor.packages import check_packages, try_imports
 from pocketserve.doctor.server import check_server
 from pocketserve.doctor.settings import read_settings
 from pocketserve.state.run_lock import KILLED_FILE, RunLock

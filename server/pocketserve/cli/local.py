@@ -53,13 +53,12 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
     if not model or ("/" in model and not is_model_path(model)):
         fault = "is no model file of a known kind" if Path(model).is_file() else "is no file or folder"
         raise CommandError(f"{model!r} {fault}; name a model file, its folder, or a model of the models folder")
-    if models_dir is not None and "/" not in model:  # whatever of that name lies in the working directory
+    by_name = not is_model_path(model)
+    if by_name or (models_dir is not None and "/" not in model):  # whatever of that name lies in the working directory
         service = _service(models_dir, threads)
-        if model in service.repository.models():
+        if by_name or model in service.repository.models():
             return service, model, None
         service.close()
-    if not is_model_path(model):
-        return _service(models_dir, threads), model, None
     from pocketserve.runtimes.registry import format_at  # late, as the service
 
     path = Path(os.path.abspath(model))
@@ -68,13 +67,13 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
         return beside
     service = _service(str(path.parent), threads)
     models = service.repository.models()
-    if not path.is_dir():
-        if (names := _find(service, path, models.names)) is not None:
-            return service, *names
-        if path.name not in models.misnamed:
-            return service, path.stem, None
-    elif path.name in models:
-        return service, path.name, None
+    if path.is_dir():
+        if path.name in models:
+            return service, path.name, None
+    elif (names := _find(service, path, models.names)) is not None:
+        return service, *names
+    elif path.name not in models.misnamed:
+        return service, path.stem, None
     service.close()
     raise CommandError(_no_model(path, model))
 
@@ -89,16 +88,15 @@ def _of_manifest(path: Path, threads: int) -> tuple[Service, str, str | None] | 
     try:
         service = _service(str(folder.parent), threads)
     except CommandError as error:  # as above Android's shared storage
-        print(f"pocketserve: {printable(f'{path.name} is opened by itself: {error}')}", file=sys.stderr)
-        return None
-    names = _find(service, path, (folder.name,))
-    entry = service.repository.models().get(folder.name)
-    if names is not None:
-        return service, *names
-    if entry is not None and entry.problem is not None:
-        return service, folder.name, None  # a request says what is wrong with the manifest
-    service.close()
-    fault = f"no model can be called {folder.name!r}" if entry is None else f"{FILE_NAME} beside it does not list it"
+        fault = str(error)
+    else:
+        if (names := _find(service, path, (folder.name,))) is not None:
+            return service, *names
+        entry = service.repository.models().get(folder.name)
+        if entry is not None and entry.problem is not None:
+            return service, folder.name, None  # a request says what is wrong with the manifest
+        service.close()
+        fault = f"{FILE_NAME} beside it does not list it" if entry else f"no model can be called {folder.name!r}"
     print(f"pocketserve: {printable(f'{path.name} is opened by itself: {fault}')}", file=sys.stderr)
     return None
 

@@ -6,17 +6,16 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pocketserve.doctor import android, hardware, models, packages, ports, python, server, token, trials
+from pocketserve.doctor import android, hardware, models, packages, ports, python, server, token
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Check, Finding, warning
-from pocketserve.doctor.imports import LIMIT_S as IMPORT_LIMIT_S
 from pocketserve.doctor.settings import Settings
 
 LIMIT_S = 15.0
 """For everything together. The checks that start processes bound themselves to 10 s."""
 
 
-def examine(device: Device, settings: Settings, limit: float = IMPORT_LIMIT_S) -> list[Finding]:
+def examine(device: Device, settings: Settings, limit: float = packages.LIMIT_S) -> list[Finding]:
     """Run every check."""
     checks: dict[str, Check] = {
         "python": lambda: python.check_python(device),
@@ -34,7 +33,7 @@ def examine(device: Device, settings: Settings, limit: float = IMPORT_LIMIT_S) -
             "disk": lambda: hardware.check_disk(device, config),
         }
     checks |= {
-        "trials": lambda: trials.check_trials(device, limit),
+        "trials": lambda: models.check_trials(device, limit),
         "server": lambda: server.check_server(device, settings),
         "cores": lambda: hardware.check_cores(device),
         "memory": lambda: hardware.check_memory(device, settings),

@@ -1,26 +1,34 @@
-"""The models folder, looked at in a process of its own: reading manifests takes NumPy, which may be broken."""
+"""The models folder, files in quarantine, and the confinement of trials.
+
+Another process looks at the folder (``python -m pocketserve.doctor.models MODELS STATE``): reading manifests takes
+NumPy, which may be broken. It reports as it goes, so that an end by force loses only the rest.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.doctor.device import Device
+from pocketserve.doctor.device import MARK, Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
 from pocketserve.doctor.token import is_shared
 from pocketserve.messages import plural
 
 if TYPE_CHECKING:
     from pocketserve.config import Config
+    from pocketserve.repository.scan import ModelEntry, Models
 
 MAX_LISTED = 20
+CARE = "only load files of people whom you trust"
 
 
 def check_models(device: Device, config: Config, limit: float) -> Iterator[Finding]:
     """Check the folder, each model's faults, and the files in quarantine."""
     folder = config.models_dir
-    command = ["-m", "pocketserve.doctor.scan_models", str(folder), str(config.state_dir)]
+    command = ["-m", "pocketserve.doctor.models", str(folder), str(config.state_dir)]
     outcome, answers = device.run_reporting(command, limit)
     if answers and "folder_error" in answers[0]:
         fix = f"mkdir -p {folder}" if not folder.exists() else f"chmod u+rx {folder}"
@@ -64,3 +72,77 @@ def _quarantine(answers: Sequence[Mapping[str, Any]], *, complete: bool) -> Iter
         yield warning("quarantine", text, "pocketserve models")
     elif not files:
         yield ok("quarantine", "no file of the models folder is in quarantine")
+
+
+def check_trials(device: Device, limit: float) -> Iterator[Finding]:
+    """Confine a process as a trial is, and look what holds."""
+    outcome, _ = device.run_reporting(["-m", "pocketserve.quarantine.sandbox", "--probe"], limit)
+    try:
+        probe = json.loads(outcome.output)
+    except ValueError:
+        yield warning("trials", "whether trials are confined is not known: the process that looks failed", CARE)
+        return
+    if probe["confined"]:
+        yield ok("trials", f"trials of unseen files are confined: {probe['sentence']}")
+    else:
+        yield warning("trials", f"trials of unseen files are not confined: {probe['sentence']}", CARE)
+
+
+def main(models_dir: Path, state_dir: Path) -> None:
+    """Print one JSON document a line, each after the mark."""
+    from pocketserve.repository.scan import scan
+
+    try:
+        models = scan(models_dir)
+    except OSError as error:
+        _report(folder_error=error.strerror)
+        return
+    _report(models=[_summary(entry) for entry in models.values()])
+    for document in _quarantined(models, state_dir):
+        _report(**document)
+
+
+def _report(**document: Any) -> None:
+    print(f"\n{MARK}{json.dumps(document)}", flush=True)
+
+
+def _summary(entry: ModelEntry) -> dict[str, Any]:
+    from pocketserve.repository.manifest import FILE_NAME
+    from pocketserve.runtimes.registry import missing_framework
+
+    problems = [problem for problem in (entry.problem, *(v.problem for v in entry.versions.values())) if problem]
+    missing = [missing_framework(v.format) for v in entry.versions.values() if v.problem is None]
+    return {
+        "name": entry.name,
+        "file": str(entry.folder / FILE_NAME),
+        "problems": problems,
+        "missing": [reason for reason in missing if reason is not None],
+        "usable": entry.problem is None and None in missing,
+    }
+
+
+def _quarantined(models: Models, state_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yield the files with a bad verdict. Only files of the kinds that have one are read."""
+    from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+    from pocketserve.quarantine.verdicts import VerdictStore
+    from pocketserve.runtimes.base import ModelLoadError
+
+    bad = VerdictStore(state_dir / "verdicts.json").rejections()
+    if not bad:
+        return
+    yield {"quarantined": len(bad)}
+    kinds = {key.partition(":")[0] for key in bad}
+    quarantine = Quarantine(state_dir, TrialLimits())
+    for entry in models.values():
+        for version in entry.versions.values():
+            if version.format.name in kinds and version.problem is None:
+                try:
+                    key = quarantine.key(entry, version)
+                except ModelLoadError:
+                    continue
+                if key in bad:
+                    yield {"name": entry.name, "version": version.name, "reason": bad[key].reason}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

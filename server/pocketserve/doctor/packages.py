@@ -1,15 +1,25 @@
-"""The packages that the server needs, and the frameworks that models need."""
+"""The packages that the server and models need, each imported in another process.
+
+A broken package may raise anything, hang, or end its process. All processes start together, and none gets more than the
+one time limit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib.machinery
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
-from pocketserve.doctor.device import Device
+from pocketserve.doctor.device import MARK, Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
-from pocketserve.doctor.imports import LIMIT_S, ImportResult, try_imports
+from pocketserve.engine.device.programs import Outcome
+from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 from pocketserve.runtimes.model_format import Requirement
 from pocketserve.runtimes.registry import FRAMEWORKS
 
+LIMIT_S = 10.0
 CORE = (
     Requirement("numpy", "the server", "numpy", "python-numpy"),
     Requirement("flask", "the server", "flask"),
@@ -22,24 +32,50 @@ PILLOW = Requirement("PIL.Image", "pictures as input", "pillow", "python-pillow"
 GROUPS = (("numpy",), tuple(p.module for p in CORE[1:]), (PILLOW.module,), *((p.module,) for p in FRAMEWORKS))
 """The modules that one process imports: the small pure-Python ones together, for Android counts processes."""
 
+_PROGRAM = f"""
+import importlib, json, os, sys
+for name, value in {FRAMEWORK_ENVIRONMENT!r}.items():
+    os.environ.setdefault(name, value)
+for name in sys.argv[1:]:
+    result = {{"name": name}}
+    try:
+        importlib.import_module(name)
+        result["version"] = str(getattr(sys.modules[name.partition(".")[0]], "__version__", ""))[:40]
+    except BaseException as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        result["fault"] = f"{{type(error).__name__}}: {{first[:200]}}"
+    print("\\n{MARK}" + json.dumps(result), flush=True)
+"""
+
+
+class ImportResult(NamedTuple):
+    """The end of an import.
+
+    Attributes:
+        installed: whether the package is there at all.
+        fault: what went wrong, in words; empty if nothing did.
+        unknown: why nothing was found out about it, in words; that is no fault of the package.
+    """
+
+    installed: bool
+    fault: str = ""
+    version: str = ""
+    unknown: str = ""
+
 
 def check_packages(device: Device, limit: float = LIMIT_S) -> Iterator[Finding]:
     """Import everything that there is, all at the same time."""
     results = try_imports(device, GROUPS, limit)
-    yield from list(_core_faults(device, results)) or [
-        ok("packages", f"all {len(CORE)} packages that the server needs are there")
-    ]
-    pillow = results[PILLOW.module]
-    if not pillow.installed:
+    states = [_core_state(device, package, results[package.module]) for package in CORE]
+    everything = ok("packages", f"all {len(CORE)} packages that the server needs are there")
+    yield from list(filter(None, states)) or [everything]
+    if not results[PILLOW.module].installed:
         yield warning("pillow", "Pillow is missing: models cannot take pictures", _install(device, PILLOW))
     else:
-        works = ok("pillow", f"Pillow {pillow.version} reads pictures".replace("  ", " "))
-        yield _fault(device, "pillow", "Pillow", PILLOW, pillow) or works
+        yield _state(device, "pillow", "Pillow", PILLOW, results[PILLOW.module], "reads pictures")
     for package in FRAMEWORKS:
-        result, name = results[package.module], _top(package)
-        if result.installed:
-            works = ok("runtimes", f"{name} {result.version} runs {package.use}".replace("  ", " "))
-            yield _fault(device, "runtimes", name, package, result) or works
+        if results[package.module].installed:
+            yield _state(device, "runtimes", _top(package), package, results[package.module], f"runs {package.use}")
     absent = [_top(package) for package in FRAMEWORKS if not results[package.module].installed]
     if len(absent) == len(FRAMEWORKS):
         install = device.command("pkg install python-tflite-runtime", "pip install 'pocketserve[tflite]'")
@@ -48,13 +84,15 @@ def check_packages(device: Device, limit: float = LIMIT_S) -> Iterator[Finding]:
         yield ok("runtimes", f"not installed: {', '.join(absent)}; the list of models says where that matters")
 
 
-def _core_faults(device: Device, results: dict[str, ImportResult]) -> Iterator[Finding]:
-    for package in CORE:
-        result, name = results[package.module], package.module
-        if not result.installed:
-            yield problem("packages", f"{name} is missing, which {package.use} needs", _install(device, package))
-        elif (fault := _fault(device, "packages", name, package, result)) is not None:
-            yield fault
+def _core_state(device: Device, package: Requirement, result: ImportResult) -> Finding | None:
+    if result.installed:
+        return _fault(device, "packages", package.module, package, result)
+    return problem("packages", f"{package.module} is missing, which {package.use} needs", _install(device, package))
+
+
+def _state(device: Device, subject: str, name: str, package: Requirement, result: ImportResult, use: str) -> Finding:
+    works = " ".join(filter(None, (name, result.version, use)))
+    return _fault(device, subject, name, package, result) or ok(subject, works)
 
 
 def _fault(device: Device, subject: str, name: str, package: Requirement, result: ImportResult) -> Finding | None:
@@ -78,3 +116,51 @@ def _install(device: Device, package: Requirement) -> str:
 
 def _top(package: Requirement) -> str:
     return package.module.partition(".")[0]
+
+
+def try_imports(device: Device, groups: Iterable[Sequence[str]], limit: float = LIMIT_S) -> dict[str, ImportResult]:
+    """Import the modules, one process for each group; the modules of a group share its fate.
+
+    Args:
+        limit: seconds for all of them.
+    """
+    groups = list(groups)
+    results = {name: ImportResult(is_installed(device, name)) for group in groups for name in group}
+    present = [names for group in groups if (names := [name for name in group if results[name].installed])]
+    with ThreadPoolExecutor(max(1, len(present)), thread_name_prefix="doctor-import") as pool:
+        for result in pool.map(lambda group: _try_group(device, group, limit), present):
+            results |= result
+    return results
+
+
+def is_installed(device: Device, module: str) -> bool:
+    """Return whether a module's package can be found; nothing of it is run."""
+    try:
+        return importlib.machinery.PathFinder.find_spec(module.partition(".")[0], list(device.python_path)) is not None
+    except (ImportError, ValueError, OSError):
+        return True  # something is there, and it is broken
+
+
+def _try_group(device: Device, group: Sequence[str], limit: float) -> dict[str, ImportResult]:
+    outcome, answers = device.run_reporting(["-c", _PROGRAM, *group], limit)
+    results = {answer.pop("name"): ImportResult(True, **answer) for answer in answers}
+    end = _end_of(outcome, limit)
+    for name in group:
+        if name not in results:
+            results[name] = end
+            end = ImportResult(True, unknown="it was not tried, because one before it did not come to its end")
+    return results
+
+
+def _end_of(outcome: Outcome, limit: float) -> ImportResult:
+    if outcome.timed_out:  # no fault: a first import compiles the package, which takes a busy core minutes
+        return ImportResult(True, unknown=f"its import takes longer than {limit:g} s")
+    if outcome.code is None:
+        return ImportResult(True, unknown="no further process could be started")
+    if outcome.code >= 0:
+        return ImportResult(True, f"its import ends the process (exit code {outcome.code})")
+    try:
+        name = signal.Signals(-outcome.code).name
+    except ValueError:
+        name = f"signal {-outcome.code}"
+    return ImportResult(True, f"its import kills the process ({name})")
