@@ -85,14 +85,14 @@ def run_scenario(options: argparse.Namespace) -> int:
     document = to_json(record)
     if options.json:
         print_json(document)
-        return 0 if document["kept"] else 1
-    print(headline(record))
-    for header, rows in tables(record):
-        print()
-        if rows:
-            print_table(header, rows)
-    for path in paths:
-        print(f"wrote {path}")
+    else:
+        print(headline(record))
+        for header, rows in tables(record):
+            print()
+            if rows:
+                print_table(header, rows)
+        for path in paths:
+            print(f"wrote {path}")
     return 0 if document["kept"] else 1
 
 

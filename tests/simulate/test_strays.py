@@ -37,7 +37,7 @@ def test_those_that_have_ended_take_no_place(monkeypatch: pytest.MonkeyPatch) ->
             for end in (os.kill, lambda _pid, number: followed.send(number)):
                 print("another", file=leader.stdin, flush=True)
                 stray = int(leader.stdout.readline())
-                followed.search(leader.pid, now=True)
+                followed.search(leader.pid)
                 assert list(followed._descriptors) == [stray]
                 end(stray, signal.SIGKILL)
                 assert leader.stdout.readline() == "ended\n"

@@ -5,12 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
-
-SEARCH_EVERY_S = 0.2
-"""How often the tree of processes is read; a slowed phone gets hundreds of signals a second."""
 
 MAX = 256
 """Processes that are followed. Android ends an app's far sooner."""
@@ -24,13 +20,9 @@ class DetachedChildren:
 
     def __init__(self) -> None:
         self._descriptors: dict[int, int] = {}
-        self._search_at = 0.0
 
-    def search(self, leader: int, *, now: bool = False) -> None:
-        """Find new ones below the leader of the group, unless that was done a moment ago or ``now`` is set."""
-        if not now and time.monotonic() < self._search_at:
-            return
-        self._search_at = time.monotonic() + SEARCH_EVERY_S
+    def search(self, leader: int) -> None:
+        """Find new ones below the leader of the group. It reads the tree of processes: too much for every signal."""
         self.send(0)  # forgets those that have ended, whose ids may be those of new ones
         for pid in descendants(leader) - self._descriptors.keys():
             with contextlib.suppress(OSError):
@@ -51,7 +43,6 @@ class DetachedChildren:
         """Forget all."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
-        self._search_at = 0.0
 
 
 def descendants(pid: int) -> set[int]:

@@ -111,11 +111,8 @@ class DeviceImage:
         hangs.unlink(missing_ok=True) if condition.api_answers else hangs.touch()
         degrees = COOL_C if condition.heat is None else condition.heat
         _replace(self.root / "sys/class/thermal/thermal_zone0/temp", f"{round(degrees * 1000)}\n")
-        descriptor = os.open(self.folder / "clock", os.O_WRONLY | os.O_CREAT, 0o600)
-        try:  # in place, since it is read through a mapping
-            os.pwrite(descriptor, struct.pack("d", condition.clock), 0)
-        finally:
-            os.close(descriptor)
+        with open(os.open(self.folder / "clock", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(struct.pack("d", condition.clock))  # in place, since it is read through a mapping
 
     def set_memory(self, available: int) -> None:
         """Show so many bytes as available in ``/proc/meminfo``."""
@@ -154,8 +151,7 @@ class DeviceImage:
             "termux-battery-status": f"[ -e {folder}/battery-hangs ] && exec sleep 60\ncat {folder}/battery.json",
             "termux-wake-lock": f": > {folder}/wake-lock",
             "termux-wake-unlock": f"rm -f {folder}/wake-lock",
-            "getprop": f'case "$1" in ro.build.version.sdk) echo {self._model.api};; '
-            f"ro.product.model) echo {shlex.quote(f'simulated ({self._model.name})')};; *) echo;; esac",
+            "getprop": f'[ "$1" = ro.build.version.sdk ] && echo {self._model.api} || echo',
             "settings": "echo null",
         }
         for name, script in programs.items():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import functools
 import os
-import selectors
 import socket
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from pocketserve_wire.frames import FrameType, json_frame
@@ -36,64 +36,37 @@ class PortHijacker:
 
     def __init__(self, ports: Sequence[int]) -> None:
         self.received: list[bytearray] = []
-        self._selector = selectors.DefaultSelector()
-        self._wake, waker = socket.socketpair()
-        self._selector.register(waker, selectors.EVENT_READ, None)
-        try:
-            for port in ports:
-                listener = socket.socket()
-                self._selector.register(listener, selectors.EVENT_READ, self._accept)
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind((LOOPBACK, port))
-                listener.listen()
-                listener.setblocking(False)
-        except OSError:
-            self._close_all()
-            raise
-        self._thread = threading.Thread(target=self._run, name="simulate-port-hijacker", daemon=True)
+        self._closing: Future[None] = Future()
+        with contextlib.ExitStack() as stack:
+            listeners = [stack.enter_context(socket.create_server((LOOPBACK, port))) for port in ports]
+            stack.pop_all()
+        work = self._serve(listeners)
+        self._thread = threading.Thread(target=asyncio.run, args=[work], name="simulate-port-hijacker", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Give the ports back."""
-        self._wake.close()
+        self._closing.set_result(None)
         self._thread.join(JOIN_S)
 
-    def _run(self) -> None:
-        while True:
-            for key, _ in self._selector.select():
-                if key.data is None:
-                    self._close_all()
-                    return
-                key.data(key.fileobj)
+    async def _serve(self, listeners: Sequence[socket.socket]) -> None:
+        servers = [await asyncio.start_server(self._answer, sock=listener) for listener in listeners]
+        await asyncio.wrap_future(self._closing)
+        for server in servers:
+            server.close()
 
-    def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            connection, _ = listener.accept()
-            if len(self.received) >= MAX_CONNECTIONS:
-                connection.close()
-                return
-            connection.setblocking(False)
-            self.received.append(bytearray())
-            self._selector.register(
-                connection, selectors.EVENT_READ, functools.partial(self._answer, self.received[-1])
-            )
-
-    def _answer(self, received: bytearray, connection: socket.socket) -> None:
-        reply = READY if received else CHALLENGE
-        with contextlib.suppress(OSError):
-            data = connection.recv(MAX_RECORDED_BYTES)
-            received += data[: MAX_RECORDED_BYTES - len(received)]
-            if data and not received.startswith(HTTP_METHODS):
-                connection.send(reply)
-                return
-        self._selector.unregister(connection)
-        connection.close()
-
-    def _close_all(self) -> None:
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]
-        self._selector.close()
-        self._wake.close()
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received = bytearray()
+        with contextlib.suppress(OSError), contextlib.closing(writer):
+            if len(self.received) < MAX_CONNECTIONS:
+                self.received.append(received)
+                while data := await reader.read(MAX_RECORDED_BYTES):
+                    reply = READY if received else CHALLENGE
+                    received += data[: MAX_RECORDED_BYTES - len(received)]
+                    if received.startswith(HTTP_METHODS):
+                        break
+                    writer.write(reply)
+                    await writer.drain()
 
 
 def listening_ports(pid: int) -> list[int]:

@@ -151,11 +151,10 @@ class Processes:
             if process is None or process.returncode is not None:
                 return
             if number == signal.SIGKILL:
-                self._detached.search(process.pid, now=True)  # once it is dead, its children are nobody's
+                self._detached.search(process.pid)  # once it is dead, its children are nobody's
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)  # it leads a session of its own
             if number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL):
-                self._detached.search(process.pid)  # behind: what is stopped starts no more of them
                 self._detached.send(number)
 
     def close(self) -> None:
@@ -178,9 +177,7 @@ class Processes:
         if self._process is not None:
             descriptor = os.pidfd_open(self._process.pid)
             try:
-                poll = select.poll()
-                poll.register(descriptor, select.POLLIN)
-                poll.poll(STOP_TIMEOUT_S * 1000)
+                select.select([descriptor], [], [], STOP_TIMEOUT_S)
             finally:
                 os.close(descriptor)
             self._notice_end()
@@ -218,7 +215,7 @@ class Processes:
                 self._notice_end()
                 with self._reaping:
                     if self._process is not None:
-                        self._detached.search(self._process.pid, now=True)
+                        self._detached.search(self._process.pid)
                 self._watch()
                 self.changed.wait_for(lambda: self._ended or self._is_due(), WATCH_S)
 
