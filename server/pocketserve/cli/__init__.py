@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import errno
-import functools
 import importlib
 import os
 import re
 import sys
+from argparse import HelpFormatter
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,7 +47,7 @@ class _Parser(argparse.ArgumentParser):
     """Takes options by their whole names only: ``--port`` is not ``--port-wait``."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **{"formatter_class": _formatter, **options})
+        super().__init__(allow_abbrev=False, **{"formatter_class": partial(HelpFormatter, width=_width()), **options})
 
     def error(self, message: str) -> NoReturn:
         """Exit with the fault, and with what may have been meant instead of an unknown command."""
@@ -54,17 +55,13 @@ class _Parser(argparse.ArgumentParser):
         super().error(message + (did_you_mean(wrong[1], COMMANDS) if wrong else ""))
 
 
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Return a formatter of the terminal's width: to ask for it, argparse would load shutil with compressors."""
-    return argparse.HelpFormatter(prog, width=_columns() - 2)
-
-
-@functools.cache
-def _columns() -> int:
+@cache
+def _width() -> int:
+    """Return the width of help: to find the terminal's, argparse would load shutil with compressors."""
     try:
-        return int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns or 80
+        return (int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns or 80) - 2
     except (ValueError, OSError):  # no terminal
-        return 80
+        return 78
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
