@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pocketserve.auth.guard import Guard, TokenFileError, ensure_token, read_token
-from pocketserve.cli.connection import token_file_fault
+from pocketserve.cli.token_file import token_file_fault
 from pocketserve_wire import ApiError, ErrorCode
 
 TOKEN = "abcdefghijklmnopqrstuvwxyz-_0123456789ABCDEF"

@@ -130,7 +130,7 @@ def _sentence(error: Exception, token_file: Path | None) -> str:
     hint = " (`pocketserve models` lists all and reads the folder again)"
     text = text.replace(READ_AGAIN, hint if type(error).__name__ == "ServerError" else "")
     if getattr(error, "code", None) == "UNAUTHORIZED":
-        from pocketserve.cli.connection import token_variable_fault  # late: most commands end well
+        from pocketserve.cli.token_file import token_variable_fault  # late: most commands end well
 
         fault = token_variable_fault() if token_file is None else None
         if fault is not None:

@@ -1,0 +1,34 @@
+"""Checks of a file that is to hold a server's token."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pocketserve_wire.files.plain_file import open_plain
+
+MAX_TOKEN_FILE = 1024
+"""Bytes; the server's own reading stops there."""
+
+
+def token_file_fault(path: Path) -> str | None:
+    """Return why a file gives a client no token; None if it may."""
+    try:
+        with open_plain(path) as file:
+            text = file.read(MAX_TOKEN_FILE + 1).strip()
+    except OSError as error:
+        return f"the token file {path} cannot be read: {error.strerror}"
+    if len(text) > MAX_TOKEN_FILE or len(text.split()) != 1 or not text.isascii():
+        return (
+            f"{path} holds no token: it is another file (`pocketserve token --path` prints the name of the right one)"
+        )
+    return None
+
+
+def token_variable_fault() -> str | None:
+    """Return what is wrong with the token file in the environment, where the token would have come from it."""
+    path = os.environ.get("POCKETSERVE_TOKEN_FILE")
+    if not path or os.environ.get("POCKETSERVE_TOKEN"):
+        return None
+    fault = token_file_fault(Path(path))
+    return f"{fault}; POCKETSERVE_TOKEN_FILE names it" if fault is not None else None
