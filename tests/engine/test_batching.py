@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from conftest import MODELS, STATE
 from pocketserve.config import Config, load_config
-from pocketserve.engine.device.cores import Threads
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel, load_model
 from pocketserve.engine.scheduling.batching import TRIALS, RowBatcher, agrees, free_rows
 from pocketserve.engine.scheduling.options import RequestOptions
@@ -295,9 +294,7 @@ def test_a_bad_input_in_a_crowd(pool):
 
 def opened(name: str, version: str) -> LoadedModel:
     entry = scan(MODELS)[name]
-    return load_model(
-        entry, entry.versions[version], Threads(1), 10**6, None, monotonic() + TIMEOUT_S, trust=TrustStore(STATE)
-    )
+    return load_model(entry, entry.versions[version], 1, 10**6, None, monotonic() + TIMEOUT_S, trust=TrustStore(STATE))
 
 
 def check_real(name: str, version: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pocketserve.engine.device.cores import (
-    Threads,
+    CoreWatch,
     available_memory,
     count_fast,
     readable_memory,
     top_speed_khz,
     usable_cores,
 )
+from pocketserve.engine.device.power import PowerWatch
 
 BIG, MIDDLE, LITTLE = 3_000_000, 2_400_000, 1_800_000
 
@@ -67,16 +68,8 @@ def test_available_memory_is_read_from_meminfo_alone(tmp_path, content, availabl
     assert readable_memory(tmp_path / "meminfo") == available
 
 
-@pytest.mark.parametrize(
-    ("threads", "named", "expected"),
-    [
-        (Threads(4), None, 4),
-        (Threads(1), 8, 8),
-        (Threads(4, low_power=True), None, 2),
-        (Threads(4, low_power=True), 6, 3),
-        (Threads(1, low_power=True), None, 1),
-    ],
-)
-def test_threads_of_a_model(threads: Threads, named: int | None, expected: int) -> None:
-    """A manifest's number counts; low power halves whatever it is."""
-    assert threads.for_model(named) == expected
+@pytest.mark.parametrize(("setting", "low", "expected"), [(4, "off", 4), (0, "off", 2), (4, "on", 2), (1, "on", 1)])
+def test_threads_of_one_run(setting: int, low: str, expected: int) -> None:
+    """A setting counts; low power halves whatever it is."""
+    watch = CoreWatch(lambda: [10_000, 10_001], PowerWatch(low))  # cores whose speed nobody knows
+    assert watch.threads(setting) == expected

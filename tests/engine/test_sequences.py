@@ -13,6 +13,7 @@ import pytest
 from pocketserve.engine.lifecycle.sequences import SequenceStep, SequenceTable, read_step
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve_wire import ApiError, ErrorCode
 from queue_entries import FunctionEntry
 
@@ -48,7 +49,9 @@ def table(
     maximum: int = 2, opener: Callable[[], object] | None = Counted, queue_limit: int = 4, clock: Clock | None = None
 ) -> SequenceTable:
     """A table of sequences with sessions of their own."""
-    return SequenceTable(maximum, 60.0, opener, queue_limit, clock or Clock())  # type: ignore[arg-type]
+    clock = clock or Clock()
+    queue = ModelQueue([Counted()], queue_limit, clock)
+    return SequenceTable(maximum, 60.0, opener, queue_limit, clock, queue)  # type: ignore[arg-type]
 
 
 def start(name: str, *, end: bool = False) -> SequenceStep:

@@ -19,7 +19,6 @@ import pytest
 
 from conftest import MODELS, ROOT, StartServer, find_hostile
 from places import copy_folder
-from pocketserve.engine.device.cores import Threads
 from pocketserve.engine.lifecycle.loaded_model import load_model
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
@@ -100,7 +99,6 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from pocketserve.engine.lifecycle.loaded_model import load_model
-from pocketserve.engine.device.cores import Threads
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource
@@ -375,8 +373,8 @@ def test_a_side_file_that_changes_meanwhile_is_not_used(folder: Path, tmp_path: 
 
     setattr(Swaps, when, swapping)
     with pytest.raises(ApiError, match=rf"{name} changed while the model was loaded; load the model again"):
-        load_model(*entry(folder, "n"), Threads(1), 10**6, Swaps(tmp_path / "state", TrialLimits()), math.inf)
-    loaded = load_model(*entry(folder, "n"), Threads(1), 10**6, Quarantine(tmp_path / "state", TrialLimits()), math.inf)
+        load_model(*entry(folder, "n"), 1, 10**6, Swaps(tmp_path / "state", TrialLimits()), math.inf)
+    loaded = load_model(*entry(folder, "n"), 1, 10**6, Quarantine(tmp_path / "state", TrialLimits()), math.inf)
     assert loaded.task.labels[0] == "two"  # type: ignore[attr-defined]
     loaded.close()
 
@@ -419,7 +417,6 @@ import os, resource, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 from pathlib import Path
 from pocketserve.engine.lifecycle.loaded_model import load_model
-from pocketserve.engine.device.cores import Threads
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, STATE
-from pocketserve.engine.device.cores import Threads
 from pocketserve.engine.lifecycle.loaded_model import load_model
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import Session
@@ -33,7 +32,7 @@ def open_with(threads: int, version: str) -> Session:
     return load_model(
         entry,
         entry.versions[version],
-        Threads(threads),
+        threads,
         10**6,
         None,
         monotonic() + 60,

@@ -38,7 +38,7 @@ def describe_model(
         "device": device_of(model.sessions),
         "threads": model.threads,
         "file": version.path.name,
-        "file_bytes": sum(size for _, size, *_ in model.files),
+        "file_bytes": model.file_bytes,
         "memory_bytes": model.memory_bytes,
         "signatures": ",".join(name for name in model.entry_points if name is not None),
         **{

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pocketserve.repository.files import Stamp, base_of, combine_hashes, read_error, stamp, version_files
+from pocketserve.repository.files import base_of, combine_hashes, read_error, stamp, version_files
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.state.folder_lock import WorkFolder, locked, sweep
@@ -41,15 +41,13 @@ class Snapshot:
     Attributes:
         path: the version's file or folder under its own name; a file lies in a folder that is called as its own was.
         digest: SHA-256 of the content, as :func:`~pocketserve.repository.files.content_digest` has it.
-        originals: stamp of the files that were copied.
+        size: bytes of all files.
     """
 
-    def __init__(
-        self, remove: Callable[[], None], path: Path, copies: Sequence[Path], digest: str, originals: Stamp
-    ) -> None:
+    def __init__(self, remove: Callable[[], None], path: Path, copies: Sequence[Path], digest: str, size: int) -> None:
         self.path = path
         self.digest = digest
-        self.originals = originals
+        self.size = size
         self._copies = copies
         self._stamp = stamp(copies)
         self._remove = weakref.finalize(self, remove)  # at the end of the process, too
@@ -93,23 +91,24 @@ class SnapshotStore:
         for _ in range(ATTEMPTS):
             files = version_files(version)
             originals = stamp(files)
-            snapshot = self._copy(version, {path: _contained(path, folder) for path in files}, originals)
+            size = sum(entry[1] for entry in originals)
+            snapshot = self._copy(version, {path: _contained(path, folder) for path in files}, size)
             if stamp(version_files(version)) == originals:
                 return snapshot
             snapshot.close()
         text = f"the files of {version.path.name} are being written; ask again once they are there"
         raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1)
 
-    def _copy(self, version: VersionEntry, files: Mapping[Path, Path], originals: Stamp) -> Snapshot:
+    def _copy(self, version: VersionEntry, files: Mapping[Path, Path], size: int) -> Snapshot:
         """Copy files, by what each is once links are followed, to the first folder that has room for them."""
-        size, reasons = sum(entry[1] for entry in originals), []
+        reasons = []
         for make in (_make_temporary,) if self._folder is None else (self._make_in_state, _make_temporary):
             try:
                 with contextlib.ExitStack() as stack:
                     folder = make()
                     stack.callback(folder.remove)
                     path, copies, digest = _fill(folder.path, version, files, size)
-                    return Snapshot(stack.pop_all().close, path, copies, digest, originals)
+                    return Snapshot(stack.pop_all().close, path, copies, digest, size)
             except OSError as error:
                 reasons.append(error.strerror or str(error))
         room = _temporary_folder() if self._folder is None else self._folder.parent

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pocketserve import system
 
@@ -17,7 +18,7 @@ FAST_SHARE = 0.7
 
 
 def usable_cores() -> list[int]:
-    """The cores this process may run on now; Android shrinks the set for background apps.
+    """Return the cores this process may run on now; Android shrinks the set for background apps.
 
     The main thread's set is asked, whichever thread asks: 0 would mean the calling thread, and a thread may be bound.
     """
@@ -28,12 +29,9 @@ def usable_cores() -> list[int]:
 
 
 def top_speed_khz(core: int, root: Path | None = None) -> int | None:
-    """A core's highest clock in kHz; None where the system does not tell.
+    """Return a core's highest clock in kHz; None where the system does not tell.
 
     ``scaling_max_freq`` is not used: some devices forbid reading it.
-
-    Args:
-        root: where the folders of the cores are; the system's by default.
     """
     folder = root or system.root() / "sys/devices/system/cpu"
     try:
@@ -51,34 +49,10 @@ def count_fast(cores: Iterable[int], speed: Callable[[int], int | None] = top_sp
     return sum(kilohertz >= FAST_SHARE * max(speeds) for kilohertz in speeds)
 
 
-class Threads(NamedTuple):
-    """The threads that one run may use, before its model has a say.
-
-    Attributes:
-        usual: threads where the manifest names none.
-        low_power: only half of what would be used otherwise is.
-    """
-
-    usual: int
-    low_power: bool = False
-
-    def for_model(self, setting: int | None) -> int:
-        """Return the threads of one run.
-
-        Args:
-            setting: threads that the model's manifest names.
-        """
-        threads = setting or self.usual
-        return max(1, threads // 2) if self.low_power else threads
-
-
 class CoreWatch:
     """Follows the cores that this process may use, and whether power is low, which halves them.
 
     Android takes cores away from an app in the background and gives them back later.
-
-    Args:
-        usable_cores: the cores that this process may use now.
     """
 
     def __init__(self, usable_cores: Callable[[], list[int]], power: PowerWatch) -> None:
@@ -87,12 +61,12 @@ class CoreWatch:
         self._fitted = usable_cores(), power.low
 
     def follow(self) -> bool:
-        """Take what is so now for given; returns whether it is something else than before."""
+        """Look again; return whether anything has changed since the last time."""
         before, self._fitted = self._fitted, (self.usable_cores(), self.power.low)
         return self._fitted != before
 
     def has_changed(self, now: float) -> bool:
-        """Return whether there is something to look at that was not looked at yet."""
+        """Return whether :meth:`follow` has something to do."""
         return self.power.due(now) or (self.usable_cores(), self.power.low) != self._fitted
 
     @property
@@ -101,34 +75,23 @@ class CoreWatch:
         usable, low = self._fitted
         return (max(1, len(usable) // 2) if low else len(usable)) + 1
 
-    def threads(self, setting: int) -> Threads:
-        """Return what one run may use.
-
-        Args:
-            setting: threads that the settings name; 0 takes the fast cores.
-        """
+    def threads(self, setting: int) -> int:
+        """Return the threads of one run; 0 takes the fast cores."""
         usable, low = self._fitted
-        return Threads(setting or count_fast(usable), low_power=low)
+        threads = setting or count_fast(usable)
+        return max(1, threads // 2) if low else threads
 
 
 def available_memory() -> int:
-    """Bytes of memory that can be had without swapping; a cautious 1 GiB where the system does not tell."""
+    """Return bytes of memory that can be had without swapping; a cautious 1 GiB where the system does not tell."""
     return readable_memory() or 2**30
 
 
 def readable_memory(meminfo: Path | None = None) -> int | None:
-    """Bytes of memory that can be had without swapping; None where the system does not tell.
-
-    Android lets apps read this file of ``/proc``, unlike ``/proc/stat``.
-
-    Args:
-        meminfo: the file; the system's by default.
-    """
-    file = meminfo or system.root() / "proc/meminfo"
+    """Return as :func:`available_memory`, or None; Android lets apps read this file of ``/proc``, unlike others."""
     try:
-        for line in file.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
+        content = (meminfo or system.root() / "proc/meminfo").read_text()
+    except (OSError, ValueError):
+        return None
+    match = re.search(r"^MemAvailable: *(\d+)", content, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None

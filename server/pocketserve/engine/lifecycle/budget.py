@@ -35,13 +35,13 @@ class Budget:
         self._clock = clock
 
     def now(self) -> int:
-        """Bytes that all loaded versions may hold as things stand: never more than half of what is left on top."""
+        """Return bytes that all loaded versions may hold now: never more than half of what is left on top."""
         if self._available is None:
             return self.size
         return min(self.size, self.held() + self._available() // 2)
 
     def held(self) -> int:
-        """Bytes that all loaded versions are thought to hold."""
+        """Return bytes that all loaded versions are thought to hold."""
         with self._table.lock:
             return sum(resident.size for resident in self._table.residents())
 
@@ -69,11 +69,7 @@ class Budget:
         close_all(*closing)
 
     def has_room_for_copy(self, key: Key) -> bool:
-        """Return whether a loaded version may be in memory twice while it is opened again, and nothing else goes for
-        it.
-
-        Wants the lock.
-        """
+        """Return whether a loaded version may be in memory twice, and nothing else goes for it. Wants the lock."""
         running = self._table.by_key[key].running
         return running is not None and self._choose(key, 2 * running.model.memory_bytes) == []
 

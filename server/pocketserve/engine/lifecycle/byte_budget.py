@@ -48,18 +48,7 @@ class ByteBudget:
             ApiError: whatever ``check`` raises.
         """
         count = min(count, self.size)
-        self._acquire(count, check)
         large = count >= memory.LARGE_BYTES
-        try:
-            if large:
-                self._begin_large()
-            yield
-        finally:
-            self._release(count)
-            if large:
-                self._end_large()
-
-    def _acquire(self, count: int, check: Callable[[], None]) -> None:
         ticket = object()
         with self._changed:
             self._waiting.append(ticket)
@@ -68,25 +57,20 @@ class ByteBudget:
                     check()
                     self._changed.wait(CHECK_S)
                 self._reserved += count
+                self._large += large
+                first = large and self._large == 1
             finally:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()  # the next one may fit beside this one
-
-    def _release(self, count: int) -> None:
-        with self._changed:
-            self._reserved -= count
-            self._changed.notify_all()
-
-    def _begin_large(self) -> None:
-        with self._changed:
-            self._large += 1
-            first = self._large == 1
-        if first:
-            memory.trim_on_free()
-
-    def _end_large(self) -> None:
-        with self._changed:
-            self._large -= 1
-            last = self._large == 0
-        if last:
-            memory.trim()
+        try:
+            if first:
+                memory.trim_on_free()
+            yield
+        finally:
+            with self._changed:
+                self._reserved -= count
+                self._large -= large
+                last = large and self._large == 0
+                self._changed.notify_all()
+            if last:
+                memory.trim()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.engine.scheduling.batching import RowBatcher, free_rows
@@ -30,6 +31,7 @@ class EngineOptions(NamedTuple):
     max_batch: int = 8
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ModelHandle:
     """A loaded version with its queue, as requests hold it.
 
@@ -40,36 +42,20 @@ class ModelHandle:
         outdated: whether a rescan found that changed, so that the next request has it loaded anew.
     """
 
-    __slots__ = (
-        "compiled",
-        "fingerprint",
-        "keep_alive",
-        "last_used",
-        "model",
-        "outdated",
-        "queue",
-        "retired",
-        "sequences",
-        "users",
-    )
-
-    def __init__(
-        self, model: LoadedModel, queue: ModelQueue, sequences: SequenceTable | None, keep_alive: float, now: float
-    ) -> None:
-        self.model = model
-        self.queue = queue
-        self.sequences = sequences
-        self.keep_alive = keep_alive
-        self.last_used = now
-        self.users = 0
-        self.compiled: dict[object, Any] = {}
-        self.retired = False
-        self.fingerprint: object = None
-        self.outdated = False
+    model: LoadedModel
+    queue: ModelQueue
+    sequences: SequenceTable | None
+    keep_alive: float
+    last_used: float
+    users: int = 0
+    compiled: dict[object, Any] = field(default_factory=dict)
+    retired: bool = False
+    fingerprint: object = None
+    outdated: bool = False
 
     @property
     def open_sequences(self) -> int:
-        """Sequences whose state would be lost with it."""
+        """Return how many sequences would lose their state with it."""
         return len(self.sequences) if self.sequences is not None else 0
 
     @property
@@ -111,7 +97,6 @@ def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
 def _sequences(
     model: LoadedModel, queue_limit: int, queue: ModelQueue, clock: Callable[[], float]
 ) -> SequenceTable | None:
-    """The table of a model that keeps state; None for the others."""
     if not model.feedback and not model.resettable:
         return None
     from pocketserve.engine.lifecycle.sequences import SequenceTable  # late: few models keep state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pocketserve.engine.device.cores import CoreWatch
@@ -26,41 +27,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ModelLoader:
     """Opens versions and publishes them in the table; see :class:`pocketserve.engine.engine.Engine` for the arguments.
 
     The threads that call it own the records they bring: these are LOADING.
     """
 
-    def __init__(
-        self,
-        table: VersionTable,
-        budget: Budget,
-        watch: CoreWatch,
-        scheduler: Scheduler,
-        options: EngineOptions,
-        clock: Callable[[], float],
-        quarantine: Quarantine | None,
-        snapshots: SnapshotStore | None,
-        trust: TrustStore | None,
-    ) -> None:
-        self._table = table
-        self._budget = budget
-        self._watch = watch
-        self._scheduler = scheduler
-        self._options = options
-        self._clock = clock
-        self._quarantine = quarantine
-        self._snapshots = snapshots
-        self._trust = trust
+    table: VersionTable
+    budget: Budget
+    watch: CoreWatch
+    scheduler: Scheduler
+    options: EngineOptions
+    clock: Callable[[], float]
+    quarantine: Quarantine | None
+    snapshots: SnapshotStore | None
+    trust: TrustStore | None
 
     def open(
-        self,
-        record: VersionRecord,
-        entry: ModelEntry,
-        version: VersionEntry,
-        deadline: float,
-        users: int = 0,
+        self, record: VersionRecord, entry: ModelEntry, version: VersionEntry, deadline: float, users: int = 0
     ) -> ModelHandle | None:
         """Load a version and publish it.
 
@@ -78,13 +63,13 @@ class ModelLoader:
         size = file_bytes(version) * entry.manifest.instances
         before = self.stamp_of(entry, version)  # what changes from now on deserves another try
         try:
-            self._budget.make_room(key, size, deadline)
-            started = self._clock()
+            self.budget.make_room(key, size, deadline)
+            started = self.clock()
             self.rescan()
             # Loaders hold a file a second time until they are done.
             with memory.trimming() if size >= memory.LARGE_BYTES else nullcontext():
                 model = self._load(entry, version, deadline)
-            fresh = open_handle(model, self._options, self._scheduler, self._clock)
+            fresh = open_handle(model, self.options, self.scheduler, self.clock)
             fresh.fingerprint = before[0]
         except ApiError as error:
             self._publish_failure(record, before, error)
@@ -93,20 +78,20 @@ class ModelLoader:
             fault = ApiError(ErrorCode.MODEL_FAILED, f"failed to load {key[0]!r}: {type(error).__name__}: {error}")
             self._publish_failure(record, before, fault)
             raise
-        took = self._clock() - started
+        took = self.clock() - started
         record.statistics.record_load(int(took * 1e9))
         log.info("loaded %s/%s in %.3f s (%s)", *key, took, model.runtime)
-        with self._table.changed:
+        with self.table.changed:
             closing = [detach(record)]
             record.running, record.reserved = fresh, 0
             record.apply(Event.LOADED)
-            closed = self._table.closed
+            closed = self.table.closed
             if closed:
                 closing.append(detach(record))
             else:
                 fresh.users = users
-            closing += self._budget.evict_beside(key)
-            self._table.changed.notify_all()
+            closing += self.budget.evict_beside(key)
+            self.table.changed.notify_all()
         close_all(*closing)
         return None if closed else fresh
 
@@ -114,12 +99,15 @@ class ModelLoader:
         # Imported with the first model: a server that has loaded none does not hold the code for it.
         from pocketserve.engine.lifecycle.loaded_model import load_model
 
-        threads, pixels = self._watch.threads(self._options.threads), self._options.max_image_pixels
-        return load_model(entry, version, threads, pixels, self._quarantine, deadline, self._snapshots, self._trust)
+        threads, pixels = self._threads_for(entry), self.options.max_image_pixels
+        return load_model(entry, version, threads, pixels, self.quarantine, deadline, self.snapshots, self.trust)
+
+    def _threads_for(self, entry: ModelEntry) -> int:
+        return self.watch.threads(entry.manifest.threads or self.options.threads)
 
     def _publish_failure(self, record: VersionRecord, before: tuple[object, object], error: ApiError) -> None:
         record.statistics.record_load(0, failed=True)
-        with self._table.changed:
+        with self.table.changed:
             record.reserved = 0
             if record.before is State.READY:
                 record.apply(Event.RELOAD_FAILED, error.copy())
@@ -129,22 +117,22 @@ class ModelLoader:
                 record.apply(Event.LOAD_FAILED, error.copy())
             if not error.code.retryable:
                 record.failed_fingerprint = before
-            self._table.changed.notify_all()
+            self.table.changed.notify_all()
         log.warning("%s", error.message)
 
     def stamp_of(self, entry: ModelEntry, version: VersionEntry) -> tuple[object, object]:
         """Return what a version is made from, and what changes when the owner trusts something."""
-        return fingerprint(entry, version), self._trust.stamp() if self._trust is not None else None
+        return fingerprint(entry, version), self.trust.stamp() if self.trust is not None else None
 
     def rescan(self) -> None:
         """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
-        self._watch.power.look()
-        with self._table.lock:  # asked under the lock, or a thread that was held up would bring an old answer back
-            changed = self._watch.follow()
+        self.watch.power.look()
+        with self.table.lock:  # asked under the lock, or a thread that was held up would bring an old answer back
+            changed = self.watch.follow()
             if changed:
-                self._scheduler.resize(self._watch.runs_at_a_time)
+                self.scheduler.resize(self.watch.runs_at_a_time)
         if changed:
-            self._scheduler.start_waiting()
+            self.scheduler.start_waiting()
 
     def fit_threads(self) -> None:
         """Open loaded models again whose sessions were made for another number of cores. The old ones serve on.
@@ -153,20 +141,18 @@ class ModelLoader:
         is until the next sweep.
         """
         evicted = []
-        with self._table.lock:
-            listed = self._table.loaded()
+        with self.table.lock:
+            listed = self.table.loaded()
         for key, record, _ in listed:
-            with self._table.lock:
+            with self.table.lock:
                 running = record.running
                 if running is None or record.state is not State.READY:
                     continue
-                threads = running.model.threads_for(self._watch.threads(self._options.threads))
-                if running.model.threads == threads or running.model.fixed_threads:
-                    continue
-                if running.open_sequences:
-                    continue  # their state would be lost; the next sweep looks again
-                if not self._budget.has_room_for_copy(key):
-                    evicted += [self._table.evict(key)] if running.users == 0 else []
+                threads = self._threads_for(running.model.entry)
+                if running.model.threads == threads or running.model.fixed_threads or running.open_sequences:
+                    continue  # the state of sequences would be lost; the next sweep looks again
+                if not self.budget.has_room_for_copy(key):
+                    evicted += [self.table.evict(key)] if running.users == 0 else []
                     continue
                 record.apply(Event.LOAD_STARTED)
                 record.reserved = running.model.memory_bytes
@@ -176,7 +162,7 @@ class ModelLoader:
     def _reopen(self, key: Key, record: VersionRecord, running: ModelHandle, threads: int) -> None:
         fresh = None
         try:
-            fresh = open_handle(running.model.reopen(threads), self._options, self._scheduler, self._clock)
+            fresh = open_handle(running.model.reopen(threads), self.options, self.scheduler, self.clock)
         except ApiError as error:
             log.warning("%s", error.message)
             running.model.threads = threads  # it is not tried again and again
@@ -184,7 +170,7 @@ class ModelLoader:
             log.exception("%s/%s could not be opened with %d threads", *key, threads)
             running.model.threads = threads
         finally:
-            with self._table.changed:
+            with self.table.changed:
                 closing = None
                 if fresh is not None and running.open_sequences:
                     closing = fresh  # begun meanwhile: their state would be lost; the next sweep looks again
@@ -195,8 +181,8 @@ class ModelLoader:
                     record.running = fresh
                 record.apply(Event.REOPENED)
                 record.reserved = 0
-                last = detach(record) if self._table.closed else None
-                self._table.changed.notify_all()
+                last = detach(record) if self.table.closed else None
+                self.table.changed.notify_all()
             if fresh is not None and closing is not fresh:
                 log.info("%s/%s runs with %d threads now", *key, threads)
             close_all(closing, last)

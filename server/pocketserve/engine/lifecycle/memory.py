@@ -1,4 +1,4 @@
-"""The choice of models that stay in memory, as pure decisions, and the one call that gives memory back."""
+"""The choice of models that stay in memory, as pure decisions, and the calls that give memory back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Resident(NamedTuple):
 
 
 def choose_evictions(residents: Sequence[Resident], required: int, budget: int) -> list[object] | None:
-    """The least recently used versions whose removal makes room for ``required`` bytes.
+    """Return the least recently used versions whose removal makes room for ``required`` bytes.
 
     Returns:
         Keys in the order of removal, empty when there is room already; None when no choice makes enough room.
@@ -56,12 +56,12 @@ def choose_evictions(residents: Sequence[Resident], required: int, budget: int) 
 
 
 def expired_keys(residents: Sequence[Resident], now: float) -> list[object]:
-    """The versions that have been idle for their whole keep-alive time."""
+    """Return the versions that have been idle for their whole keep-alive time."""
     return [r.key for r in residents if r.keep_alive and not r.in_use and now >= r.last_used + r.keep_alive]
 
 
 def next_expiry(residents: Sequence[Resident], now: float) -> float | None:
-    """The earliest clock time at which a version may expire; None when none ever does.
+    """Return the earliest clock time at which a version may expire; None when none ever does.
 
     One that is in use cannot expire before it was idle for its whole keep-alive time from now on.
     """
@@ -78,7 +78,6 @@ def trimming(library: Any = None) -> Iterator[None]:
     Args:
         library: the C library; the process's own by default.
     """
-    library = _c_library() if library is None else library
     trim_on_free(library)
     try:
         yield
@@ -89,23 +88,23 @@ def trimming(library: Any = None) -> Iterator[None]:
 
 def trim_on_free(library: Any = None) -> None:
     """Have the C library give back what is freed from now on; :func:`trim` ends that."""
-    _keep(_c_library() if library is None else library, 0)
+    _keep(library or _c_library(), 0)
 
 
 def trim(library: Any = None) -> None:
     """Give back what the C library has kept until now, and let it keep again."""
-    library = _c_library() if library is None else library
-    _return_free_blocks(library)
+    library = library or _c_library()
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+    elif hasattr(library, "mallopt") and not library.mallopt(_PURGE_ALL, 0):  # 0: a system that does not know it
+        library.mallopt(_PURGE, 0)
     _keep(library, _GLIBC_MOST_KEPT)
 
 
 def _c_library() -> Any:
     import ctypes  # kept out of start-up: it is only needed once something was loaded or unloaded
 
-    try:
-        return ctypes.CDLL(None)
-    except (OSError, TypeError):  # Windows
-        return None
+    return ctypes.CDLL(None)
 
 
 def _keep(library: Any, maximum: int) -> None:
@@ -113,10 +112,3 @@ def _keep(library: Any, maximum: int) -> None:
     if hasattr(library, "malloc_trim") and hasattr(library, "mallopt"):
         library.mallopt(_MMAP_THRESHOLD, _GLIBC_MOST_KEPT // 2)  # without it every larger block would be mapped anew
         library.mallopt(_TRIM_THRESHOLD, maximum)
-
-
-def _return_free_blocks(library: Any) -> None:
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
-    elif hasattr(library, "mallopt") and not library.mallopt(_PURGE_ALL, 0):  # 0: a system that does not know it
-        library.mallopt(_PURGE, 0)

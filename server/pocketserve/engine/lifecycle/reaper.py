@@ -70,7 +70,7 @@ class Reaper:
             self._table.changed.notify_all()
 
     def sweep(self) -> float | None:
-        """Return what it does when it wakes; see :meth:`pocketserve.engine.engine.Engine.sweep`."""
+        """Do what is done when it wakes; see :meth:`pocketserve.engine.engine.Engine.sweep`."""
         self._loader.rescan()
         self._loader.fit_threads()
         with self._table.lock:
@@ -92,15 +92,11 @@ class Reaper:
         return min((time for time in times if time is not None), default=None)
 
     def _run(self) -> None:
-        while True:
+        while not self._table.closed:
             self.sweep()
             with self._table.changed:
-                if self._table.closed:
-                    return
-                if self._watch.has_changed(self._clock()):
-                    continue  # it was not asleep yet when it was told
-                # Computed under the lock that the wait gives up: a model that is loaded meanwhile wakes it.
-                upcoming = self._wakes = self._next_expiry()
-                self._table.changed.wait(None if upcoming is None else bounded(upcoming - self._clock()))
-                if self._table.closed:
-                    return
+                # It was not asleep yet when it was told of a change, or of the end.
+                if not self._table.closed and not self._watch.has_changed(self._clock()):
+                    # Computed under the lock that the wait gives up: a model that is loaded meanwhile wakes it.
+                    upcoming = self._wakes = self._next_expiry()
+                    self._table.changed.wait(None if upcoming is None else bounded(upcoming - self._clock()))

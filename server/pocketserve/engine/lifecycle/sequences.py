@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.oip_fields import bad_parameter
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Sequence:
 
 
 def read_step(parameters: Mapping[str, Any]) -> SequenceStep | None:
-    """The sequence parameters of a request; None when it belongs to no sequence.
+    """Return the sequence parameters of a request; None when it belongs to no sequence.
 
     Raises:
         ApiError: INVALID_PARAMETER.
@@ -73,14 +74,13 @@ def read_step(parameters: Mapping[str, Any]) -> SequenceStep | None:
     flags = [parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
     text = isinstance(number, str) and len(number) <= MAX_ID_CHARS
     if not text and not (type(number) is int and 0 <= number < 2**64):
-        raise ApiError(
-            ErrorCode.INVALID_PARAMETER, "parameters.sequence_id must be an integer from 0 or a short string"
-        )
+        raise bad_parameter("parameters.sequence_id", "must be an integer from 0 or a short string")
     if not all(isinstance(flag, bool) for flag in flags):
-        raise ApiError(ErrorCode.INVALID_PARAMETER, "parameters.sequence_start and sequence_end must be true or false")
+        raise bad_parameter("parameters.sequence_start and sequence_end", "must be true or false")
     return SequenceStep(number, *flags) if number not in (0, "") else None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SequenceTable:
     """The open sequences of one loaded version.
 
@@ -93,23 +93,14 @@ class SequenceTable:
         queue: the version's own; a sequence with a session of its own shares its scheduler and flow.
     """
 
-    def __init__(
-        self,
-        maximum: int,
-        max_idle: float,
-        open_session: Callable[[], Session] | None,
-        queue_limit: int,
-        clock: Callable[[], float],
-        queue: ModelQueue | None = None,
-    ) -> None:
-        self._queue = queue
-        self._maximum = maximum
-        self._max_idle = max_idle
-        self._open_session = open_session
-        self._queue_limit = queue_limit
-        self._clock = clock
-        self._sequences: OrderedDict[int | str, Sequence] = OrderedDict()
-        self._lock = threading.Lock()
+    maximum: int
+    max_idle: float
+    open_session: Callable[[], Session] | None
+    queue_limit: int
+    clock: Callable[[], float]
+    queue: ModelQueue
+    _sequences: dict[int | str, Sequence] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -125,7 +116,7 @@ class SequenceTable:
     @property
     def has_sessions(self) -> bool:
         """Return whether each sequence has a session of its own."""
-        return self._open_session is not None
+        return self.open_session is not None
 
     def enter(self, step: SequenceStep, entry: QueueEntry) -> Sequence:
         """Add a request to its sequence, a fresh one if it starts one; :meth:`leave` ends that.
@@ -137,10 +128,11 @@ class SequenceTable:
         with self._lock:
             dropped = self._drop_idle()
             try:
-                sequence = self._find(step, dropped)
-                sequence.last_used = self._clock()
+                # Last in the order from now on, which is that of their last use.
+                sequence = self._sequences[step.id] = self._find(step, dropped)
+                sequence.last_used = self.clock()
             finally:
-                self._close_all(dropped)
+                _close_all(dropped)
             entry.steps = sequence.steps
             sequence.steps.append(entry)
             sequence.users += 1
@@ -152,40 +144,30 @@ class SequenceTable:
         Raises:
             ApiError: MODEL_FAILED when the model cannot be opened once more.
         """
-        assert self._open_session is not None
+        assert self.open_session is not None
         with sequence.opening:
             if sequence.queue is None:
-                sequence.session = self._open_session()
-                shared = self._queue
-                sequence.queue = ModelQueue(
-                    [sequence.session],
-                    self._queue_limit,
-                    self._clock,
-                    shared.scheduler if shared is not None else None,
-                    shared.flow if shared is not None else None,
-                )
+                session = sequence.session = self.open_session()
+                shared = self.queue.scheduler, self.queue.flow
+                sequence.queue = ModelQueue([session], self.queue_limit, self.clock, *shared)
             return sequence.queue
 
     def _find(self, step: SequenceStep, dropped: list[Sequence]) -> Sequence:
-        sequence = self._sequences.pop(step.id, None)
-        if sequence is not None and step.start and not sequence.users:
-            dropped.append(sequence)
-            sequence = None
-        if sequence is None:
+        """Take the request's sequence, or a new one, out of the table; fill in what has to go for it."""
+        sequence = self._sequences.get(step.id)
+        name = f"sequence {str(step.id)[:64]!r}"
+        if sequence is None and not step.start:
+            text = f"{name} is not open (any more); start it with sequence_start"
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        if sequence is not None and (sequence.users if step.start else len(sequence.steps) > self.queue_limit):
+            raise ApiError(ErrorCode.QUEUE_FULL, f"{name} is busy; try again", retry_after_s=0.1)
+        if sequence is not None:
+            del self._sequences[step.id]
             if not step.start:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"sequence {str(step.id)[:64]!r} is not open (any more); start it with sequence_start",
-                )
-            dropped += self._make_room()
-            sequence = Sequence(self._clock())
-        elif step.start or len(sequence.steps) > self._queue_limit:
-            self._sequences[step.id] = sequence
-            raise ApiError(
-                ErrorCode.QUEUE_FULL, f"sequence {str(step.id)[:64]!r} is busy; try again", retry_after_s=0.1
-            )
-        self._sequences[step.id] = sequence
-        return sequence
+                return sequence
+            dropped.append(sequence)
+        dropped += self._make_room()
+        return Sequence(self.clock())
 
     def leave(self, step: SequenceStep, sequence: Sequence, entry: QueueEntry, *, failed: bool) -> None:
         """Note that a request has ended; the last one of a sequence closes it.
@@ -198,61 +180,57 @@ class SequenceTable:
             if not was_run:
                 sequence.steps.remove(entry)
             sequence.users -= 1
-            sequence.last_used = self._clock()
+            sequence.last_used = self.clock()
             if (step.end or failed) and self._sequences.get(step.id) is sequence:
                 del self._sequences[step.id]
             if not sequence.users and self._sequences.get(step.id) is not sequence:
-                self._close_all([sequence])
-        queue = sequence.queue or self._queue
-        if not was_run and sequence.steps and queue is not None:
-            queue.scheduler.start_waiting()  # the next step may have waited for this one only
+                _close_all([sequence])
+        if not was_run and sequence.steps:
+            self.queue.scheduler.start_waiting()  # the next step may have waited for this one only
 
     def sweep(self) -> None:
         """Give up what nobody used for too long."""
         with self._lock:
-            self._close_all(self._drop_idle())
+            _close_all(self._drop_idle())
 
     def next_expiry(self) -> float | None:
-        """The earliest clock time at which a sequence may be given up; None when none is open.
+        """Return the earliest clock time at which a sequence may be given up; None when none is open.
 
         Asked under the engine's lock, as :attr:`memory_bytes`.
         """
-        now = self._clock()
-        ends = [(now if item.users else item.last_used) + self._max_idle for item in tuple(self._sequences.values())]
+        now = self.clock()
+        ends = [(now if item.users else item.last_used) + self.max_idle for item in tuple(self._sequences.values())]
         return min(ends, default=None)
 
     def close(self) -> None:
         """Give up every sequence; those with a request under way are closed by it."""
         with self._lock:
-            self._close_all([sequence for sequence in self._sequences.values() if not sequence.users])
+            _close_all([sequence for sequence in self._sequences.values() if not sequence.users])
             self._sequences.clear()
 
     def _drop_idle(self) -> list[Sequence]:
-        now = self._clock()
+        now = self.clock()
         expired = [
-            key for key, item in self._sequences.items() if not item.users and now - item.last_used >= self._max_idle
+            key for key, item in self._sequences.items() if not item.users and now - item.last_used >= self.max_idle
         ]
         return [self._sequences.pop(key) for key in expired]
 
     def _make_room(self) -> list[Sequence]:
         """Drop the sequence that was idle longest; those with a request under way stay."""
-        if len(self._sequences) < self._maximum:
+        if len(self._sequences) < self.maximum:
             return []
-        idle = [key for key, item in self._sequences.items() if not item.users]
-        if not idle:
-            raise ApiError(
-                ErrorCode.QUEUE_FULL,
-                f"all {self._maximum} sequences of this model are busy; try again",
-                retry_after_s=1,
-            )
-        return [self._sequences.pop(idle[0])]
+        for key, item in self._sequences.items():
+            if not item.users:
+                return [self._sequences.pop(key)]
+        text = f"all {self.maximum} sequences of this model are busy; try again"
+        raise ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=1)
 
-    @staticmethod
-    def _close_all(sequences: list[Sequence]) -> None:
-        for sequence in sequences:
-            session, sequence.session = sequence.session, None
-            try:
-                if session is not None:
-                    session.close()
-            except Exception:  # which must not cost the request that made it go
-                log.exception("the session of a sequence could not be closed")
+
+def _close_all(sequences: Iterable[Sequence]) -> None:
+    for sequence in sequences:
+        session, sequence.session = sequence.session, None
+        try:
+            if session is not None:
+                session.close()
+        except Exception:  # which must not cost the request that made it go
+            log.exception("the session of a sequence could not be closed")

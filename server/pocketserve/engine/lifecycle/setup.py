@@ -19,24 +19,21 @@ class Setup(NamedTuple):
     """All that a model's files decide and a session does not hold.
 
     Attributes:
-        entry_points, task, feedback, first_state: as in
-            :class:`~pocketserve.engine.lifecycle.loaded_model.LoadedModel`.
-        memory_bytes: what labels and tokenizers take, estimated.
+        entry_points: bindings of inputs and outputs by signature name; None is the default entry point.
+        feedback: the session's names of inputs that take what an output gave at the last step -> that output.
+        first_state: what these inputs are given before there was a step.
+        task_bytes: what labels and tokenizers take, estimated.
     """
 
     entry_points: Mapping[str | None, tuple[Bindings, Bindings]]
     task: Task
     feedback: Mapping[str, str]
     first_state: Mapping[str, Array]
-    memory_bytes: int
+    task_bytes: int
 
 
 def set_up(
-    entry: ModelEntry,
-    version: VersionEntry,
-    session: Session,
-    max_image_pixels: int,
-    source: ModelSource,
+    entry: ModelEntry, version: VersionEntry, session: Session, max_image_pixels: int, source: ModelSource
 ) -> Setup:
     """Read metadata, labels and tokenizers, and choose the task.
 
@@ -49,23 +46,14 @@ def set_up(
     points = _entry_points(session, entry.manifest)
     inputs, outputs = points[None]
     properties = properties_of(version._replace(path=source.path), session)
-    facts = ModelFacts(
-        entry,
-        version,
-        inputs.specs,
-        outputs.specs,
-        properties,
-        max_image_pixels,
-        source.path,
-        source.trusted,
-        source.sides,
-    )
+    shapes = inputs.specs, outputs.specs
+    facts = ModelFacts(entry, version, *shapes, properties, max_image_pixels, source.path, source.trusted, source.sides)
     task = select_task(facts)
     return Setup(points, task, _feedback(entry, inputs, outputs), _first_state(entry, inputs), facts.memory_bytes)
 
 
 def _entry_points(session: Session, manifest: Manifest) -> dict[str | None, tuple[Bindings, Bindings]]:
-    """Inputs and outputs by signature; None is the main entry point, the only one that the manifest speaks of."""
+    # The manifest speaks of the main entry point only.
     main = bind_specs(session.inputs, manifest.inputs, "input"), bind_specs(session.outputs, manifest.outputs, "output")
     points: dict[str | None, tuple[Bindings, Bindings]] = {None: main}
     for name, signature in session.signatures.items():
@@ -74,11 +62,7 @@ def _entry_points(session: Session, manifest: Manifest) -> dict[str | None, tupl
 
 
 def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[str, str]:
-    """The manifest's feedback in the session's own names.
-
-    Raises:
-        ModelLoadError: a name that the model does not have, or tensors that cannot be exchanged.
-    """
+    """Return the manifest's feedback in the session's own names."""
     feedback: dict[str, str] = {}
     for input_name, output_name in entry.manifest.state.feedback.items():
         for name, bound, direction in ((input_name, inputs, "input"), (output_name, outputs, "output")):
@@ -97,11 +81,7 @@ def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[st
 
 
 def _first_state(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
-    """Zeros for the inputs of the manifest's feedback, by the session's own names.
-
-    Raises:
-        ModelLoadError: the manifest begins with a shape that the input does not take.
-    """
+    """Return zeros for the inputs of the manifest's feedback, by the session's own names."""
     state = entry.manifest.state
     first: dict[str, Array] = {}
     for input_name in state.feedback:

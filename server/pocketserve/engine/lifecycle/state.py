@@ -67,7 +67,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 
 @dataclass(slots=True, eq=False, repr=False)
 class VersionRecord:
-    """Everything known of one version, loaded or not.
+    """All that is known of one version, loaded or not.
 
     Attributes:
         state: changed by :meth:`apply` alone.
@@ -147,13 +147,11 @@ class VersionTable:
                     cancellation.check()
                 left = deadline - self._clock()
                 if left <= 0 or not self.changed.wait(bounded(left)):
-                    raise ApiError(
-                        ErrorCode.DEADLINE_EXCEEDED,
-                        "the request's timeout passed while its model was still loading",
-                    )
+                    text = "the request's timeout passed while its model was still loading"
+                    raise ApiError(ErrorCode.DEADLINE_EXCEEDED, text)
 
     def loaded(self) -> list[tuple[Key, VersionRecord, ModelHandle]]:
-        """The versions that are loaded now, in the order in which they were first asked for."""
+        """Return the versions that are loaded now, in the order in which they were first asked for."""
         return [(key, record, record.running) for key, record in self.by_key.items() if record.running is not None]
 
     def residents(self) -> list[memory.Resident]:
@@ -161,13 +159,9 @@ class VersionTable:
         return [
             # One that is being loaded anew counts as in use: its record belongs to the thread that loads it.
             memory.Resident(
-                key,
-                running.memory_bytes,
-                running.last_used,
-                running.users > 0 or record.state is State.LOADING,
-                running.keep_alive,
+                key, h.memory_bytes, h.last_used, h.users > 0 or record.state is State.LOADING, h.keep_alive
             )
-            for key, record, running in self.loaded()
+            for key, record, h in self.loaded()
         ]
 
     def evict(self, key: object) -> ModelHandle | None:
@@ -180,11 +174,11 @@ class VersionTable:
 
 def detach(record: VersionRecord) -> ModelHandle | None:
     """Take the loaded version out of its record; return it when nobody holds it, so that it can be closed."""
-    running, record.running = record.running, None
-    if running is None:
+    handle, record.running = record.running, None
+    if handle is None:
         return None
-    running.retired = True
-    return running if running.users == 0 else None
+    handle.retired = True
+    return handle if handle.users == 0 else None
 
 
 def close_all(*closing: ModelHandle | None) -> None:
@@ -201,5 +195,5 @@ def close_all(*closing: ModelHandle | None) -> None:
 
 
 def bounded(seconds: float) -> float:
-    """A wait that the operating system accepts."""
+    """Return a wait that the operating system accepts."""
     return min(max(0.0, seconds), threading.TIMEOUT_MAX)
