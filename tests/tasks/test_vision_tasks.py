@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import NO_HINTS, AnswerOptions, Detailed, Hints
+from pocketserve.tasks.base import NO_HINTS, AnswerOptions, ExtendedAnswer, Hints
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.scores import Calibration, sigmoid, softmax
 from pocketserve.tasks.selection import select_task
@@ -59,7 +59,7 @@ def test_maps(tmp_path: Path, case: str) -> None:
     task = segmenter(tmp_path, array, options)
     context = task.prepare(picture()).context
     found = task.answer([{"map": array}], AnswerOptions(values={"mask": "png"}), context)
-    assert isinstance(found, Detailed)
+    assert isinstance(found, ExtendedAnswer)
     assert [(e["label"], e["index"], e["pixels"], e["share"]) for e in found.entries] == [
         ("ground", 0, 130, 0.65),
         ("left", 1, 50, 0.25),
@@ -241,7 +241,7 @@ def drawn(task: Any, outputs: dict[str, Any], width: int, height: int) -> Any:
     body, hints = picture(width, height, "JPEG"), Hints()
     context = task.prepare(body).context
     answer = task.answer([outputs], AnswerOptions(threshold=0.0), context)
-    entries = answer.entries if isinstance(answer, Detailed) else answer
+    entries = answer.entries if isinstance(answer, ExtendedAnswer) else answer
     return Image.open(io.BytesIO(task.annotate(body, hints, [outputs], entries, context)))
 
 

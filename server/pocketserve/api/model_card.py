@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
-from pocketserve.tasks.base import Described
+from pocketserve.tasks.base import Describer
 
 DEFAULT_PORT = 8470
 SHOWN_LABELS = 5
@@ -44,7 +44,7 @@ def card(model: LoadedModel, port: int = DEFAULT_PORT, local: str = "") -> dict[
         that is not served, ``shell``.
     """
     task = model.task
-    texts: Mapping[str, str] = task.describe() if isinstance(task, Described) else PLAIN
+    texts: Mapping[str, str] = task.describe() if isinstance(task, Describer) else PLAIN
     file = texts.get("example", PLAIN["example"])
     labels = list(getattr(task, "labels", ()))
     url = f"http://127.0.0.1:{port or DEFAULT_PORT}/predictions/{quote(model.entry.name, safe='')}"

@@ -19,7 +19,7 @@ from pocketserve.inference.respond import output_tensor, task_outputs
 from pocketserve.inference.run import run_inputs, run_session, run_steps
 from pocketserve.inference.validate import Inputs, collect, raw_tensor, requested_outputs, signature_of
 from pocketserve.runtimes.base import Session
-from pocketserve.tasks.base import Annotator, Arrays, Detailed, Task
+from pocketserve.tasks.base import Annotator, Arrays, ExtendedAnswer, Task
 from pocketserve.tasks.cancellation import BytePool, cancellation_scope, hold_document
 from pocketserve.tensors import Array, to_tensor
 from pocketserve_wire import ApiError, ErrorCode
@@ -188,7 +188,7 @@ class TaskOperation:
         except (ValueError, TypeError, IndexError, KeyError) as error:
             reason = f"the outputs do not fit the task {task.name}: {str(error)[:300]}"
             raise ApiError(ErrorCode.INFERENCE_FAILED, f"{reason}; see its model.toml") from error
-        entries, more = (answer.entries, answer.more) if isinstance(answer, Detailed) else (answer, {})
+        entries, more = (answer.entries, answer.more) if isinstance(answer, ExtendedAnswer) else (answer, {})
         picture = None
         if "annotate" in options.values and isinstance(task, Annotator):
             with cancellation_scope(check, self._budget):

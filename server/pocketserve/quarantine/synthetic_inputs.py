@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from pocketserve.tasks.base import Described, Hints, Task
+from pocketserve.tasks.base import Describer, Hints, Task
 from pocketserve.tensors import Array, TensorSpec, zeros
 
 MAX_ELEMENTS: Final = 1 << 26
@@ -39,7 +39,7 @@ FillTensor = Callable[[TensorSpec], Array]
 
 def body_for(task: Task) -> tuple[memoryview, Hints] | None:
     """Return a request's body for a task; None for one that takes plain numbers, or what only its owner knows."""
-    example = task.describe().get("example") if isinstance(task, Described) else None
+    example = task.describe().get("example") if isinstance(task, Describer) else None
     if example not in _BODIES:
         return None
     content_type, body = _BODIES[example]

@@ -18,7 +18,7 @@ Runs = Sequence[Arrays]
 _NO_VALUES: Mapping[str, Any] = {}
 
 
-class Detailed(NamedTuple):
+class ExtendedAnswer(NamedTuple):
     """An answer with something besides its entries, such as a mask; it stands beside ``predictions``."""
 
     entries: Answer
@@ -89,7 +89,7 @@ class Task(Protocol):
         """
         ...
 
-    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | Detailed:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | ExtendedAnswer:
         """Return the labelled answer to the outputs of each run, best first where there is an order.
 
         The outputs are real numbers where the input was real.
@@ -107,7 +107,7 @@ class Annotator(Protocol):
 
 
 @runtime_checkable
-class Described(Protocol):
+class Describer(Protocol):
     """A task that describes itself for model cards."""
 
     def describe(self) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ and optionally ``labels``. What is left out works as in the task ``tensors``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,23 +33,9 @@ def fits(facts: ModelFacts) -> bool:
     return facts.beside(FILE_NAME) is not None
 
 
-def create(facts: ModelFacts) -> Custom:
-    """Run the file, if it is trusted, and take its functions."""
-    path = facts.beside(FILE_NAME)
-    if path is None:
-        raise ModelLoadError(f"model.toml: task custom needs a file {FILE_NAME} beside the model")
-    with modules_beside(path, facts.trusted):
-        module = run_file(path, facts.trusted)
-    prepare, answer = (getattr(module, name, None) for name in ("prepare", "answer"))
-    if not callable(prepare) and not callable(answer):
-        raise ModelLoadError(f"{FILE_NAME} defines neither prepare(body, hints) nor answer(outputs, options, context)")
-    names = [name for spec in facts.inputs for name in (spec.name, *spec.aliases)]
-    plain = Tensors(facts.inputs, facts.manifest.state.feedback)
-    return Custom(plain, prepare, answer, getattr(module, "labels", ()), names)
-
-
 class Custom:
-    """Calls the owner's functions; a ValueError of theirs is the input's fault, anything else their own.
+    """Runs the file, if it is trusted, and calls its functions; a ValueError of theirs is the input's fault, anything
+    else their own.
 
     Attributes:
         source: what made the input arrays, for the error where they do not fit; empty where the caller did.
@@ -57,20 +43,21 @@ class Custom:
 
     name = "custom"
 
-    def __init__(
-        self,
-        plain: Tensors,
-        prepare: Callable[..., Any] | None,
-        answer: Callable[..., Any] | None,
-        labels: Sequence[str],
-        inputs: Sequence[str],
-    ) -> None:
-        self.labels = [str(label) for label in labels]
-        self.source = f"prepare() in {FILE_NAME}" if prepare is not None else ""
-        self._plain = plain
-        self._prepare = prepare
-        self._answer = answer
-        self._inputs = inputs
+    def __init__(self, facts: ModelFacts) -> None:
+        path = facts.beside(FILE_NAME)
+        if path is None:
+            raise ModelLoadError(f"model.toml: task custom needs a file {FILE_NAME} beside the model")
+        with modules_beside(path, facts.trusted):
+            module = run_file(path, facts.trusted)
+        self._prepare, self._answer = (getattr(module, name, None) for name in ("prepare", "answer"))
+        if not callable(self._prepare) and not callable(self._answer):
+            raise ModelLoadError(
+                f"{FILE_NAME} defines neither prepare(body, hints) nor answer(outputs, options, context)"
+            )
+        self.labels = [str(label) for label in getattr(module, "labels", ())]
+        self.source = f"prepare() in {FILE_NAME}" if self._prepare is not None else ""
+        self._plain = Tensors(facts.inputs, facts.manifest.state.feedback)
+        self._inputs = [name for spec in facts.inputs for name in (spec.name, *spec.aliases)]
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         if self._prepare is None:
@@ -146,4 +133,4 @@ def _plain_value(value: Any) -> Any:
     raise _fault("answer", f"returned a {type(value).__name__}, which JSON cannot hold")
 
 
-TASK = TaskDefinition("custom", fits, create)
+TASK = TaskDefinition("custom", fits, Custom)

@@ -66,7 +66,7 @@ class AudioClassification:
         return ranking.best(rows.max(axis=0) if pool == "max" else np.average(rows, axis=0, weights=weights), options)
 
     def describe(self) -> Mapping[str, str]:
-        """See :class:`~pocketserve.tasks.base.Described`."""
+        """See :class:`~pocketserve.tasks.base.Describer`."""
         answer = f"labels with scores, {self._pool} over the windows; ?pool=none gives each window's"
         return {**self._input.describe(), "answer": answer}
 

@@ -85,7 +85,7 @@ class VoiceActivity:
         ][: options.top_k]
 
     def describe(self) -> Mapping[str, str]:
-        """See :class:`~pocketserve.tasks.base.Described`."""
+        """See :class:`~pocketserve.tasks.base.Describer`."""
         answer = "stretches of speech with start and end in seconds; ?pool=none gives each window's probability"
         return {**self._input.describe(), "answer": answer}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.arrays import first_sign
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
-from pocketserve.tasks.labels import Labels, find_labels, label_of
+from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions, activate, real_values
 from pocketserve.tensors import Array, TensorSpec
@@ -35,20 +36,6 @@ class ItemsOptions(NamedTuple):
     exclude_seen: Annotated[bool, TomlTable.flag] = True
 
 
-def create(facts: ModelFacts) -> Recommendation:
-    """Set up with the manifest's ``[items]`` and the titles in ``labels``."""
-    options = facts.manifest.section(ItemsOptions)
-    names = [spec.name for spec in facts.inputs]
-    users = [options.user_input] if options.user_input else [name for name in names if "user" in name.casefold()]
-    items, user = _pair(facts.inputs, options.input, users, "items.input and items.user_input")
-    # A model that ranks by itself has an output of integers.
-    ids = [spec.name for spec in facts.outputs if spec.datatype in ("INT32", "INT64") and len(facts.outputs) == 2]
-    ids = [options.ids_output] if options.ids_output else ids
-    outputs = _pair(facts.outputs, options.output, ids, "items.output and items.ids_output")
-    activation = facts.manifest.section(ClassificationOptions).activation
-    return Recommendation(items, user, outputs, find_labels(facts), options, activation)
-
-
 def _pair(specs: Sequence[TensorSpec], main: str, second: list[str], keys: str) -> tuple[TensorSpec, TensorSpec | None]:
     """Return a main tensor, named or the only one beside the second, and the second, if there is one."""
     by_name = {spec.name: spec for spec in specs}
@@ -59,33 +46,23 @@ def _pair(specs: Sequence[TensorSpec], main: str, second: list[str], keys: str) 
 
 
 class Recommendation:
-    """Takes a JSON list of items, or ``{"items": [...], "user": 5}``; items are numbers or titles.
-
-    Args:
-        spec: takes the numbers of items, [n] or [1, n].
-        user: takes the user's number; None where the model knows none.
-        outputs: scores; and the items' numbers, where the model ranks by itself.
-    """
+    """Takes a JSON list of items, or ``{"items": [...], "user": 5}``; items are numbers or titles in ``labels``."""
 
     name = NAME
 
-    def __init__(
-        self,
-        spec: TensorSpec,
-        user: TensorSpec | None,
-        outputs: tuple[TensorSpec, TensorSpec | None],
-        labels: Labels,
-        options: ItemsOptions,
-        activation: str = "none",
-    ) -> None:
-        self.labels = labels.names
-        self._labels = labels
-        self._by_title = {title.strip().casefold(): index for index, title in enumerate(labels.names) if title.strip()}
-        self._spec = spec
-        self._user = user
-        self._outputs = outputs
-        self._options = options
-        self._activation = activation
+    def __init__(self, facts: ModelFacts) -> None:
+        self._options = options = facts.manifest.section(ItemsOptions)
+        names = [spec.name for spec in facts.inputs]
+        users = [options.user_input] if options.user_input else [name for name in names if "user" in name.casefold()]
+        self._spec, self._user = _pair(facts.inputs, options.input, users, "items.input and items.user_input")
+        # A model that ranks by itself has an output of integers.
+        ids = [spec.name for spec in facts.outputs if spec.datatype in ("INT32", "INT64") and len(facts.outputs) == 2]
+        ids = [options.ids_output] if options.ids_output else ids
+        self._outputs = _pair(facts.outputs, options.output, ids, "items.output and items.ids_output")
+        self._activation = facts.manifest.section(ClassificationOptions).activation
+        self._labels = find_labels(facts)
+        self.labels = self._labels.names
+        self._by_title = {title.strip().casefold(): index for index, title in enumerate(self.labels) if title.strip()}
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         if first_sign(body) not in (b"[", b"{"):
@@ -116,14 +93,12 @@ class Recommendation:
         names = self._labels.in_language(options.language)
         excluded = {*(context if self._options.exclude_seen else ()), self._options.padding, NO_ITEM}
         threshold = -np.inf if options.threshold is None else options.threshold
-        answer: Answer = []
-        for index in np.argsort(-row, kind="stable"):
-            if len(answer) >= (TOP_K if options.top_k is None else options.top_k):
-                break
-            item, score = int(items[index]), float(row[index])
-            if item not in excluded and score >= threshold:
-                answer.append({"label": label_of(names, item), "index": item, "score": score})
-        return answer
+        ranked = ((int(items[index]), float(row[index])) for index in np.argsort(-row, kind="stable"))
+        best = ((item, score) for item, score in ranked if item not in excluded and score >= threshold)
+        return [
+            {"label": label_of(names, item), "index": item, "score": score}
+            for item, score in islice(best, TOP_K if options.top_k is None else options.top_k)
+        ]
 
     def describe(self) -> Mapping[str, str]:
         user = ', or {"items": [...], "user": 5}' if self._user is not None else ""
@@ -159,4 +134,4 @@ class Recommendation:
 
 
 ITEMS = Section("items", ItemsOptions)
-TASK = TaskDefinition(NAME, None, create, (ITEMS, CLASSIFICATION))
+TASK = TaskDefinition(NAME, None, Recommendation, (ITEMS, CLASSIFICATION))

@@ -6,16 +6,11 @@ from typing import Any
 
 from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
 from pocketserve.tasks.model_facts import ModelFacts
-from pocketserve.tasks.ranking import Ranking, ranking_of
+from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
-from pocketserve.tasks.tabular.tables import Rows, TableTask, rows_of
+from pocketserve.tasks.tabular.tables import TableTask, rows_of
 
 NAME = "tabular-classification"
-
-
-def create(facts: ModelFacts) -> TabularClassification:
-    """Set up with the manifest's ``[features]``, ``[classification]`` and labels."""
-    return TabularClassification(rows_of(facts, NAME), ranking_of(facts, "", NAME))
 
 
 class TabularClassification(TableTask):
@@ -24,11 +19,11 @@ class TabularClassification(TableTask):
     name = NAME
     answer_text = "labels with scores, best first"
 
-    def __init__(self, rows: Rows, ranking: Ranking) -> None:
-        super().__init__(rows)
-        self.labels = ranking.labels.names
-        self.problem = ranking.problem
-        self._ranking = ranking
+    def __init__(self, facts: ModelFacts) -> None:
+        super().__init__(rows_of(facts, NAME))
+        self._ranking = ranking_of(facts, "", NAME)
+        self.labels = self._ranking.labels.names
+        self.problem = self._ranking.problem
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score"}``, best first; of several rows each with ``row``, its number."""
@@ -39,4 +34,4 @@ class TabularClassification(TableTask):
         return answer
 
 
-TASK = TaskDefinition(NAME, None, create, (CLASSIFICATION,))
+TASK = TaskDefinition(NAME, None, TabularClassification, (CLASSIFICATION,))

@@ -30,7 +30,7 @@ class TextOptions(NamedTuple):
     start_output: Annotated[str, TomlTable.text] = ""
     end_output: Annotated[str, TomlTable.text] = ""
     pooling: Annotated[str | None, TomlTable.choice, ("mean", "cls", "max")] = None
-    normalize: Annotated[bool | None, TomlTable.flag] = None
+    normalize: Annotated[bool, TomlTable.flag] = True
     stride: Annotated[int, TomlTable.integer, 0, 1 << 14] = 128
     max_answer: Annotated[int, TomlTable.integer, 1, 1000] = 30
     max_chars: Annotated[int, TomlTable.integer, 1, 10_000_000] = 200_000

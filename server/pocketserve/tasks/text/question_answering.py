@@ -12,7 +12,7 @@ from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepa
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import softmax
-from pocketserve.tasks.text.encoders import TokenEncoder, full_name, token_encoder
+from pocketserve.tasks.text.encoders import full_name, token_encoder
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.texts import read_object
 from pocketserve.tasks.text.tokenizers import tokenizer_unit
@@ -32,20 +32,6 @@ def fits(facts: ModelFacts) -> bool:
     return len(facts.outputs) == 2 and None not in outputs and tokenizer_unit(facts) is not None
 
 
-def create(facts: ModelFacts) -> QuestionAnswering:
-    """Set up with the manifest's ``[text]``, the file's metadata and the files beside it."""
-    options = facts.manifest.section(TextOptions)
-    by_alias = {name: spec.name for spec in facts.outputs for name in (*spec.aliases, spec.name)}
-    start = by_alias.get(options.start_output) if options.start_output else _output(facts, "start")
-    end = by_alias.get(options.end_output) if options.end_output else _output(facts, "end")
-    if start is None or end is None or start == end:
-        names = ", ".join(spec.name for spec in facts.outputs)
-        raise ModelLoadError(
-            f"model.toml: task {NAME}: name text.start_output and text.end_output; the model has {names}"
-        )
-    return QuestionAnswering(token_encoder(facts, options, NAME), (start, end), options)
-
-
 class Context(NamedTuple):
     """The text of a request, its tokens, and for each run its first token, their count, and their offset in the run."""
 
@@ -55,18 +41,22 @@ class Context(NamedTuple):
 
 
 class QuestionAnswering:
-    """Takes ``{"question": ..., "context": ...}``. A context that is longer than the model is read in windows.
-
-    Args:
-        outputs: names of the logits of start and end, each [1, tokens].
-    """
+    """Takes ``{"question": ..., "context": ...}``. A context that is longer than the model is read in windows."""
 
     name = NAME
 
-    def __init__(self, encoder: TokenEncoder, outputs: tuple[str, str], options: TextOptions) -> None:
-        self._encoder = encoder
-        self._outputs = outputs
-        self._options = options
+    def __init__(self, facts: ModelFacts) -> None:
+        self._options = options = facts.manifest.section(TextOptions)
+        by_alias = {name: spec.name for spec in facts.outputs for name in (*spec.aliases, spec.name)}
+        start = by_alias.get(options.start_output) if options.start_output else _output(facts, "start")
+        end = by_alias.get(options.end_output) if options.end_output else _output(facts, "end")
+        if start is None or end is None or start == end:
+            names = ", ".join(spec.name for spec in facts.outputs)
+            raise ModelLoadError(
+                f"model.toml: task {NAME}: name text.start_output and text.end_output; the model has {names}"
+            )
+        self._outputs = (start, end)  # logits, each [1, tokens]
+        self._encoder = token_encoder(facts, options, NAME)
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         texts = read_object(body, ("question", "context"), self._options.max_chars)
@@ -140,4 +130,4 @@ def _output(facts: ModelFacts, part: str) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-TASK = TaskDefinition(NAME, fits, create, (TEXT,))
+TASK = TaskDefinition(NAME, fits, QuestionAnswering, (TEXT,))

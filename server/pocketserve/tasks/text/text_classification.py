@@ -8,9 +8,9 @@ from typing import Any
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
-from pocketserve.tasks.ranking import Ranking, ranking_of
+from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
-from pocketserve.tasks.text.encoders import StringEncoder, TokenEncoder, encoder_of
+from pocketserve.tasks.text.encoders import encoder_of
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.texts import read_texts
 from pocketserve.tasks.text.tokenizers import tokenizer_unit
@@ -24,13 +24,6 @@ def fits(facts: ModelFacts) -> bool:
     return labelled and tokenizer_unit(facts) is not None
 
 
-def create(facts: ModelFacts) -> TextClassification:
-    """Set up with the manifest's ``[text]``, the file's metadata and the files beside it."""
-    options = facts.manifest.section(TextOptions)
-    ranking = ranking_of(facts, options.output, NAME)
-    return TextClassification(encoder_of(facts, options, NAME), ranking, options.max_chars)
-
-
 class TextClassification:
     """Takes a text in UTF-8, or JSON: a text, a list of texts, ``{"text": ...}``. Those of more than ``max_chars`` are
     refused; what a model cannot take of a shorter one is cut off.
@@ -38,15 +31,15 @@ class TextClassification:
 
     name = NAME
 
-    def __init__(self, encoder: StringEncoder | TokenEncoder, ranking: Ranking, max_chars: int) -> None:
-        self.labels = ranking.labels.names
-        self.problem = ranking.problem
-        self._encoder = encoder
-        self._ranking = ranking
-        self._max_chars = max_chars
+    def __init__(self, facts: ModelFacts) -> None:
+        self._options = options = facts.manifest.section(TextOptions)
+        self._ranking = ranking_of(facts, options.output, NAME)
+        self._encoder = encoder_of(facts, options, NAME)
+        self.labels = self._ranking.labels.names
+        self.problem = self._ranking.problem
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        texts, many = read_texts(body, hints, self._max_chars)
+        texts, many = read_texts(body, hints, self._options.max_chars)
         return Prepared([self._encoder.encode(text) for text in cancellable(texts)], many)
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
@@ -69,4 +62,4 @@ class TextClassification:
         }
 
 
-TASK = TaskDefinition(NAME, fits, create, (TEXT, CLASSIFICATION))
+TASK = TaskDefinition(NAME, fits, TextClassification, (TEXT, CLASSIFICATION))

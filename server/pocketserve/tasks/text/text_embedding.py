@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepa
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import real_values
-from pocketserve.tasks.text.encoders import StringEncoder, TokenEncoder, encoder_of
+from pocketserve.tasks.text.encoders import encoder_of
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.texts import checked_text, read_texts, texts_in_json
 from pocketserve.tensors import Array, TensorSpec
@@ -24,15 +23,6 @@ NAME = "text-embedding"
 OUTPUT_NAMES = ("sentence_embedding", "embedding", "embeddings", "pooler_output", "last_hidden_state")
 
 
-def create(facts: ModelFacts) -> TextEmbedding:
-    """Set up with the manifest's ``[text]`` and the files beside the model."""
-    options = facts.manifest.section(TextOptions)
-    pooling = options.pooling or _configured_pooling(facts)
-    normalize = True if options.normalize is None else options.normalize
-    encoder = encoder_of(facts, options, NAME)
-    return TextEmbedding(encoder, _output(facts, options.output), pooling, normalize, options.max_chars)
-
-
 class Batch(NamedTuple):
     """The number of each run's tokens that are no padding; whether the first text is a query to compare with."""
 
@@ -40,36 +30,35 @@ class Batch(NamedTuple):
     query: bool
 
 
-@dataclass(frozen=True, eq=False)
 class TextEmbedding:
     """Takes a text, a JSON list of texts, or ``{"query": ..., "texts": [...]}``. The output is [1, size], or
     [1, tokens, size] to be pooled.
     """
 
     name = NAME
-    encoder: StringEncoder | TokenEncoder
-    output: TensorSpec
-    pooling: str
-    normalize: bool
-    max_chars: int
+
+    def __init__(self, facts: ModelFacts) -> None:
+        self._options = options = facts.manifest.section(TextOptions)
+        self._pooling = options.pooling or _configured_pooling(facts)
+        self._encoder = encoder_of(facts, options, NAME)
+        self._output = _output(facts, options.output)
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        comparison = _comparison(body)
+        comparison, limit = _comparison(body), self._options.max_chars
         if comparison is None:
-            texts, _ = read_texts(body, hints, self.max_chars)
+            texts, _ = read_texts(body, hints, limit)
         else:
-            texts, _ = texts_in_json(comparison["texts"], self.max_chars)
-            texts.insert(0, checked_text(comparison["query"], self.max_chars))
-        runs = [self.encoder.encode(text) for text in cancellable(texts)]
-        lengths = [self.encoder.token_count(run) for run in runs]
-        return Prepared(runs, Batch(lengths, comparison is not None))
+            texts, _ = texts_in_json(comparison["texts"], limit)
+            texts.insert(0, checked_text(comparison["query"], limit))
+        runs = [self._encoder.encode(text) for text in cancellable(texts)]
+        return Prepared(runs, Batch([self._encoder.token_count(run) for run in runs], comparison is not None))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"index", "embedding"}`` in the order of the texts; with a query ``{"index", "score"}``, nearest
         first. ``score`` is the cosine, from -1 to 1.
         """
         vectors = [
-            self._vector(run[self.output.name], length) for run, length in zip(runs, context.lengths, strict=True)
+            self._vector(run[self._output.name], length) for run, length in zip(runs, context.lengths, strict=True)
         ]
         if not context.query:
             return [{"index": index, "embedding": vector.tolist()} for index, vector in enumerate(vectors)]
@@ -88,15 +77,14 @@ class TextEmbedding:
         }
 
     def _vector(self, array: Array, tokens: int) -> Array:
-        array = real_values(array, self.output)
+        array = real_values(array, self._output)
         values = array.astype(np.float32).reshape(-1, array.shape[-1])
-        vector = values[0]
-        if array.ndim == 3 and self.pooling != "cls":
+        vector: Array = values[0]
+        if array.ndim == 3 and self._pooling != "cls":
             values = values[: tokens or len(values)]
-            vector = values.max(axis=0) if self.pooling == "max" else values.mean(axis=0)
+            vector = values.max(axis=0) if self._pooling == "max" else values.mean(axis=0)
         size = float(np.linalg.norm(vector))
-        result: Array = vector / size if self.normalize and size else vector
-        return result
+        return vector / size if self._options.normalize and size else vector
 
 
 def cosine(a: Array, b: Array) -> float:
@@ -134,4 +122,4 @@ def _comparison(body: memoryview) -> dict[str, Any] | None:
     return content if content.keys() == {"query", "texts"} and isinstance(content["query"], str) else None
 
 
-TASK = TaskDefinition(NAME, None, create, (TEXT,))
+TASK = TaskDefinition(NAME, None, TextEmbedding, (TEXT,))

@@ -7,13 +7,12 @@ cameras also make JPEGs. From Android 13 on, Image.getDataSpace() tells where a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pocketserve.tasks.base import Hints, invalid_input, invalid_parameter
-from pocketserve.tasks.vision.strips import assemble, spans
+from pocketserve.tasks.vision.strips import spans
 from pocketserve.tensors import Array
 
 if TYPE_CHECKING:
@@ -69,25 +68,23 @@ def read_frame(body: memoryview, hints: Hints, *, halved: bool = False) -> Image
         _check_pixel_stride(hints, size)
         row = _stride(hints, "row_stride", width * size)
         _check_length(body, (height - 1) * row + width * size, height * row, hints)
-        rows = (
-            (PIL.Image.frombytes(mode, (width, b - a), body[a * row : b * row], "raw", raw_mode, row), (0, a))
-            for a, b in spans(height, width)
-        )
-        return assemble(mode, (width, height), rows)
+        picture = PIL.Image.new(mode, (width, height), None)
+        for top, bottom in spans(height, width):
+            rows = body[top * row : bottom * row]
+            picture.paste(PIL.Image.frombytes(mode, (width, bottom - top), rows, "raw", raw_mode, row), (0, top))
+        return picture
     planes = _yuv(body, hints)
-    height, width = planes[1 if halved else 0].shape
-
-    def strips() -> Iterator[tuple[Image, tuple[int, int]]]:
-        for top, bottom in spans(len(planes[1]), 4 * planes[1].shape[1]):
-            luma = PIL.Image.fromarray(planes[0][2 * top : 2 * bottom])
-            chroma = [PIL.Image.fromarray(plane[top:bottom]) for plane in planes[1:]]
-            if halved:
-                luma = luma.reduce(2)
-            else:
-                chroma = [plane.resize(luma.size, PIL.Image.Resampling.NEAREST) for plane in chroma]
-            yield PIL.Image.merge("YCbCr", (luma, *chroma)).convert("RGB"), (0, top if halved else 2 * top)
-
-    return assemble("RGB", (width, height), strips())
+    picture = PIL.Image.new("RGB", planes[1 if halved else 0].shape[::-1], None)
+    for top, bottom in spans(len(planes[1]), 4 * planes[1].shape[1]):
+        luma = PIL.Image.fromarray(planes[0][2 * top : 2 * bottom])
+        chroma = [PIL.Image.fromarray(plane[top:bottom]) for plane in planes[1:]]
+        if halved:
+            luma = luma.reduce(2)
+        else:
+            chroma = [plane.resize(luma.size, PIL.Image.Resampling.NEAREST) for plane in chroma]
+        strip = PIL.Image.merge("YCbCr", (luma, *chroma)).convert("RGB")
+        picture.paste(strip, (0, top if halved else 2 * top))
+    return picture
 
 
 def _yuv(body: memoryview, hints: Hints) -> tuple[Array, Array, Array]:

@@ -203,7 +203,7 @@ class PictureTask(ABC):
         """Draw an answer on its picture."""
 
     def describe(self) -> Mapping[str, str]:
-        """See :class:`~pocketserve.tasks.base.Described`."""
+        """See :class:`~pocketserve.tasks.base.Describer`."""
         return {
             "input": "a picture (JPEG, PNG, WebP, BMP, GIF), or a camera frame with ?format=",
             "preprocessing": self._picture.describe(),

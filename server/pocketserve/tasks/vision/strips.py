@@ -5,7 +5,7 @@ Every result is, to the last bit, what Pillow gives in one step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,26 +40,27 @@ def upright(image: Image, mode: str, orientation: int) -> Image:
 
     if image.mode == mode and "transparency" not in image.info and orientation not in _TURNS:
         return image
-
-    def strips() -> Iterator[tuple[Image, tuple[int, int]]]:
-        for top, bottom in spans(image.height, image.width):
-            strip = _converted(image.crop((0, top, image.width, bottom)), mode)
-            if orientation in _TURNS:
-                strip = strip.transpose(PIL.Image.Transpose[_TURNS[orientation]])
-            at = image.height - bottom if orientation in _FROM_THE_END else top
-            yield strip, ((at, 0) if orientation in SIDEWAYS else (0, at))
-
-    return assemble(mode, image.size[::-1] if orientation in SIDEWAYS else image.size, strips())
+    result = PIL.Image.new(mode, image.size[::-1] if orientation in SIDEWAYS else image.size, None)
+    for top, bottom in spans(image.height, image.width):
+        strip = _converted(image.crop((0, top, image.width, bottom)), mode)
+        if orientation in _TURNS:
+            strip = strip.transpose(PIL.Image.Transpose[_TURNS[orientation]])
+        at = image.height - bottom if orientation in _FROM_THE_END else top
+        result.paste(strip, (at, 0) if orientation in SIDEWAYS else (0, at))
+    return result
 
 
 def crop(image: Image, box: tuple[int, int, int, int]) -> Image:
     """Cut a part out of a picture in ``L`` or ``RGB``."""
-    left, above, right, below = box
+    import PIL.Image
+
     if box == (0, 0, *image.size):
         return image
-    rows = spans(below - above, right - left)
-    strips = ((image.crop((left, above + top, right, above + bottom)), (0, top)) for top, bottom in rows)
-    return assemble(image.mode, (right - left, below - above), strips)
+    left, above, right, below = box
+    result = PIL.Image.new(image.mode, (right - left, below - above), None)
+    for top, bottom in spans(*result.size[::-1]):
+        result.paste(image.crop((left, above + top, right, above + bottom)), (0, top))
+    return result
 
 
 def resize(image: Image, size: tuple[int, int], filter_name: str, box: tuple[float, float, float, float]) -> Image:
@@ -85,27 +86,16 @@ def resize(image: Image, size: tuple[int, int], filter_name: str, box: tuple[flo
 
 def _resize_axis(image: Image, axis: int, length: int, resampling: Resampling, start: float, end: float) -> Image:
     """Scale widths (axis 0) or heights from ``start`` to ``end``: no row, or no column, needs another for that."""
-    width, height = (length, image.height) if axis == 0 else (image.width, length)
-
-    def strips() -> Iterator[tuple[Image, tuple[int, int]]]:
-        for first, last in spans((height, width)[axis], max(image.size[axis], length)):
-            count = last - first
-            if axis == 0:
-                yield image.resize((length, count), resampling, (start, first, end, last)), (0, first)
-            else:
-                columns = image.crop((first, 0, last, image.height))
-                yield columns.resize((count, length), resampling, (0, start, count, end)), (first, 0)
-
-    return assemble(image.mode, (width, height), strips())
-
-
-def assemble(mode: str, size: tuple[int, int], strips: Iterable[tuple[Image, tuple[int, int]]]) -> Image:
-    """Put a picture together from strips and their upper left corners."""
     import PIL.Image
 
-    result = PIL.Image.new(mode, size, None)
-    for strip, corner in strips:
-        result.paste(strip, corner)
+    result = PIL.Image.new(image.mode, (length, image.height) if axis == 0 else (image.width, length), None)
+    for first, last in spans(image.size[1 - axis], max(image.size[axis], length)):
+        count = last - first
+        if axis == 0:
+            result.paste(image.resize((length, count), resampling, (start, first, end, last)), (0, first))
+        else:
+            columns = image.crop((first, 0, last, image.height))
+            result.paste(columns.resize((count, length), resampling, (0, start, count, end)), (first, 0))
     return result
 
 
