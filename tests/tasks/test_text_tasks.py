@@ -342,12 +342,12 @@ def test_windows_cover_long_contexts(tmp_path: Path, count: int, stride: int) ->
     text = " ".join(["paris"] * count)
     prepared = task.prepare(memoryview(json.dumps({"question": "who ?", "context": text}).encode()))
     covered: set[int] = set()
-    for first, size, front in prepared.context.windows:
+    for first, size, front in prepared.context[2]:
         assert 0 < size <= 20 - 5 and front == 4
         covered |= set(range(first, first + size))
     assert covered == set(range(count))
     last = len(prepared.runs) - 1
-    first, size, front = prepared.context.windows[last]
+    first, size, front = prepared.context[2][last]
     outputs = [logits(20, 0, 0)] * last + [logits(20, front + size - 1, front + size - 1)]
     best = task.answer(outputs, AnswerOptions(top_k=1), prepared.context)[0]
     assert best["end"] == len(text) and best["answer"] == "paris"

@@ -17,8 +17,7 @@ T = TypeVar("T")
 SMALL_DOCUMENT = 64 * 1024  # bytes of JSON or CSV that are read without counting what they take
 SNIFFED_BYTES = 64  # tell a text from a picture, a sound or an array: those have bytes in front that no text has
 
-CHECK_INTERVAL: Final = 4096
-"""Small items, such as characters, between two checkpoints: some milliseconds of a phone's time."""
+CHECK_INTERVAL: Final = 4096  # small items, such as characters, between two checkpoints: milliseconds on a phone
 
 
 class BytePool(Protocol):

@@ -13,21 +13,11 @@ import numpy as np
 from pocketserve.tasks.cancellation import checkpoint
 from pocketserve.tensors import Array
 
-ZERO_CROSSINGS = 32
-"""Of the sinc, on each side. More give a steeper filter at proportional cost."""
-
-ROLLOFF = 0.945
-"""Where the filter is half down, as a share of the lower of the two Nyquist frequencies."""
-
-BETA = 9.0
-"""Of the Kaiser window: about 90 dB of attenuation."""
-
-MAX_TERMS = 1000
-"""Odd ratios are approximated by a fraction of such numbers, which shifts the pitch by less than anyone hears."""
-
-BLOCK = 1 << 16
-"""Samples that are computed between two checkpoints; fewer of a filter over many."""
-
+ZERO_CROSSINGS = 32  # of the sinc, on each side; more give a steeper filter at proportional cost
+ROLLOFF = 0.945  # where the filter is half down, as a share of the lower of the two Nyquist frequencies
+BETA = 9.0  # of the Kaiser window: about 90 dB of attenuation
+MAX_TERMS = 1000  # of the fraction that stands for an odd ratio: it shifts the pitch by less than anyone hears
+BLOCK = 1 << 16  # samples that are computed between two checkpoints; fewer of a filter over many
 BLOCK_PRODUCTS = 1 << 23
 
 

@@ -25,16 +25,11 @@ RAW_FORMATS = {**{f"pcm{bits}": (wav.PCM, bits // 8) for bits in (8, 16, 24, 32)
 
 RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate")
 FOREIGN = {b"ID3": "MP3", b"fLaC": "FLAC", b"OggS": "Ogg", b"FORM": "AIFF", b".snd": "AU", b"caff": "CAF"}
-MAX_REAL = 4.0
-"""Of a real sample in an array: 12 dB above full scale, which mixing may leave. More are 16-bit samples as reals."""
-
+MAX_REAL = 4.0  # of a real sample: 12 dB above full scale, as mixing may leave it; more are 16-bit samples as reals
 FITTING = "real numbers from -1 to 1 or 16-bit integers, of shape [samples] or [samples, channels]"
 MAX_WINDOWS = 100_000
-MAX_PREPARED = 1 << 26
-"""Samples in all windows of a request together: 256 MiB. Windows that overlap much fill it sooner."""
-
-MAX_FEATURES = 1 << 24
-"""Numbers of one spectrogram: an hour of 40 bins, 100 times a second. Working on it takes 8 times 8 bytes for each."""
+MAX_PREPARED = 1 << 26  # samples in all windows of a request: 256 MiB; windows that overlap much fill it sooner
+MAX_FEATURES = 1 << 24  # numbers of a spectrogram: an hour of 40 bins at 100 Hz; work on it takes 64 bytes for each
 
 
 class Window(NamedTuple):

@@ -18,9 +18,7 @@ from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec
 
-BLOCK = 1 << 20
-"""Samples of frames that are transformed at a time: frames overlap, so that they are many times the sound."""
-
+BLOCK = 1 << 20  # samples of frames that are transformed at a time: they overlap, and are many times the sound
 _BREAK_HZ, _BREAK_MEL, _STEP = 1000.0, 15.0, math.log(6.4) / 27.0
 """Slaney's scale is linear up to 1 kHz, which is 15 mel, and logarithmic above."""
 
@@ -77,11 +75,6 @@ class Spectrogram:
             powers = spectrum if options.power == 1 else spectrum**options.power
             result[start : start + step] = powers if self._filters is None else powers @ self._filters
         return result
-
-
-def mel_bands_are_apart(options: SpectrogramOptions, rate: int) -> bool:
-    """Return whether the bands' edges rise; else there is no dividing by their distances."""
-    return all(bool((np.diff(edges) > 0).all()) for edges in _mel_edges(options, rate))
 
 
 def _mel_edges(options: SpectrogramOptions, rate: int) -> tuple[Array, Array]:
@@ -177,7 +170,11 @@ def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayo
         return FeatureLayout(options.frames, options.layout == "bins-frames")
     orders = (False, True) if options.layout is None else (options.layout == "bins-frames",)
     layouts = [layout for size in (bins, -1) for swapped in orders for layout in _tables(spec.shape, size, swapped)]
-    layouts += [layout for swapped in orders for layout in _flat(spec.shape, bins, swapped)]
+    large = [axis for axis, size in enumerate(spec.shape) if size > 1]
+    small = [size for size in spec.shape if size <= 1]
+    if not layouts and len(large) == 1 and 0 not in small and all(size == 1 for size in small[1:]):
+        count, rest = divmod(spec.shape[large[0]], bins)  # frames and bins in one dimension
+        layouts = [] if rest else [FeatureLayout(count, orders[0], len(spec.shape), (large[0],))]
     shape = f"shape {list(spec.shape)} of input {spec.name!r}"
     if not layouts:
         raise ModelLoadError(
@@ -203,14 +200,6 @@ def _tables(shape: tuple[int, ...], size: int, swapped: bool) -> Iterator[Featur
         bins, frames = (shape[first], shape[second]) if swapped else (shape[second], shape[first])
         if bins == size and frames and all(length == 1 for length in rest):
             yield FeatureLayout(frames if frames > 0 else None, swapped, len(shape), (first, second))
-
-
-def _flat(shape: tuple[int, ...], bins: int, swapped: bool) -> Iterator[FeatureLayout]:
-    """Yield the layout with frames and bins in one dimension."""
-    large = [axis for axis, size in enumerate(shape) if size > 1]
-    rest = [size for size in shape if size <= 1]
-    if len(large) == 1 and shape[large[0]] % bins == 0 and all(size == 1 for size in rest[1:]) and 0 not in rest:
-        yield FeatureLayout(shape[large[0]] // bins, swapped, len(shape), (large[0],))
 
 
 class Features(Spectrogram):
@@ -260,7 +249,7 @@ def features_of(facts: ModelFacts, spec: TensorSpec, rate: int, channels: int) -
         raise ModelLoadError(f"model.toml: [spectrogram] is of one channel; audio.channels is {channels}")
     if (options.f_max or 0) > rate / 2:
         raise ModelLoadError(f"model.toml: spectrogram.f_max is above half the sampling rate, {rate / 2:g} Hz")
-    if options.kind != "linear" and not mel_bands_are_apart(options, rate):
+    if options.kind != "linear" and any((np.diff(edges) <= 0).any() for edges in _mel_edges(options, rate)):
         raise ModelLoadError(
             f"model.toml: spectrogram.f_min leaves no room for {options.n_mels} bands below "
             f"{options.f_max or rate / 2:g} Hz"

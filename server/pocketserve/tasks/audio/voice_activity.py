@@ -16,8 +16,7 @@ from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions, acti
 from pocketserve.tensors import Array
 
 NAME = "voice-activity"
-HYSTERESIS = 0.15
-"""Speech that has begun goes on until the probability is this much below the threshold."""
+HYSTERESIS = 0.15  # speech that has begun goes on until the probability is this much below the threshold
 
 
 class VoiceActivity:

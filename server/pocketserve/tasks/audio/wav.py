@@ -20,18 +20,13 @@ from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tensors import Array
 
 PCM, FLOAT, A_LAW, MU_LAW, EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
-MAX_CHUNKS = 1000
-"""Chunks in front of the samples; real files have less than ten."""
-
+MAX_CHUNKS = 1000  # in front of the samples; real files have less than ten
 MAX_CHANNELS = 64
 MIN_RATE, MAX_RATE = 1000, 768_000
-MAX_FRAMES = 1 << 25
-"""Of decoded sound: 128 MiB as mono float32; 11 minutes at 48 kHz."""
-
+MAX_FRAMES = 1 << 25  # of decoded sound: 128 MiB as mono float32; 11 minutes at 48 kHz
 BLOCK_FRAMES = 1 << 16
 _KNOWN_IDS = frozenset((b"data", b"fmt ", b"fact", b"LIST", b"JUNK", b"bext", b"cue ", b"smpl", b"PEAK", b"id3 "))
-_WIDTHS = {PCM: (1, 2, 3, 4), FLOAT: (4, 8), A_LAW: (1,), MU_LAW: (1,)}
-"""Bytes per sample that can be read."""
+_WIDTHS = {PCM: (1, 2, 3, 4), FLOAT: (4, 8), A_LAW: (1,), MU_LAW: (1,)}  # bytes per sample that can be read
 
 
 class Sound(NamedTuple):

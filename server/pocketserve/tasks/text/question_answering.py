@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,14 +32,6 @@ def fits(facts: ModelFacts) -> bool:
     return len(facts.outputs) == 2 and None not in outputs and tokenizer_unit(facts) is not None
 
 
-class Context(NamedTuple):
-    """The text of a request, its tokens, and for each run its first token, their count, and their offset in the run."""
-
-    text: str
-    tokens: Sequence[Token]
-    windows: Sequence[tuple[int, int, int]]
-
-
 class QuestionAnswering:
     """Takes ``{"question": ..., "context": ...}``. A context that is longer than the model is read in windows."""
 
@@ -59,15 +51,18 @@ class QuestionAnswering:
         self._encoder = token_encoder(facts, options, NAME)
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
+        """See :class:`~pocketserve.tasks.base.Task`. The context is the text, its tokens, and for each run its first
+        token, their count, and their offset in the run.
+        """
         texts = read_object(body, ("question", "context"), self._options.max_chars)
-        special, tokenizer = self._encoder.special, self._encoder.tokenizer
+        text, special, tokenizer = texts["context"], self._encoder.special, self._encoder.tokenizer
         length = self._encoder.length - len(special.first) - len(special.middle) - len(special.last)
         question = [token.number for token in tokenizer.tokens(texts["question"])]
         room = length - len(question)
         if room < max(1, length * (1 - QUESTION_SHARE)) or not question:
             maximum = int(length * QUESTION_SHARE)
             raise invalid_input(f"the question has {len(question)} tokens; this model takes 1 to {maximum}")
-        tokens = [_without_space(token, texts["context"]) for token in tokenizer.tokens(texts["context"])]
+        tokens = [_without_space(token, text) for token in tokenizer.tokens(text)]
         step = max(1, room - min(self._options.stride, room // 2))
         starts = range(0, max(1, len(tokens) - room + step), step)
         if len(starts) > MAX_WINDOWS:
@@ -75,20 +70,19 @@ class QuestionAnswering:
         offset = len(special.first) + len(question) + len(special.middle)
         parts = ([token.number for token in tokens[at : at + room]] for at in cancellable(starts))
         runs = [self._encoder.arrays(question, part) for part in parts]
-        return Prepared(
-            runs, Context(texts["context"], tokens, [(at, min(room, len(tokens) - at), offset) for at in starts])
-        )
+        return Prepared(runs, (text, tokens, [(at, min(room, len(tokens) - at), offset) for at in starts]))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"answer", "start", "end", "score"}``, likeliest first; positions in characters of the context."""
+        text, tokens, windows = context
         scores: dict[tuple[int, int], float] = {}
-        for run, window in zip(runs, context.windows, strict=True):
-            for span, score in self._spans(run, window, context.tokens):
+        for run, window in zip(runs, windows, strict=True):
+            for span, score in self._spans(run, window, tokens):
                 scores[span] = max(score, scores.get(span, 0.0))
         best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         threshold = float("-inf") if options.threshold is None else options.threshold
         return [
-            {"answer": context.text[start:end], "start": start, "end": end, "score": score}
+            {"answer": text[start:end], "start": start, "end": end, "score": score}
             for (start, end), score in best[: TOP_K if options.top_k is None else options.top_k]
             if score >= threshold
         ]
@@ -118,10 +112,7 @@ class QuestionAnswering:
 
 def _without_space(token: Token, text: str) -> Token:
     """Return a token that begins behind the space that SentencePiece counts to the word."""
-    start = token.start
-    while start < token.end and text[start].isspace():
-        start += 1
-    return token._replace(start=start)
+    return token._replace(start=token.end - len(text[token.start : token.end].lstrip()))
 
 
 def _output(facts: ModelFacts, part: str) -> str | None:

@@ -22,8 +22,7 @@ from pocketserve.tasks.text.tokens import Special, Token
 UNKNOWN_PENALTY = 10.0  # an unknown character scores this much less than the rarest piece
 POSITION_INTERVAL = 256  # positions of a text between two checkpoints: at each one up to 128 pieces are looked up
 _FLOAT = struct.Struct("<f")
-Piece = tuple[int, int, int]
-"""Number, first character, behind the last; in a segment."""
+Piece = tuple[int, int, int]  # number, first character, behind the last; in a segment
 
 
 class SentencePiece:

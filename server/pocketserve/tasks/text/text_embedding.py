@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +23,6 @@ NAME = "text-embedding"
 OUTPUT_NAMES = ("sentence_embedding", "embedding", "embeddings", "pooler_output", "last_hidden_state")
 
 
-class Batch(NamedTuple):
-    """The number of each run's tokens that are no padding; whether the first text is a query to compare with."""
-
-    lengths: Sequence[int]
-    query: bool
-
-
 class TextEmbedding:
     """Takes a text, a JSON list of texts, or ``{"query": ..., "texts": [...]}``. The output is [1, size], or
     [1, tokens, size] to be pooled.
@@ -44,6 +37,9 @@ class TextEmbedding:
         self._output = _output(facts, options.output)
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
+        """See :class:`~pocketserve.tasks.base.Task`. The context is each run's number of tokens without padding, and
+        whether the first text is a query to compare with.
+        """
         comparison, limit = _comparison(body), self._options.max_chars
         if comparison is None:
             texts, _ = read_texts(body, hints, limit)
@@ -51,16 +47,15 @@ class TextEmbedding:
             texts, _ = texts_in_json(comparison["texts"], limit)
             texts.insert(0, checked_text(comparison["query"], limit))
         runs = [self._encoder.encode(text) for text in cancellable(texts)]
-        return Prepared(runs, Batch([self._encoder.token_count(run) for run in runs], comparison is not None))
+        return Prepared(runs, ([self._encoder.token_count(run) for run in runs], comparison is not None))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"index", "embedding"}`` in the order of the texts; with a query ``{"index", "score"}``, nearest
         first. ``score`` is the cosine, from -1 to 1.
         """
-        vectors = [
-            self._vector(run[self._output.name], length) for run, length in zip(runs, context.lengths, strict=True)
-        ]
-        if not context.query:
+        counts, with_query = context
+        vectors = [self._vector(run[self._output.name], count) for run, count in zip(runs, counts, strict=True)]
+        if not with_query:
             return [{"index": index, "embedding": vector.tolist()} for index, vector in enumerate(vectors)]
         scores = [cosine(vectors[0], vector) for vector in vectors[1:]]
         threshold = float("-inf") if options.threshold is None else options.threshold

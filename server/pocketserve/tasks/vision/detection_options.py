@@ -10,14 +10,13 @@ from pocketserve.tasks.scores import ACTIVATIONS
 
 
 def _strides(table: TomlTable, key: str) -> tuple[int, ...]:
-    strides = table.take(key, _are_strides, "a list of whole numbers, one per layer")
+    def check(value: object) -> bool:
+        return isinstance(value, list) and 0 < len(value) <= 16 and all(type(v) is int and 0 < v <= 4096 for v in value)
+
+    strides = table.take(key, check, "a list of whole numbers, one per layer")
     if strides is None:
         raise table.fault(key, "is missing; name the pixels per cell of each layer")
     return tuple(strides)
-
-
-def _are_strides(value: object) -> bool:
-    return isinstance(value, list) and 0 < len(value) <= 16 and all(type(v) is int and 0 < v <= 4096 for v in value)
 
 
 class AnchorOptions(NamedTuple):
@@ -40,12 +39,11 @@ def _divisors(table: TomlTable, key: str, count: int | None = None) -> tuple[flo
 
 
 def _order(table: TomlTable, key: str) -> tuple[int, ...] | None:
-    order = table.take(key, _is_order, "the positions 0, 1, 2 and 3 in some order")
+    def check(value: object) -> bool:
+        return isinstance(value, list) and all(type(v) is int for v in value) and sorted(value) == [0, 1, 2, 3]
+
+    order = table.take(key, check, "the positions 0, 1, 2 and 3 in some order")
     return tuple(order) if order else None
-
-
-def _is_order(value: object) -> bool:
-    return isinstance(value, list) and all(type(v) is int for v in value) and sorted(value) == [0, 1, 2, 3]
 
 
 def _anchors(table: TomlTable, key: str) -> AnchorOptions | None:

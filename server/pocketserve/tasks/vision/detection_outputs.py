@@ -15,9 +15,7 @@ from pocketserve.tasks.vision.detection_options import DetectionOptions
 from pocketserve.tasks.vision.picture_input import named_output
 from pocketserve.tensors import Array, TensorSpec
 
-MAX_CANDIDATES = 1000
-"""Boxes that suppression looks at: it compares each with each."""
-
+MAX_CANDIDATES = 1000  # boxes that suppression looks at: it compares each with each
 WORDS = {
     "boxes": ("box", "location", "bbox"),
     "scores": ("score", "conf", "logit", "prob"),

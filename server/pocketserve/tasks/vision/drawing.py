@@ -20,23 +20,14 @@ from pocketserve.tensors import Array
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-LONGEST, SHORTEST, NARROWEST = 1600, 480, 200
-"""Pixels of the canvas: the longer side's limits, and the least of the shorter one."""
-
+LONGEST, SHORTEST, NARROWEST = 1600, 480, 200  # pixels: the longer side's limits, and the least of the shorter one
 PANEL, INK, MUTED = (24, 26, 31), (245, 246, 248), (62, 66, 76)
 MASK_SHARE = 0.55
-SMOOTH = 2
-"""Skeletons are drawn at this multiple and reduced, which smooths their slanting lines."""
-
-MAX_BOXES = 300
-"""More cannot be told apart."""
-
-MAX_BARS = 50
-"""Each makes the picture higher: 10,000 of them would take gigabytes."""
-
+SMOOTH = 2  # skeletons are drawn at this multiple and reduced, which smooths their slanting lines
+MAX_BOXES = 300  # more cannot be told apart
+MAX_BARS = 50  # each makes the picture higher: 10,000 of them would take gigabytes
 Colour = tuple[int, int, int]
-Frame = tuple[float, float, float, float]
-"""Left, top, right, bottom."""
+Frame = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def colour(index: int) -> Colour:

@@ -22,9 +22,7 @@ FORMATS = ("nv21", "yuv420", "rgba", "rgb", "gray")
 _PACKED = {"rgba": (4, "RGB", "RGBX"), "rgb": (3, "RGB", "RGB"), "gray": (1, "L", "L")}
 """Bytes per pixel, and Pillow's modes of picture and bytes."""
 
-ORIENTATIONS = {0: 1, 90: 6, 180: 3, 270: 8}
-"""EXIF's by the degrees of ``rotation``."""
-
+ORIENTATIONS = {0: 1, 90: 6, 180: 3, 270: 8}  # EXIF's by the degrees of ``rotation``
 _NEEDS_FORMAT = ("width", "height", "rotation", "row_stride", "uv_row_stride", "pixel_stride")
 
 

@@ -15,12 +15,8 @@ from struct import unpack_from
 
 from pocketserve.tasks.base import invalid_input
 
-MAX_STEPS = 1 << 16
-"""Segments or blocks in front of the first picture. Colour profiles and XMP data of megabytes take some thousands."""
-
-MAX_SCANS = 100
-"""Of a JPEG file. Encoders make ten for a picture; each costs the decoder a walk over all of its pixels."""
-
+MAX_STEPS = 1 << 16  # blocks in front of the first picture; profiles and XMP data of megabytes take some thousands
+MAX_SCANS = 100  # of a JPEG file; encoders make ten, and each costs the decoder a walk over all of its pixels
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
-LIBHEIF = (1, 23)
-"""The oldest libheif that is used. 1.21 decoded as many pixels as the stream holds, whatever the file announced."""
-
+LIBHEIF = (1, 23)  # the oldest that is used: 1.21 decoded as many pixels as the stream holds, whatever was announced
 SCALABLE = ("JPEG", "MPO")
 """What decodes at a fraction of its size. MPO: several JPEGs in one file, as many phones write them."""
 
@@ -41,24 +39,12 @@ EXACT_PIXELS = 1 << 20
 """A JPEG of at most this size is decoded whole: scaling in the decoder would save milliseconds, and its answers would
 differ in the second decimal from those of the model's own authors, who do not."""
 
-MAX_SIDE = 32_767
-"""Pixels. Decoders and resizers work by rows and columns: one of 64 million pixels takes them gigabytes."""
-
-FULL_SIZE_SCANS = 16
-"""Scans that a JPEG of the largest size may have, and smaller ones in proportion: encoders make ten."""
-
-WEBP_PIXELS = 1 << 24
-"""Of a WebP picture: nothing can stop its decoder, which takes up to a tenth of a second for a million."""
-
-MAX_READS = 1 << 20
-"""Of a picture's file. Pillow keeps an object of a hundred bytes for each piece of 4 that a file consists of."""
-
-BLOCK_BYTES = 1 << 13
-"""Of a file that a decoder takes between two checkpoints: a PNG's become a thousand times as many."""
-
-BYTES_PER_PIXEL = 8
-"""Memory of a picture while it is read: Pillow holds four bytes a pixel, before and after a step."""
-
+MAX_SIDE = 32_767  # pixels: by rows and columns, decoders and resizers take gigabytes for one of 64 million
+FULL_SIZE_SCANS = 16  # that a JPEG of the largest size may have, and smaller ones in proportion: encoders make ten
+WEBP_PIXELS = 1 << 24  # nothing can stop its decoder, which takes up to a tenth of a second for a million
+MAX_READS = 1 << 20  # of a file: Pillow keeps an object of a hundred bytes for each piece of 4 that it consists of
+BLOCK_BYTES = 1 << 13  # that a decoder takes between two checkpoints: a PNG's become a thousand times as many
+BYTES_PER_PIXEL = 8  # of a picture while it is read: Pillow holds four bytes a pixel, before and after a step
 _ORIENTATION = 0x0112
 
 

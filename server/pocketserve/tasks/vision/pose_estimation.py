@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -45,15 +46,13 @@ POINT_THRESHOLD = 0.3
 
 
 def _pairs(table: TomlTable, key: str) -> tuple[tuple[int, int], ...]:
-    pairs = table.take(key, _are_pairs, "a list of pairs of keypoint numbers") or []
-    return tuple((first, second) for first, second in pairs)
+    def check(value: object) -> bool:
+        return isinstance(value, list) and all(
+            isinstance(pair, list) and len(pair) == 2 and all(type(end) is int and 0 <= end < 1000 for end in pair)
+            for pair in value
+        )
 
-
-def _are_pairs(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(type(end) is int and 0 <= end < 1000 for end in pair)
-        for pair in value
-    )
+    return tuple(map(tuple, table.take(key, check, "a list of pairs of keypoint numbers") or ()))
 
 
 class PoseOptions(NamedTuple):
@@ -81,18 +80,15 @@ class Person(NamedTuple):
 def fits(facts: ModelFacts) -> bool:
     """Return whether MoveNet's [1, 1, 17, 3] comes out, or PoseNet's heat maps and offsets of 17 points."""
     shapes = [spec.shape for spec in facts.outputs]
-    if not takes_picture(facts):
-        return False
     channels = {shape[3] for shape in shapes if len(shape) == 4}
-    return shapes == [(1, 1, 17, 3)] or (_format_of(facts.outputs) == "posenet" and {17, 34} <= channels)
+    points = shapes == [(1, 1, 17, 3)] or (_format_of(facts.outputs) == "posenet" and {17, 34} <= channels)
+    return points and takes_picture(facts)
 
 
 def _format_of(outputs: Sequence[TensorSpec]) -> str | None:
     shapes = [spec.shape for spec in outputs]
-    if len(shapes) == 1 and len(shapes[0]) == 4 and shapes[0][3] == 3:
-        return "movenet"
-    if len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][2] == 56:
-        return "movenet-multipose"
+    if len(shapes) == 1 and len(shapes[0]) in (3, 4):
+        return {(4, 3): "movenet", (3, 56): "movenet-multipose"}.get((len(shapes[0]), shapes[0][-1]))
     maps = [shape for shape in shapes if len(shape) == 4]
     return "posenet" if any(b[3] == 2 * a[3] > 0 and a[1:3] == b[1:3] for a in maps for b in maps) else None
 
@@ -104,10 +100,9 @@ def _posenet_outputs(options: PoseOptions, outputs: Sequence[TensorSpec]) -> tup
         maps if name is None else [named_output(outputs, f"pose.{role}", name)]
         for role, name in (("heatmaps", options.heatmaps), ("offsets", options.offsets))
     )
-    for heat in heatmaps:
-        for offset in offsets:
-            if len(heat.shape) == len(offset.shape) == 4 and offset.shape[3] == 2 * heat.shape[3]:
-                return heat, offset
+    for heat, offset in itertools.product(heatmaps, offsets):
+        if len(heat.shape) == len(offset.shape) == 4 and offset.shape[3] == 2 * heat.shape[3]:
+            return heat, offset
     raise ModelLoadError("model.toml: pose.format posenet needs heat maps [1, h, w, k] and offsets [1, h, w, 2 k]")
 
 

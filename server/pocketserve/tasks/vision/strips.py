@@ -15,19 +15,14 @@ from pocketserve.tasks.cancellation import cancellable
 if TYPE_CHECKING:
     from PIL.Image import Image, Resampling
 
-STRIP_PIXELS = 1 << 20
-"""Pixels of a strip: some milliseconds of a phone's time. Smaller pictures are worked on in one step."""
-
+STRIP_PIXELS = 1 << 20  # some milliseconds of a phone's time; smaller pictures are worked on in one step
 _TRANSPARENT = ("RGBA", "LA", "PA", "La", "RGBa")
 _TURNS = {
     **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"},
     **{6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"},
 }
-SIDEWAYS = (5, 6, 7, 8)
-"""Values of the EXIF orientation that exchange width and height."""
-
-_FROM_THE_END = (3, 4, 6, 7)
-"""Those that put the first row last."""
+SIDEWAYS = (5, 6, 7, 8)  # values of the EXIF orientation that exchange width and height
+_FROM_THE_END = (3, 4, 6, 7)  # those that put the first row last
 
 
 def upright(image: Image, mode: str, orientation: int) -> Image:
