@@ -31,17 +31,17 @@ Owner = Callable[[], Run | None]
 class ExchangeLimits(threading.local):
     """Time and bytes that the current thread's exchange may still take."""
 
-    ends = math.inf
+    deadline = math.inf
     bytes_left = 0
 
     def begin(self, seconds: float, max_body: int) -> None:
         """Allow so many seconds for all of the next exchange, and so many bytes of its answer's body."""
-        self.ends = time.monotonic() + seconds
+        self.deadline = time.monotonic() + seconds
         self.bytes_left = max_body + MAX_HEAD_BYTES
 
     def seconds_left(self) -> float:
         """Return how much of the time is left; TimeoutError if nothing is."""
-        left = self.ends - time.monotonic()
+        left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the time for the whole answer is over")
         return left

@@ -67,11 +67,8 @@ class Client:
         self.url = address or DEFAULT_URL
         credentials = find_credentials(token, token_file)
         seconds, size = _seconds("timeout", timeout, SHORTEST_S), _bytes("max_answer_bytes", max_answer_bytes)
-        self._sender = RequestSender(
-            _open(address, credentials.token, seconds, size),
-            _seconds("reconnect", reconnect, 0.0),
-            credentials.advice,
-        )
+        transport = _open(address, credentials.token, seconds, size)
+        self._sender = RequestSender(transport, _seconds("reconnect", reconnect, 0.0), credentials.advice)
 
     def __enter__(self) -> Client:
         return self
@@ -100,8 +97,7 @@ class Client:
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
         """Return every version of every model: ``name``, ``version``, ``state`` and ``reason``, often empty."""
-        body = strict_json.dumps({"ready": ready_only})
-        return _objects(_document(self._sender.send(_json_request("POST", "/v2/repository/index", body))))
+        return _objects(_document(self._send("POST", "/v2/repository/index", {"ready": ready_only})))
 
     def is_model_ready(self, model: str, version: str | None = None) -> bool:
         """Return whether a request to the model would be answered."""
@@ -122,22 +118,20 @@ class Client:
         Args:
             release: forget first that its files are in quarantine, so that they are tried again.
         """
-        body = strict_json.dumps({"parameters": {"release": True}} if release else {})
-        path = f"/v2/repository/models/{_segment(model)}/load"
-        self._sender.send(_json_request("POST", path, body, idempotent=False))
+        content = {"parameters": {"release": True}} if release else {}
+        self._send("POST", f"/v2/repository/models/{_segment(model)}/load", content, idempotent=False)
 
     def unload(self, model: str) -> None:
         """Stop serving a model until it is loaded again."""
-        path = f"/v2/repository/models/{_segment(model)}/unload"
-        self._sender.send(_json_request("POST", path, b"{}", idempotent=False))
+        self._send("POST", f"/v2/repository/models/{_segment(model)}/unload", {}, idempotent=False)
 
     def open_pairing(self) -> dict[str, Any]:
         """Open the pairing of one app by a code of ten digits: ``code``, ``remaining_s`` in seconds, ``tries``."""
-        return self._object("POST", "/pairing/open", b"{}", idempotent=False)
+        return self._object("POST", "/pairing/open", {}, idempotent=False)
 
     def close_pairing(self) -> None:
         """Make the code worthless."""
-        self._object("POST", "/pairing/close", b"{}")
+        self._object("POST", "/pairing/close", {})
 
     def pairing_state(self, *, wait_ms: int = 0) -> str:
         """Return ``open``, ``paired``, ``refused``, ``expired`` or ``closed``.
@@ -258,13 +252,17 @@ class Client:
 
     def _ready(self, path: str) -> bool:
         try:
-            self._sender.send(Request("GET", path, idempotent=False))  # about now: no search for a lost server
+            self._send("GET", path, idempotent=False)  # about now: no search for a lost server
         except ServerError:
             return False
         return True
 
-    def _object(self, method: str, path: str, body: bytes = b"", *, idempotent: bool = True) -> dict[str, Any]:
-        return _object(_document(self._sender.send(_json_request(method, path, body, idempotent=idempotent))))
+    def _send(self, method: str, path: str, content: Any = None, *, idempotent: bool = True) -> Answer:
+        body = b"" if content is None else strict_json.dumps(content)
+        return self._sender.send(Request(method, path, [body] if body else [], len(body), idempotent=idempotent))
+
+    def _object(self, method: str, path: str, content: Any = None, *, idempotent: bool = True) -> dict[str, Any]:
+        return _object(_document(self._send(method, path, content, idempotent=idempotent)))
 
 
 def _seconds(name: str, value: float, least: float) -> float:
@@ -371,10 +369,6 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         raise NotOurServerError(FOREIGN)
     return [_object(item) for item in value]
-
-
-def _json_request(method: str, path: str, body: bytes = b"", *, idempotent: bool = True) -> Request:
-    return Request(method, path, [body] if body else [], len(body), idempotent=idempotent)
 
 
 def _path(model: str, version: str | None) -> str:

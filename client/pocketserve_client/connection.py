@@ -19,13 +19,13 @@ from pocketserve_client import handshake
 from pocketserve_client.errors import ConnectionLostError, ServerError, ServerUnreachableError
 from pocketserve_client.transport import JSON, OCTETS, Answer, Request
 from pocketserve_wire.frames import CRITICAL, Extension, Frame, FrameType, encode_frame, encode_head
+from pocketserve_wire.handshake import MAX_U32
 from pocketserve_wire.protocol_errors import ConnectionFaultError
 
 PING_AFTER_S: Final = 5.0
 """Silence after which a waiting caller asks whether the server still lives; as much again, and it counts as dead."""
 
 MAX_ANSWER_BYTES: Final = 2**31 - 1
-MAX_REQUEST_ID: Final = 2**32 - 1
 CANCEL_TIMEOUT_S: Final = 0.1
 """How long a caller who cancels waits for others to finish writing."""
 STALE_AFTER_S: Final = 1.0
@@ -37,12 +37,11 @@ _MAX_SENT_PIECES: Final = 512
 class PendingAnswer:
     """A request under way on a connection."""
 
-    __slots__ = ("_connection", "answer", "error", "request_id", "timeout")
+    __slots__ = ("_connection", "answer", "error", "request_id")
 
-    def __init__(self, connection: ClientConnection, request_id: int, timeout: float) -> None:
+    def __init__(self, connection: ClientConnection, request_id: int) -> None:
         self._connection = connection
         self.request_id = request_id
-        self.timeout = timeout
         self.answer: Answer | None = None
         self.error: Exception | None = None
 
@@ -58,7 +57,7 @@ class PendingAnswer:
     def result(self, timeout: float | None = None) -> Answer:
         """Wait for the answer; by default for the connection's timeout."""
         if not self.is_done():
-            self._connection.wait(self, self.timeout if timeout is None else timeout)
+            self._connection.wait(self, timeout)
         if self.answer is None:
             assert self.error is not None
             raise self.error
@@ -94,12 +93,12 @@ class ClientConnection:
     @property
     def usable(self) -> bool:
         """Return whether new requests may be started. A connection that rested is looked at first."""
-        if self._closed is not None or self._leaving or self._last_id >= MAX_REQUEST_ID:
+        if self._closed is not None or self._leaving or self._last_id >= MAX_U32:
             return False
         if time.monotonic() - self._last_use > STALE_AFTER_S and self._reading.acquire(blocking=False):
-            ends = time.monotonic() + STALE_AFTER_S  # for a peer that never ceases to talk
+            deadline = time.monotonic() + STALE_AFTER_S  # for a peer that never ceases to talk
             try:
-                while self._closed is None and time.monotonic() < ends and self._poll(select.POLLIN, 0):
+                while self._closed is None and time.monotonic() < deadline and self._poll(select.POLLIN, 0):
                     self._read_some()
             finally:
                 self._stop_reading()
@@ -107,24 +106,22 @@ class ClientConnection:
 
     def start(self, request: Request) -> PendingAnswer:
         """Send a request; BODY_TOO_LARGE is raised before anything is sent."""
-        ends = time.monotonic() + self._timeout
-        size = request.body_length
-        if size > self.limits.max_frame:
-            raise ServerError(
-                413, "BODY_TOO_LARGE", f"the body has {size} bytes, the server takes {self.limits.max_frame}"
-            )
+        deadline = time.monotonic() + self._timeout
+        size, limit = request.body_length, self.limits.max_frame
+        if size > limit:
+            raise ServerError(413, "BODY_TOO_LARGE", f"the body has {size} bytes, the server takes {limit}")
         frame = Frame(
             FrameType.REQUEST,
             # 0 would mean that there is no limit.
-            arg=0 if request.wait is None else min(max(1, round(1000 * request.wait)), 2**32 - 1),
+            arg=0 if request.wait is None else min(max(1, round(1000 * request.wait)), MAX_U32),
             target=f"{request.method} {request.path}".encode("ascii"),
             json_length=request.json_length,
         )
         if request.content_type not in (JSON, OCTETS):
             frame.ext = {Extension.CONTENT_TYPE: request.content_type.encode("ascii")}
         while True:
-            if not self._read_until(self._has_room, ends) or not self._writing.acquire(
-                timeout=max(0.0, ends - time.monotonic())
+            if not self._read_until(self._has_room, deadline) or not self._writing.acquire(
+                timeout=max(0.0, deadline - time.monotonic())
             ):
                 raise ServerUnreachableError(f"{self._name} was not ready for this request for {self._timeout:g} s")
             try:
@@ -148,7 +145,7 @@ class ClientConnection:
                 return None
             self._last_id += 1
             frame.request_id = self._last_id
-            pending = self._pending[self._last_id] = PendingAnswer(self, self._last_id, self._timeout)
+            pending = self._pending[self._last_id] = PendingAnswer(self, self._last_id)
             return pending
 
     def send_cancel(self, request_id: int) -> None:
@@ -162,13 +159,11 @@ class ClientConnection:
             return False
         try:
             data = encode_frame(frame)
-            try:
-                sent = self._socket.send(data, socket.MSG_DONTWAIT)
-            except OSError:
-                return False  # full; or broken or closed, which whoever reads will see
-            if sent < len(data):
-                self._send([data[sent:]])
+            sent = self._socket.send(data, socket.MSG_DONTWAIT)
+            self._send([data[sent:]])
             return True
+        except OSError:
+            return False  # full; or broken or closed, which whoever reads will see
         finally:
             self._writing.release()
 
@@ -196,13 +191,13 @@ class ClientConnection:
 
     def _send(self, chunks: list[bytes | memoryview]) -> None:
         """Write everything; reads meanwhile when the server does not take it, so that neither side waits for ever."""
-        ends = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._timeout
         rest = [memoryview(chunk) for chunk in chunks if len(chunk)]
         while rest:
             try:
                 sent = self._socket.sendmsg(rest[:_MAX_SENT_PIECES], [], socket.MSG_DONTWAIT)
             except BlockingIOError:
-                self._await_writable(ends)
+                self._await_writable(deadline)
                 continue
             except OSError as error:
                 raise self._fail(self._lost_error(error)) from None
@@ -211,11 +206,11 @@ class ClientConnection:
             if sent:
                 rest[0] = rest[0][sent:]
 
-    def _await_writable(self, ends: float) -> None:
+    def _await_writable(self, deadline: float) -> None:
         reads = self._reading.acquire(blocking=False)
         try:
             mask = select.POLLOUT | (select.POLLIN if reads else 0)
-            events = self._poll(mask, max(0.0, ends - time.monotonic()))
+            events = self._poll(mask, max(0.0, deadline - time.monotonic()))
             if reads and events & ~select.POLLOUT:
                 self._read_some(writing=True)
         finally:
@@ -228,8 +223,9 @@ class ClientConnection:
 
     # Waiting and reading
 
-    def wait(self, pending: PendingAnswer, timeout: float) -> None:
+    def wait(self, pending: PendingAnswer, timeout: float | None) -> None:
         """Return once the request is answered or has failed; after ``timeout`` seconds it is cancelled."""
+        timeout = self._timeout if timeout is None else timeout
         if self._read_until(pending.is_done, time.monotonic() + timeout):
             return
         with self._state:
@@ -239,17 +235,17 @@ class ClientConnection:
         self._wake(finished=True)
         self.send_cancel(pending.request_id)
 
-    def _read_until(self, finished: Callable[[], bool], ends: float) -> bool:
+    def _read_until(self, finished: Callable[[], bool], deadline: float) -> bool:
         """Read, or wait while others read; returns whether it is finished before the time is over."""
         try:
             while not finished():
-                if time.monotonic() >= ends:
+                if time.monotonic() >= deadline:
                     return False
                 if not self._reading.acquire(blocking=False):
-                    self._wait_beside(finished, ends)
+                    self._wait_beside(finished, deadline)
                     continue
                 try:
-                    while not finished() and (left := ends - time.monotonic()) > 0:
+                    while not finished() and (left := deadline - time.monotonic()) > 0:
                         if left >= PING_AFTER_S or self._poll(select.POLLIN, left):
                             self._read_some()
                 finally:
@@ -260,14 +256,14 @@ class ClientConnection:
             if self._waiting and not self._reading.locked():
                 self._wake(finished=False)
 
-    def _wait_beside(self, finished: Callable[[], bool], ends: float) -> None:
+    def _wait_beside(self, finished: Callable[[], bool], deadline: float) -> None:
         """Wait while another thread reads, until it is finished or the reading is given on."""
         event = threading.Event()
         with self._state:
             self._waiting[event] = finished
         try:
             if not finished() and self._reading.locked():
-                event.wait(max(0.0, ends - time.monotonic()))
+                event.wait(max(0.0, deadline - time.monotonic()))
         finally:
             with self._state:
                 del self._waiting[event]
@@ -373,8 +369,7 @@ def _finish(pending: PendingAnswer, frame: Frame) -> None:
         text = f"the answer carries extension {unknown[0]}, which this client must understand to read it"
         pending.error = ServerError(501, "NOT_IMPLEMENTED", text)
         return
-    length = len(frame.body)
+    json_length = frame.json_length if frame.json_length < len(frame.body) else None
     label = frame.ext.get(Extension.CONTENT_TYPE)
-    content_type = label.decode("ascii") if label is not None else JSON if frame.json_length == length else OCTETS
-    json_length = frame.json_length if frame.json_length < length else None
+    content_type = label.decode("ascii") if label is not None else JSON if json_length is None else OCTETS
     pending.answer = Answer(frame.arg, memoryview(frame.body).toreadonly(), json_length, content_type)

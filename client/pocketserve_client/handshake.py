@@ -32,7 +32,7 @@ def open_connection(
         NotOurServerError: what listens could not prove that it knows the token.
         ServerError: UNAUTHORIZED, the server does not know this token; or it asks for one and there is none.
     """
-    ends = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout
     name = f"{address[0]}:{address[1]}"
     try:
         connected = socket.create_connection(address, timeout)
@@ -46,9 +46,9 @@ def open_connection(
         decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], max_body)
         shake = ClientHandshake(key, os.urandom(NONCE_BYTES), max_body, f"python/{__version__}")
         connected.sendall(shake.hello)
-        connected.sendall(shake.answer_challenge(_next_frame(connected, decoder, ends)))
+        connected.sendall(shake.answer_challenge(_next_frame(connected, decoder, deadline)))
         decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.AUTH]
-        limits = shake.accept_ready(_next_frame(connected, decoder, ends))
+        limits = shake.accept_ready(_next_frame(connected, decoder, deadline))
         decoder.allowed = ALLOWED[Role.CLIENT, HandshakeState.READY]
         return connected, decoder, limits
     except ConnectionFaultError as fault:
@@ -81,9 +81,9 @@ def named_error(frame: Frame) -> Exception:
     return ServerUnreachableError(f"the server closed the connection: {message} ({code})")
 
 
-def _next_frame(connected: socket.socket, decoder: FrameDecoder, ends: float) -> Frame:
+def _next_frame(connected: socket.socket, decoder: FrameDecoder, deadline: float) -> Frame:
     while (frame := decoder.next()) is None:
-        connected.settimeout(max(0.001, ends - time.monotonic()))
+        connected.settimeout(max(0.001, deadline - time.monotonic()))
         count = connected.recv_into(decoder.buffer())
         if not count:
             raise OSError("it closed the connection")

@@ -30,7 +30,6 @@ MAX_NAME_CHARS: Final = 64
 _CLIENT = b"OI1 client\0"
 _SERVER = b"OI1 server\0"
 _NONCE = re.compile(r"[0-9a-f]{32}")
-_PROOF = re.compile(r"[0-9a-f]{64}")
 
 
 class ConnectionLimits(NamedTuple):
@@ -52,7 +51,7 @@ class ConnectionLimits(NamedTuple):
 
 
 def transcript(hello: bytes, challenge: bytes) -> bytes:
-    """Return the SHA-256 of both frames, headers included, which the proofs are about."""
+    """Return the SHA-256 of both frames, headers included."""
     return hashlib.sha256(hello + challenge).digest()
 
 
@@ -106,7 +105,7 @@ class ServerHandshake:
                 f"this server speaks version {VERSION} only, not {lowest} to {highest}",
                 v=[VERSION, VERSION],
             )
-        _text(offer, "nonce", _NONCE)
+        _check_nonce(offer)
         self.client_max_frame = _number(offer, "max_frame", LEAST_MAX_FRAME)
         name = offer.get("client")
         name = name[:MAX_NAME_CHARS] if isinstance(name, str) else ""
@@ -119,23 +118,15 @@ class ServerHandshake:
 
     def answer_auth(self, frame: Frame) -> bytes:
         """Return the READY frame that answers a good AUTH."""
-        proof = _document(frame, FrameType.AUTH, expected=bool(self._hashed)).get("proof")
+        proof = _proof(_document(frame, FrameType.AUTH, expected=bool(self._hashed)))
         ready: dict[str, Any] = {}
         if self._key is not None:
-            key = self._key_of(proof if isinstance(proof, str) and proof.isascii() else "")
-            ready["proof"] = server_proof(key, self._hashed)
+            for owner, key in ((None, self._key), *self._further().items()):  # all: the time tells no match's place
+                if hmac.compare_digest(proof, client_proof(key, self._hashed)):
+                    ready["proof"], self.owner = server_proof(key, self._hashed), owner
+            if not ready:
+                raise _unauthorized("this is not the token of this server (pocketserve token prints it)")
         return json_frame(FrameType.READY, strict_json.dumps(ready | self._limits._asdict()))
-
-    def _key_of(self, proof: str) -> bytes:
-        """Return the key that a proof was made with, in a time that does not depend on which one it is."""
-        assert self._key is not None
-        match: bytes | None = None
-        for owner, key in ((None, self._key), *self._further().items()):
-            if hmac.compare_digest(proof, client_proof(key, self._hashed)):
-                match, self.owner = key, owner
-        if match is None:
-            raise _unauthorized("this is not the token of this server (pocketserve token prints it)")
-        return match
 
 
 class ClientHandshake:
@@ -150,10 +141,8 @@ class ClientHandshake:
 
     def __init__(self, key: bytes | None, nonce: bytes, max_frame: int, name: str = "") -> None:
         self._key = key
-        offer: dict[str, Any] = {"v": [VERSION, VERSION], "nonce": nonce.hex(), "max_frame": max_frame}
-        if name:
-            offer["client"] = name
-        self.hello = json_frame(FrameType.HELLO, strict_json.dumps(offer))
+        offer = {"v": [VERSION, VERSION], "nonce": nonce.hex(), "max_frame": max_frame}
+        self.hello = json_frame(FrameType.HELLO, strict_json.dumps(offer | ({"client": name} if name else {})))
         """The frame to send first."""
         self._hashed = b""
 
@@ -165,7 +154,7 @@ class ClientHandshake:
             raise ConnectionFaultError(
                 ConnectionFault.UNSUPPORTED_VERSION, f"the server chose version {version}, which was not offered"
             )
-        _text(content, "nonce", _NONCE)
+        _check_nonce(content)
         auth = content.get("auth")
         if auth not in (AUTH_HMAC, AUTH_NONE):
             raise _invalid(f"auth must be {AUTH_HMAC} or {AUTH_NONE}")
@@ -183,22 +172,14 @@ class ClientHandshake:
     def accept_ready(self, frame: Frame) -> ConnectionLimits:
         """Return what the server allows, once it has proven that it knows the key."""
         content = _document(frame, FrameType.READY, expected=bool(self._hashed))
-        if self._key is not None:
-            proof = content.get("proof")
-            good = isinstance(proof, str) and _PROOF.fullmatch(proof) is not None
-            if not (good and hmac.compare_digest(str(proof), server_proof(self._key, self._hashed))):
-                raise _unauthorized(
-                    "what listens there could not prove that it knows the token: it is not your server, or it has "
-                    "another token; nothing was sent to it"
-                )
+        if self._key is not None and not hmac.compare_digest(_proof(content), server_proof(self._key, self._hashed)):
+            raise _unauthorized(
+                "what listens there could not prove that it knows the token: it is not your server, or it has "
+                "another token; nothing was sent to it"
+            )
         server = content.get("server")
-        return ConnectionLimits(
-            max_frame=_number(content, "max_frame", 1),
-            max_inflight=_number(content, "max_inflight", 1),
-            max_bytes_inflight=_number(content, "max_bytes_inflight", 1),
-            idle_ms=_number(content, "idle_ms", 1),
-            server=server if isinstance(server, str) else "",
-        )
+        numbers = {name: _number(content, name, 1) for name in ConnectionLimits._fields if name != "server"}
+        return ConnectionLimits(**numbers, server=server if isinstance(server, str) else "")
 
 
 def _document(frame: Frame, kind: FrameType, *, expected: bool) -> dict[str, Any]:
@@ -227,11 +208,16 @@ def _number(content: dict[str, Any], name: str, least: int) -> int:
     return value
 
 
-def _text(content: dict[str, Any], name: str, form: re.Pattern[str]) -> str:
-    value = content.get(name)
-    if not isinstance(value, str) or not form.fullmatch(value):
-        raise _invalid(f"{name} must be lower-case hexadecimal digits")
-    return value
+def _check_nonce(content: dict[str, Any]) -> None:
+    value = content.get("nonce")
+    if not isinstance(value, str) or not _NONCE.fullmatch(value):
+        raise _invalid("nonce must be lower-case hexadecimal digits")
+
+
+def _proof(content: dict[str, Any]) -> str:
+    """Return the proof, or an empty text, which is none, for what cannot be compared with one."""
+    value = content.get("proof")
+    return value if isinstance(value, str) and value.isascii() else ""
 
 
 def _unauthorized(message: str) -> ConnectionFaultError:

@@ -1,19 +1,40 @@
-"""A loaded model's metadata: tensors, what runs it, and what its file says of itself."""
+"""A loaded model's metadata: tensors, what runs it, what its file says of itself, and a card with requests to copy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
 
-from pocketserve.api.model_card import DEFAULT_PORT, card
 from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+from pocketserve.formats import DamagedFileError
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
+from pocketserve.runtimes.metadata import TensorMetadata
+from pocketserve.tasks.base import Describer
 from pocketserve.tensors import spec_metadata
 
-if TYPE_CHECKING:
-    from pocketserve.engine.lifecycle.loaded_model import LoadedModel
-    from pocketserve.runtimes.metadata import TensorMetadata
+DEFAULT_PORT = 8470
+SHOWN_LABELS = 5
+PLAIN = {"input": "numbers: a JSON array, an object of arrays by input name, or a .npy file", "example": "input.json"}
+
+EXAMPLES = {
+    "curl": """curl -H "Authorization: Bearer $(pocketserve token)" \\
+  -T {file} {shell_url}""",
+    "python": """from pathlib import Path
+from pocketserve_client import Client
+
+with Client() as client:
+    print(client.predict({model}, Path({quoted_file}).read_bytes())["predictions"])""",
+    "java": """HttpURLConnection connection = (HttpURLConnection) new URL({url}).openConnection();
+connection.setRequestMethod("POST");
+connection.setRequestProperty("Authorization", "Bearer " + token);
+connection.setDoOutput(true);
+connection.getOutputStream().write(bytes);  // of {file}
+String json = new Scanner(connection.getInputStream(), "UTF-8").useDelimiter("\\\\A").next();""",
+}
 
 
 def describe_model(
@@ -22,18 +43,18 @@ def describe_model(
     """Return a model's metadata as ``GET /v2/models/NAME`` answers it: the protocol's own keys come first.
 
     Args:
-        port: where the server listens for HTTP, for the card's examples.
+        port: where the server listens for HTTP, for the card's examples; 0 stands for the usual one.
         local: for a model that no server serves: how ``predict --local`` names it.
     """
-    model = running.model
-    version = model.version
+    model, version = running.model, running.model.version
+    labels = list(getattr(model.task, "labels", ()))
     facts = {
         "version": version.name,
         "default_version": entry.default_version,
         "description": entry.manifest.description,
         "license": entry.manifest.license,
         "task": model.task.name,
-        "labels": len(getattr(model.task, "labels", ())),
+        "labels": len(labels),
         "runtime": model.runtime,
         "device": device_of(model.sessions),
         "threads": model.threads,
@@ -54,12 +75,35 @@ def describe_model(
         "inputs": [spec_metadata(spec) for spec in model.inputs.specs],
         "outputs": [spec_metadata(spec) for spec in model.shown_outputs.specs],
         "parameters": {key: value for key, value in facts.items() if value},
-        "card": card(model, port, local),
+        "card": _card(model, labels, port, local),
     }
     metadata = _file_metadata(model)
     if problem := getattr(model.task, "problem", ""):
         metadata = {**metadata, "problem": problem}
     return description | ({"metadata": metadata} if metadata else {})
+
+
+def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> dict[str, Any]:
+    task = model.task
+    texts: Mapping[str, str] = task.describe() if isinstance(task, Describer) else PLAIN
+    file = texts.get("example", PLAIN["example"])
+    url = f"http://127.0.0.1:{port or DEFAULT_PORT}/predictions/{quote(model.entry.name, safe='')}"
+    parts = {
+        "file": file,
+        "quoted_file": json.dumps(file),
+        "model": json.dumps(model.entry.name),
+        "url": json.dumps(url),
+        "shell_url": f"'{url}'" if "%" in url else url,
+    }
+    examples = {language: text.format(**parts) for language, text in EXAMPLES.items()}
+    facts: dict[str, Any] = {
+        "task": task.name,
+        **{key: texts[key] for key in ("input", "preprocessing", "answer") if key in texts},
+        "labels": len(labels),
+        "first_labels": labels[:SHOWN_LABELS],
+        "examples": {"shell": f"pocketserve predict --local {local} {file}"} if local else examples,
+    }
+    return {key: value for key, value in facts.items() if value}
 
 
 def device_of(sessions: Sequence[Session]) -> str:
@@ -69,12 +113,8 @@ def device_of(sessions: Sequence[Session]) -> str:
 
 def _file_metadata(model: LoadedModel) -> dict[str, Any]:
     read = model.version.format.metadata
-    if read is None:
-        return {}
-    from pocketserve.formats import DamagedFileError
-
     try:
-        metadata = read(model.source.path)
+        metadata = read(model.source.path) if read is not None else None
     except DamagedFileError as error:
         return {"problem": str(error)}
     if metadata is None:

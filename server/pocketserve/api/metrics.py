@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pocketserve import __version__
 from pocketserve.api.describe import device_of
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 VERSION = ["model", "version"]
+
+Row = tuple[str, str, str, Sequence[str], Iterable[tuple[Any, ...]]]
+"""A metric: its kind, name, text and labels, and its samples: the values of the labels, and what is counted."""
 
 
 def metrics(service: Service, request: ApiRequest) -> ApiResponse:
@@ -38,93 +41,83 @@ class _Collector:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        yield _family("Info", "pocketserve", "The server", (), [([], {"version": __version__})])
-        yield from _of_server(self._service)
-        used = list(self._used())
-        loaded = [(key, float(running is not None)) for key, _, running in used]
-        waiting = [(key, float(running.queue.waiting if running is not None else 0)) for key, _, running in used]
-        # A model that is closed at this moment has no sessions.
-        models = [(key, running.model) for key, _, running in used if running is not None]
-        opened = [(key, model, model.sessions) for key, model in models if model.sessions]
-        devices = [([*key, device_of(sessions), sessions[0].runtime], 1) for key, _, sessions in opened]
-        threads = [(key, model.threads) for key, model, _ in opened if not model.fixed_threads]
-        yield _gauge("model_loaded", "Whether a version is in memory", VERSION, loaded)
-        yield _gauge("queue_length", "Requests in line", VERSION, waiting)
-        text = "1 for what really runs a version that is in memory"
-        yield _gauge("model_device", text, [*VERSION, "device", "runtime"], devices)
-        yield _gauge("model_threads", "Threads that one run of a version may use", VERSION, threads)
-        yield from _of_versions([(key, counters) for key, counters, _ in used])
+        from prometheus_client import core
 
-    def _used(self) -> Iterator[tuple[list[str], VersionStatistics, ModelHandle | None]]:
-        engine = self._service.engine
-        for status in self._service.statuses():
-            if status.version:
-                counters = engine.statistics(status.model, status.version)
-                running = engine.running(status.model, status.version)
-                if counters.last_inference_ms or counters.fail.count or counters.failed_loads or running:
-                    yield [status.model, status.version], counters, running
+        for kind, name, text, labels, samples in (*_of_server(self._service), *_of_versions(self._service)):
+            metric: Any = getattr(core, f"{kind}MetricFamily")(f"pocketserve_{name}", text, labels=labels)
+            for sample in samples:
+                metric.add_metric(*sample)
+            yield metric
 
 
-def _of_server(service: Service) -> Iterator[Metric]:
+def _of_server(service: Service) -> Iterator[Row]:
     engine, power, traffic = service.engine, service.power, service.traffic
-    yield _value("models_memory_bytes", "Memory that loaded models hold, estimated", engine.memory_held())
-    yield _value("memory_budget_bytes", "Memory that they may hold together", engine.memory_budget)
-    reasons = [([reason], float(reason in power.reasons)) for reason in REASONS]
-    text = "Whether there are fewer threads and no background requests, by reason"
-    yield _gauge("low_power", text, ["reason"], reasons)
+    yield "Gauge", "info", "The server", ["version"], [([__version__], 1)]
+    values: list[tuple[str, str, float]] = [
+        ("models_memory_bytes", "Memory that loaded models hold, estimated", engine.memory_held()),
+        ("memory_budget_bytes", "Memory that they may hold together", engine.memory_budget),
+        ("usable_cores", "Cores that it may use now", engine.usable_cores),
+    ]
     reading = power.reading
     if reading is not None and reading.charge is not None:
-        yield _value("battery_charge_ratio", "Charge, last read", reading.charge / 100)
+        values.append(("battery_charge_ratio", "Charge, last read", reading.charge / 100))
     if reading is not None and reading.heat is not None:
-        yield _value("battery_celsius", "Temperature, last read", reading.heat)
+        values.append(("battery_celsius", "Temperature, last read", reading.heat))
+    for name, text, value in values:
+        yield "Gauge", name, text, (), [((), value)]
+    reasons = [([reason], float(reason in power.reasons)) for reason in REASONS]
+    text = "Whether there are fewer threads and no background requests, by reason"
+    yield "Gauge", "low_power", text, ["reason"], reasons
     connections = [([transport], count()) for transport, count in traffic.connections.items()]
-    yield _gauge("open_connections", "Connections that are open", ["transport"], connections)
+    yield "Gauge", "open_connections", "Connections that are open", ["transport"], connections
     answers = [([*map(str, labels)], count) for labels, count in traffic.answers()]
     text = "Answers; route is empty where none was reached or let in"
-    yield _counter("responses", text, ["transport", "method", "route", "status"], answers)
-    yield _value("usable_cores", "Cores that it may use now", engine.usable_cores)
+    yield "Counter", "responses", text, ["transport", "method", "route", "status"], answers
 
 
-def _of_versions(used: list[tuple[list[str], VersionStatistics]]) -> Iterator[Metric]:
-    requests = [([*key, outcome], count) for key, each in used for outcome, count in _outcomes(each).items()]
-    phases = [([*key, phase], ns / 1e9) for key, each in used for phase, ns in each.phase_ns().items()]
-    times = [(key, each.latency_classes(), sum(each.phase_ns().values()) / 1e9) for key, each in used]
-    counts = [(key, {"success": each.loads.count, "failure": each.failed_loads}) for key, each in used]
-    loads = [([*key, outcome], count) for key, by_outcome in counts for outcome, count in by_outcome.items()]
-    rows = [(key, each.inference_count) for key, each in used]
-    yield _counter("requests", "Requests by outcome", [*VERSION, "outcome"], requests)
-    yield _counter("inferences", "Batch rows that were computed", VERSION, rows)
-    yield _counter("executions", "Runs of the model", VERSION, [(key, each.execution_count) for key, each in used])
-    yield _counter("phase_seconds", "Time spent by phase", [*VERSION, "phase"], phases)
+def _of_versions(service: Service) -> Iterator[Row]:
+    used = list(_used(service))
+    running = [(key, handle) for key, _, handle in used if handle is not None]
+    # A model that is closed at this moment has no sessions.
+    opened = [(key, handle.model, handle.model.sessions) for key, handle in running if handle.model.sessions]
+    devices = [([*key, device_of(sessions), sessions[0].runtime], 1) for key, _, sessions in opened]
+    threads = [(key, model.threads) for key, model, _ in opened if not model.fixed_threads]
+    loaded = [(key, float(handle is not None)) for key, _, handle in used]
+    waiting = [(key, float(handle.queue.waiting if handle is not None else 0)) for key, _, handle in used]
+    yield "Gauge", "model_loaded", "Whether a version is in memory", VERSION, loaded
+    yield "Gauge", "queue_length", "Requests in line", VERSION, waiting
+    text = "1 for what really runs a version that is in memory"
+    yield "Gauge", "model_device", text, [*VERSION, "device", "runtime"], devices
+    yield "Gauge", "model_threads", "Threads that one run of a version may use", VERSION, threads
+    counters = [(key, each) for key, each, _ in used]
+    requests = [([*key, outcome], count) for key, each in counters for outcome, count in _outcomes(each).items()]
+    phases = [([*key, phase], ns / 1e9) for key, each in counters for phase, ns in each.phase_ns().items()]
+    times = [(key, each.latency_classes(), sum(each.phase_ns().values()) / 1e9) for key, each in counters]
+    loads = [([*key, "success"], each.loads.count) for key, each in counters]
+    loads += [([*key, "failure"], each.failed_loads) for key, each in counters]
+    load_s = [(key, each.loads.ns / 1e9) for key, each in counters]
+    rows = [(key, each.inference_count) for key, each in counters]
+    runs = [(key, each.execution_count) for key, each in counters]
+    yield "Counter", "requests", "Requests by outcome", [*VERSION, "outcome"], requests
+    yield "Counter", "inferences", "Batch rows that were computed", VERSION, rows
+    yield "Counter", "executions", "Runs of the model", VERSION, runs
+    yield "Counter", "phase_seconds", "Time spent by phase", [*VERSION, "phase"], phases
     text = "Answered requests by time, from their arrival at the model"
-    yield _family("Histogram", "pocketserve_request_seconds", text, VERSION, times)
-    yield _counter("loads", "Loads by outcome", [*VERSION, "outcome"], loads)
-    yield _counter("load_seconds", "Time spent loading", VERSION, [(key, each.loads.ns / 1e9) for key, each in used])
+    yield "Histogram", "request_seconds", text, VERSION, times
+    yield "Counter", "loads", "Loads by outcome", [*VERSION, "outcome"], loads
+    yield "Counter", "load_seconds", "Time spent loading", VERSION, load_s
+
+
+def _used(service: Service) -> Iterator[tuple[list[str], VersionStatistics, ModelHandle | None]]:
+    for status in service.statuses():
+        if status.version:
+            counters = service.engine.statistics(status.model, status.version)
+            handle = service.engine.running(status.model, status.version)
+            if counters.last_inference_ms or counters.fail.count or counters.failed_loads or handle:
+                yield [status.model, status.version], counters, handle
 
 
 def _outcomes(counters: VersionStatistics) -> dict[str, int]:
     unanswered = {outcome: duration.count for outcome, duration in counters.unanswered.items()}
     failures = max(0, counters.fail.count - sum(unanswered.values()))
     return {"success": counters.runs.count, **unanswered, "failure": failures}
-
-
-def _value(name: str, text: str, value: float) -> Metric:
-    return _gauge(name, text, (), [([], value)])
-
-
-def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Any, ...]]) -> Metric:
-    return _family("Gauge", f"pocketserve_{name}", text, labels, samples)
-
-
-def _counter(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Any, ...]]) -> Metric:
-    return _family("Counter", f"pocketserve_{name}", text, labels, samples)
-
-
-def _family(kind: str, name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Any, ...]]) -> Metric:
-    """Return a metric with its samples, each the values of the labels and what is counted."""
-    from prometheus_client import core
-
-    family: Any = getattr(core, f"{kind}MetricFamily")(name, text, labels=labels)
-    for sample in samples:
-        family.add_metric(*sample)
-    return cast("Metric", family)

@@ -20,6 +20,10 @@ def _object(required: Sequence[str] = (), **properties: Schema) -> Schema:
     return schema | ({"required": list(required)} if required else {})
 
 
+def _record(**properties: Schema) -> Schema:
+    return _object(tuple(properties), **properties)
+
+
 def _array(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
@@ -27,19 +31,23 @@ def _array(items: Schema) -> Schema:
 TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 FLAG: Schema = {"type": "boolean"}
-PARAMETERS: Schema = {
-    "type": ["object", "null"],
-    "additionalProperties": {"type": ["string", "number", "boolean"]},
-}
+ANYTHING: Schema = {"type": "object"}
+PARAMETERS: Schema = {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number", "boolean"]}}
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_TENSOR_NAME_CHARS}
-DATATYPE: Schema = {"type": "string", "enum": list(DATATYPES)}
+
+
+def _choice(*texts: str) -> Schema:
+    return {"type": "string", "enum": list(texts)}
+
+
+def _map(values: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": values}
 
 
 def _tensor(shape_minimum: int, **more: Schema) -> Schema:
     shape = _array({"type": "integer", "minimum": shape_minimum})
-    return _object(
-        ("name", "datatype", "shape"), name=_NAME, datatype=DATATYPE, shape=shape, parameters=PARAMETERS, **more
-    )
+    required = ("name", "datatype", "shape")
+    return _object(required, name=_NAME, datatype=_choice(*DATATYPES), shape=shape, parameters=PARAMETERS, **more)
 
 
 def _hexadecimal(length: int) -> Schema:
@@ -47,11 +55,10 @@ def _hexadecimal(length: int) -> Schema:
 
 
 _PAIRING: dict[str, Schema] = {
-    "state": {"type": "string", "enum": ["closed", "open", "paired", "refused", "expired"]},
+    "state": _choice("closed", "open", "paired", "refused", "expired"),
     "remaining_s": {"type": "number", "minimum": 0},
     "tries": COUNT,
 }
-_DURATION = _object(("count", "ns"), count=COUNT, ns=COUNT)
 
 
 def _reference(schema: str) -> Schema:
@@ -63,7 +70,7 @@ def _json(schema: Schema) -> Schema:
 
 
 SCHEMAS: dict[str, Schema] = {
-    "Error": _object(("error", "code"), error=TEXT, code={"type": "string", "enum": [c.name for c in ErrorCode]}),
+    "Error": _record(error=TEXT, code=_choice(*(code.name for code in ErrorCode))),
     "Tensor": _tensor(0, data={"type": ["array", "null"], "items": {}}),
     "TensorMetadata": _tensor(-1),
     "InferRequest": _object(
@@ -94,26 +101,24 @@ SCHEMAS: dict[str, Schema] = {
             **dict.fromkeys(("task", "input", "preprocessing", "answer"), TEXT),
             labels=COUNT,
             first_labels=_array(TEXT),
-            examples={"type": "object", "additionalProperties": TEXT},
+            examples=_map(TEXT),
         ),
     ),
-    "Statistics": _object(
-        ("model_stats",),
+    "Statistics": _record(
         model_stats=_array(
             _object(
                 ("name", "version", "inference_count", "execution_count", "inference_stats"),
                 name=TEXT,
                 version=TEXT,
                 **dict.fromkeys(("last_inference", "inference_count", "execution_count"), COUNT),
-                inference_stats={"type": "object", "additionalProperties": _DURATION},
+                inference_stats=_map(_record(count=COUNT, ns=COUNT)),
             )
         ),
     ),
-    "Prediction": _object(
-        ("model", "version", "task", "predictions", "timing_ms"),
+    "Prediction": _record(
         **dict.fromkeys(("model", "version", "task"), TEXT),
-        predictions=_array({"type": "object"}),
-        timing_ms={"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
+        predictions=_array(ANYTHING),
+        timing_ms=_map({"type": "number", "minimum": 0}),
     ),
 }
 
@@ -142,15 +147,11 @@ REQUEST_BODIES: dict[str, Schema] = {
         for name, required, schema in (
             ("index", False, _object(ready=FLAG)),
             ("load", False, _object(parameters=PARAMETERS)),
-            ("settings", False, {"type": "object"}),
+            ("settings", False, ANYTHING),
             ("nothing", False, {"type": "object", "maxProperties": 0}),
             ("v1_predict", True, _object(signature_name=TEXT, instances={}, inputs={})),
-            ("pairing_begin", True, _object(("public",), public=_hexadecimal(256))),
-            (
-                "pairing_finish",
-                True,
-                _object(("exchange", "proof"), exchange=_hexadecimal(16), proof=_hexadecimal(32)),
-            ),
+            ("pairing_begin", True, _record(public=_hexadecimal(256))),
+            ("pairing_finish", True, _record(exchange=_hexadecimal(16), proof=_hexadecimal(32))),
         )
     },
 }
@@ -160,36 +161,30 @@ ANSWERS: dict[str, Schema] = {
     "server_metadata": _object(
         ("name", "version", "extensions"), name=TEXT, version=TEXT, extensions=_array(TEXT), low_power=TEXT
     ),
-    "model_list": _object(("models",), models=_array(TEXT)),
+    "model_list": _record(models=_array(TEXT)),
     "model_metadata": _reference("ModelMetadata"),
-    "model_ready": _object(("name", "ready"), name=TEXT, ready=FLAG),
+    "model_ready": _record(name=TEXT, ready=FLAG),
     "model_config": _object(("name", "platform", "input", "output"), name=TEXT, platform=TEXT),
     "statistics": _reference("Statistics"),
     "infer": _reference("InferResponse"),
-    "index": _array(
-        _object(("name", "version", "state", "reason"), **dict.fromkeys(("name", "version", "state", "reason"), TEXT))
-    ),
-    "load": _object(("name", "load"), name=TEXT, load=FLAG),
-    "unload": _object(("name", "unload"), name=TEXT, unload=FLAG),
-    "regions": _array({"type": "object"}),
+    "index": _array(_record(**dict.fromkeys(("name", "version", "state", "reason"), TEXT))),
+    "load": _record(name=TEXT, load=FLAG),
+    "unload": _record(name=TEXT, unload=FLAG),
+    "regions": _array(ANYTHING),
     "unregistered": _object(),
-    "not_offered": {"type": "object"},
-    "alive": _object(("status",), status=TEXT),
-    "model_status": _object(
-        ("name", "ready", "model_version_status"), name=TEXT, ready=FLAG, model_version_status=_array({})
-    ),
+    "not_offered": ANYTHING,
+    "alive": _record(status=TEXT),
+    "model_status": _record(name=TEXT, ready=FLAG, model_version_status=_array({})),
     "signature_metadata": _object(("model_spec", "metadata")),
     "v1_predict": _object(predictions=_array({}), outputs={}),
     "prediction": _reference("Prediction"),
-    "pairing_state": _object(tuple(_PAIRING), **_PAIRING),
-    "pairing_closed": _object(tuple(_PAIRING), **_PAIRING),
-    "pairing_code": _object(("code", *_PAIRING), code={"type": "string", "pattern": "^[0-9]{10}$"}, **_PAIRING),
-    "pairing_begun": _object(
-        ("exchange", "salt", "public"), exchange=_hexadecimal(16), salt=_hexadecimal(16), public=_hexadecimal(256)
-    ),
-    "pairing_done": _object(("proof", "token"), proof=_hexadecimal(32), token=TEXT),
+    "pairing_state": _record(**_PAIRING),
+    "pairing_closed": _record(**_PAIRING),
+    "pairing_code": _record(code={"type": "string", "pattern": "^[0-9]{10}$"}, **_PAIRING),
+    "pairing_begun": _record(exchange=_hexadecimal(16), salt=_hexadecimal(16), public=_hexadecimal(256)),
+    "pairing_done": _record(proof=_hexadecimal(32), token=TEXT),
     "metrics": TEXT,
-    "openapi": {"type": "object"},
+    "openapi": ANYTHING,
 }
 _OTHER_TYPES = {"infer": "application/octet-stream", "prediction": "image/png"}
 """Content types that an answer may have beside JSON."""
@@ -214,12 +209,7 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
 
 
 def describe_routes(routes: Sequence[Route], port: int = 8470, *, auth: bool = True) -> ApiResponse:
-    """Describe these routes.
-
-    Args:
-        port: where HTTP is served.
-        auth: whether a token is asked for.
-    """
+    """Describe these routes of a server with that HTTP port; ``auth`` says that a token is asked for."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.pattern, {})[route.method.lower()] = _operation(route)
@@ -257,9 +247,8 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": (route.handler.__doc__ or "").strip().splitlines()[0],
         "responses": {**success, "default": fault},
     }
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": TEXT} for name in re.findall(r"{(\w+)}", route.pattern)
-    ]
+    in_path = re.findall(r"{(\w+)}", route.pattern)
+    parameters = [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in in_path]
     for name, kind, text in _QUERY.get(route.answer, ()):
         parameters.append({"name": name, "in": "query", "required": False, "schema": kind, "description": text})
     if parameters:

@@ -8,6 +8,7 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, que
 from pocketserve.auth.pairing import PairingState
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode, strict_json
+from pocketserve_wire.pairing import EXCHANGE_BYTES, PROOF_BYTES, PUBLIC_BYTES
 
 MAX_BODY_BYTES = 4096
 MAX_WAIT_MS = 2_000
@@ -18,27 +19,25 @@ def open_desk(service: Service, request: ApiRequest) -> ApiResponse:
     """Open pairing for two minutes; the answer has the code to show."""
     _expect_nothing(request)
     code = service.pairing.open()
-    return json_response({"code": code, **_described(service.pairing.state())})
+    return _answer(service.pairing.state(), code=code)
 
 
 def close_desk(service: Service, request: ApiRequest) -> ApiResponse:
     """Close pairing."""
     _expect_nothing(request)
     service.pairing.close()
-    return json_response(_described(service.pairing.state()))
+    return _answer(service.pairing.state())
 
 
 def state(service: Service, request: ApiRequest) -> ApiResponse:
     """Return where pairing stands; with ``wait_ms``, once it is not open any more or the time is over."""
     refuse_unknown_query(request, "wait_ms")
     wait_ms = query_number(request, "wait_ms", 0, MAX_WAIT_MS, 0)
-    return json_response(_described(service.pairing.wait(wait_ms / 1000)))
+    return _answer(service.pairing.wait(wait_ms / 1000))
 
 
 def begin(service: Service, request: ApiRequest) -> ApiResponse:
     """An app begins the exchange with its public number."""
-    from pocketserve_wire.pairing import PUBLIC_BYTES  # late: most servers never pair
-
     public = _hexadecimal(request, public=PUBLIC_BYTES)["public"]
     identifier, salt, server_public = service.pairing.begin(public)
     return json_response({"exchange": identifier.hex(), "salt": salt.hex(), "public": server_public.hex()})
@@ -46,15 +45,13 @@ def begin(service: Service, request: ApiRequest) -> ApiResponse:
 
 def finish(service: Service, request: ApiRequest) -> ApiResponse:
     """An app proves that it knows the code and gets the token, sealed with the exchange's key."""
-    from pocketserve_wire.pairing import EXCHANGE_BYTES, PROOF_BYTES
-
     values = _hexadecimal(request, exchange=EXCHANGE_BYTES, proof=PROOF_BYTES)
     proof, sealed = service.pairing.finish(values["exchange"], values["proof"])
     return json_response({"proof": proof.hex(), "token": sealed.hex()})
 
 
-def _described(now: PairingState) -> dict[str, object]:
-    return {"state": now.state, "remaining_s": round(now.remaining_s, 3), "tries": now.tries}
+def _answer(now: PairingState, **more: str) -> ApiResponse:
+    return json_response({**more, "state": now.state, "remaining_s": round(now.remaining_s, 3), "tries": now.tries})
 
 
 def _expect_nothing(request: ApiRequest) -> None:
