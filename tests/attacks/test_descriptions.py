@@ -74,7 +74,7 @@ UNITS = (
 
 BOUNDED = {
     "pocketserve.runtimes.onnx.errors": 6000,
-    "pocketserve.runtimes.failed_downloads": 64,
+    "pocketserve.runtimes.model_files": 64,
     "pocketserve.runtimes.torch.source._TOKEN": 3000,  # matched from token to token, never searched for: see below
     "pocketserve.quarantine.rules._LOADER": 4096,
     "pocketserve.tasks.tabular.tables._COMMA": 20,  # asked for a whole cell alone

@@ -339,8 +339,6 @@ def test_what_only_the_framework_sees_is_a_value_error(opened: Opener):
             session.run({"x": wrong})
         assert "Please" not in str(caught.value)
     assert session.run({"x": np.ones((1, 2), np.float32)})["y"].shape == (1, 2)
-    with pytest.raises(ValueError, match="no signature 'main'"):
-        session.run({"x": np.ones((1, 2), np.float32)}, "main")
 
 
 def test_values_out_of_bounds_and_other_failures(opened: Opener):

@@ -363,11 +363,6 @@ def test_an_input_that_does_not_fit_is_the_inputs_fault(session: TfjsSession) ->
     np.testing.assert_allclose(answer(session), X @ KERNEL + BIAS)
 
 
-def test_there_are_no_signatures(session: TfjsSession) -> None:
-    with pytest.raises(ValueError, match="no signature 'other'"):
-        session.run({"d_input": X}, "other")
-
-
 def test_large_tensors_pass_through_the_pipes(session: TfjsSession) -> None:
     rows = np.arange(3 * 400_000, dtype=np.float32).reshape(-1, 3) % 7
     np.testing.assert_allclose(answer(session, rows), rows @ KERNEL + BIAS)

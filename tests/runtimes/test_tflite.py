@@ -311,11 +311,6 @@ def test_strings_by_signature():
         assert (sorted(result), len(result["column"])) == (["column", "first"], count)
 
 
-def test_an_unknown_signature_is_named():
-    with pytest.raises(ValueError, match="no signature 'halve'; it has: double, subtract"):
-        opened("two_signatures").run({}, "halve")
-
-
 # --- Failed runs
 
 

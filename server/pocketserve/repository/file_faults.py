@@ -9,7 +9,7 @@ import errno
 import os
 
 from pocketserve.repository.scan import VersionEntry
-from pocketserve.runtimes.failed_downloads import failed_download
+from pocketserve.runtimes.model_files import failed_download
 from pocketserve_wire.files.plain_file import open_plain
 
 _ZIP = (0, b"PK")

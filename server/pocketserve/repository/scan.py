@@ -288,7 +288,7 @@ def _holds_model(folder: Path) -> bool:
 def _problem_of(path: Path, root: Path) -> str | None:
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
         return f"{path.name} is a link that leaves the models folder; copy the file into it"
-    from pocketserve.runtimes.failed_downloads import failed_download  # late: most files are what they seem
+    from pocketserve.runtimes.model_files import failed_download  # late: most files are what they seem
 
     return failed_download(path) or advice_for_content(path)
 

@@ -40,6 +40,13 @@ class ModelSource(NamedTuple):
         """The owner's file: whose rights decide about trust, and beside which other things lie, such as delegates."""
         return self.origin or self.path
 
+    def flag(self, option: str, default: bool = False) -> bool:
+        """Return an option that is true or false."""
+        value = self.options.get(option, default)
+        if not isinstance(value, bool):
+            raise ModelLoadError(f"the option {option} is true or false, not {value!r:.100}")
+        return value
+
 
 class Signature(NamedTuple):
     """A named entry point of a model file, with the names that the file's author gave its tensors."""
@@ -103,11 +110,3 @@ class Runtime(Protocol):
             ModelLoadError: the file cannot be served.
         """
         ...
-
-
-def learned_shape(shape: tuple[int, ...], free: bool) -> tuple[int, ...]:
-    """Return an output's shape as a run on zeros tells it, with -1 for free dimensions.
-
-    A size of 0 follows from the values; where inputs have ``free`` dimensions, which were 1, so may a size of 1.
-    """
-    return tuple(-1 if size == 0 or (free and size == 1) else size for size in shape)

@@ -41,6 +41,29 @@ def import_framework(module: str) -> Any:
             gc.enable()
 
 
+def require_framework(module: str, title: str, install: str, needs: str = "__name__") -> Any:
+    """Import the framework of a model.
+
+    Args:
+        needs: a name in it, which a folder that an uninstall left lacks.
+
+    Raises:
+        RuntimeMissingError: it is not installed or does not load; with the command that installs it.
+    """
+    try:
+        framework = import_framework(module)
+        getattr(framework, needs)
+    except Exception as error:  # a native library that does not fit raises ImportError or OSError, among others
+        from .base import RuntimeMissingError  # late: `doctor` does without NumPy
+
+        fault = f"is installed but does not load ({first_line(error)[:200]})"
+        # A missing module deeper down means: installed, but not complete.
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            fault = "is not installed"
+        raise RuntimeMissingError(f"{title} {fault}; run: {install}") from error
+    return framework
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, without its full stop; the error's kind where it has no text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

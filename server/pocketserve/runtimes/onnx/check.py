@@ -21,7 +21,7 @@ from typing import NamedTuple
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.protobuf import ProtobufReader, Span
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.failed_downloads import failed_download
+from pocketserve.runtimes.model_files import failed_download, file_errors
 
 from .operators import OperatorName
 
@@ -62,8 +62,7 @@ _BITS |= {17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
 class GraphFacts(NamedTuple):
     """Facts that the file itself tells."""
 
-    file_bytes: int
-    external_bytes: int  # size of the weight files at ``locations``, each counted once
+    total_bytes: int  # of the file, and of the weight files at ``locations``, each counted once
     locations: tuple[str, ...]
     # inputs and outputs whose shape the file does not tell. ONNX Runtime shows them as scalars.
     unranked: frozenset[str]
@@ -80,7 +79,7 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
         may_change: whether others may write to the file meanwhile: it is read then, since a mapped file that becomes
             shorter ends the process that reads it.
     """
-    try:
+    with file_errors(path.name, "is no ONNX model, or damaged or cut short", "copy or export the file again"):
         size = _regular_size(path)
         if size > MAX_FILE_BYTES:
             raise ModelLoadError(f"{path.name} is larger than 2 GB; save the model with its weights as external data")
@@ -91,12 +90,6 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
                     "use the .onnx file that it was made from"
                 )
             return _ModelWalk(ProtobufReader(data, BUDGET), path).facts(size)
-    except DamagedFileError as error:
-        raise ModelLoadError(
-            f"{path.name} is no ONNX model, or damaged or cut short ({error}); copy or export the file again"
-        ) from error
-    except OSError as error:
-        raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
 def external_files(path: Path) -> tuple[str, ...]:
@@ -119,7 +112,8 @@ class _ModelWalk:
         self._visit("ModelProto", (0, size), 1)
         unranked = {name for graph in graphs for name in self._unranked(graph)}
         names = (frozenset(self._names[message]) for message in ("NodeProto", "FunctionProto"))
-        return GraphFacts(size, self._files.total_bytes, self._files.locations, frozenset(unranked), *names)
+        total_bytes = size + sum(self._files.sizes.values())
+        return GraphFacts(total_bytes, tuple(sorted(self._files.targets)), frozenset(unranked), *names)
 
     def _visit(self, message: str, span: Span, depth: int) -> None:
         if depth > MAX_DEPTH:
@@ -173,28 +167,20 @@ class _ModelWalk:
 
 
 class _WeightFiles:
-    """The weight files that a model names."""
+    """The weight files that a model names: ``targets`` by location, and their ``sizes``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._targets: dict[str, Path] = {}
-        self._sizes: dict[Path, int] = {}
-
-    @property
-    def locations(self) -> tuple[str, ...]:
-        return tuple(sorted(self._targets))
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(self._sizes.values())
+        self.targets: dict[str, Path] = {}
+        self.sizes: dict[Path, int] = {}
 
     def check(self, entries: Mapping[str, str], tensor_bytes: int, reader: ProtobufReader) -> None:
         """Check that the file of one tensor is allowed, exists, and is long enough."""
         location = entries.get("location", "")
-        if location not in self._targets:
+        if location not in self.targets:
             reader.pay(_FILE_COST + len(location))
-            self._targets[location] = self._look_up(location)
-        size = self._sizes[self._targets[location]]
+            self.targets[location] = self._look_up(location)
+        size = self.sizes[self.targets[location]]
         offset, length = (_count(entries.get(key, "0")) for key in ("offset", "length"))
         minimum = offset + max(length, tensor_bytes)
         if minimum > size:
@@ -211,7 +197,7 @@ class _WeightFiles:
             fault = "which is not a file inside its folder; save the model again with its weights beside it"
             raise self._refusal(location, fault)
         try:
-            self._sizes[target] = _regular_size(target)
+            self.sizes[target] = _regular_size(target)
         except OSError as error:
             if not os.path.lexists(target):
                 fault = "which is not there; copy that file into the model's folder"

@@ -47,10 +47,6 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
         "to float32, or to opset 7 or newer where it is older",
     ),
     (
-        re.compile(r"EPContext"),
-        "was compiled for one kind of accelerator, which {framework} does not have; use the model as it was before",
-    ),
-    (
         re.compile(r"MLDataType for: tensor\((\w+)\)"),
         "has a tensor of type {0}, which {framework} does not have; convert the model with another type",
     ),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
-from pocketserve.runtimes.framework_import import first_line, import_framework
+from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.framework_import import require_framework
 from pocketserve.runtimes.onnx import INSTALL
 
 from .errors import clean_text
@@ -18,27 +18,17 @@ _log = logging.getLogger(__name__)
 CPU = "CPUExecutionProvider"
 
 
-def provider_options(options: Mapping[str, Any]) -> tuple[list[str], bool]:
+def provider_options(source: ModelSource) -> tuple[list[str], bool]:
     """Return the providers besides the CPU, in order of preference, and whether they must work."""
-    names, required = options.get("providers", []), options.get("required", False)
+    names = source.options.get("providers", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ModelLoadError(f'the option providers is a list such as ["NnapiExecutionProvider"], not {names!r:.100}')
-    if not isinstance(required, bool):
-        raise ModelLoadError(f"the option required is true or false, not {required!r:.100}")
-    return [name for name in dict.fromkeys(names) if name != CPU], required
+    return [name for name in dict.fromkeys(names) if name != CPU], source.flag("required")
 
 
 def import_package(module: str) -> Any:
     """Import ONNX Runtime, with its telemetry off."""
-    try:
-        ort = import_framework(module)
-        ort.InferenceSession, ort.SessionOptions  # noqa: B018  # a folder left by an uninstall has neither
-    except Exception as error:  # a native library that does not fit raises ImportError or OSError, among others
-        if isinstance(error, ModuleNotFoundError) and error.name == module:
-            raise RuntimeMissingError(f"ONNX Runtime is not installed; run: {INSTALL}") from None
-        raise RuntimeMissingError(
-            f"ONNX Runtime is installed but does not load ({first_line(error)[:200]}); run: {INSTALL}"
-        ) from error
+    ort = require_framework(module, "ONNX Runtime", INSTALL, needs="InferenceSession")
     getattr(ort, "disable_telemetry_events", lambda: None)()
     return ort
 
@@ -85,9 +75,8 @@ def _native(ort: Any, path: Path, threads: int, providers: Sequence[str]) -> Any
     # 244 instead of 186 for four, and 3 % faster. The arena stays: without it 205 MB and 20 % slower (x86-64).
     options.enable_mem_pattern = False
     for pool in ("intra", "inter"):
-        options.add_session_config_entry(
-            f"session.{pool}_op.allow_spinning", "0"
-        )  # spinning keeps a phone's cores awake
+        # Spinning keeps a phone's cores awake.
+        options.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
     options.add_session_config_entry("session.load_model_format", "ONNX")  # whatever its name: only that was checked
     if providers:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")

@@ -23,16 +23,14 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
-from pocketserve.tensors import Array, TensorSpec, byte_size, zeros
+from pocketserve.runtimes.probe import run_on_zeros
+from pocketserve.tensors import Array, TensorSpec, byte_size
 
 from .check import GraphFacts, check_model
 from .errors import clean_text, explain_onnx_error, foreign_operator, is_about_sizes
 from .native import import_package, open_native, provider_options
 from .operators import first_foreign
 from .tensors import TensorOutput, input_spec, object_array, output_of
-
-_PROBE_SIZES = (1, 3)
-"""Free dimensions of the runs that learn shapes: what differs between them depends on the caller."""
 
 MAX_PROPERTY_CHARS = 4 * 2**20
 """Of all texts in a file's metadata. An alphabet for reading Chinese is about 20 kB."""
@@ -49,7 +47,7 @@ class OnnxRuntime:
 
     def open(self, source: ModelSource) -> OnnxSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
-        providers, required = provider_options(source.options)
+        providers, required = provider_options(source)
         # ONNX Runtime looks for weights beside the path that it is given, so both must see the same one.
         path = source.path.resolve()
         facts = check_model(path)
@@ -103,24 +101,24 @@ class OnnxSession:
         self.runtime = runtime
         self.device = device
         if any(output.unsure for output in self._outputs.values()):
-            self._learn_outputs()
+            probe = run_on_zeros(self.run, [*self._inputs.values()])
+            if probe is not None:
+                self._outputs = {name: output.learned(probe) for name, output in self._outputs.items()}
         self.inputs: Sequence[TensorSpec] = list(self._inputs.values())
         self.outputs: Sequence[TensorSpec] = [spec for output in self._outputs.values() for spec in output.specs]
         if len({spec.name for spec in self.outputs}) != len(self.outputs):
             raise ModelLoadError("two outputs would have the same name; export the model with other output names")
         exchanged = sum(byte_size(spec) for spec in (*self.inputs, *self.outputs))
-        self.memory_bytes = facts.file_bytes + facts.external_bytes + exchanged
+        self.memory_bytes = facts.total_bytes + exchanged
         self.properties: Mapping[str, str] = _properties(native)
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
         """See :class:`~pocketserve.runtimes.base.Session`; strings are UTF-8 ``bytes``, BF16 is ``uint16`` bits.
 
         Raises:
-            ValueError: a signature was asked for, or the model does not take these shapes, dtypes or values.
+            ValueError: the model does not take these shapes, dtypes or values.
             RuntimeError: the session is closed, or the run failed for other reasons. The session works on.
         """
-        if signature is not None:
-            raise ValueError(f"the model has no signature {signature!r}; ONNX models have none")
         if self._native is None:
             raise RuntimeError("the session is closed")
         arrays = {name: _prepared(inputs[name], spec) for name, spec in self._inputs.items()}
@@ -166,25 +164,6 @@ class OnnxSession:
         if spec.datatype != "BF16":
             return kind.ortvalue_from_numpy(array)
         return kind.ortvalue_from_numpy_with_onnx_type(array, 16)  # TensorProto.DataType.BFLOAT16
-
-    def _learn_outputs(self) -> None:
-        """Learn shapes and keys from runs on zeros; a model that takes none keeps what is declared."""
-        free = any(spec.open or -1 in spec.shape for spec in self._inputs.values())
-        sizes = _PROBE_SIZES if free else _PROBE_SIZES[:1]
-        results = [result for result in map(self._try_zeros, sizes) if result is not None]
-        if results:
-            complete = len(results) == len(sizes)
-            self._outputs = {name: output.learned(results, complete) for name, output in self._outputs.items()}
-
-    def _try_zeros(self, size: int) -> dict[str, Array] | None:
-        inputs = {
-            name: zeros(spec._replace(shape=tuple(size if dim == -1 else dim for dim in spec.shape)))
-            for name, spec in self._inputs.items()
-        }
-        try:
-            return self.run(inputs)
-        except Exception:
-            return None
 
 
 def _may_index(spec: TensorSpec) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.probe import Probe
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES
 
@@ -27,9 +28,6 @@ from .check import GraphFacts
 _DATATYPES = {name.lower(): name for name in DATATYPES if name.startswith(("INT", "UINT", "BOOL"))}
 _DATATYPES |= {"float16": "FP16", "bfloat16": "BF16", "float": "FP32", "double": "FP64", "string": "BYTES"}
 """ONNX Runtime's element types. It also has 8-, 4- and 2-bit ones, which the protocol cannot carry."""
-
-Results = Mapping[str, Array]
-"""Arrays of a run on zeros, by output name."""
 
 
 class TensorOutput(NamedTuple):
@@ -43,9 +41,9 @@ class TensorOutput(NamedTuple):
         (spec,) = self.specs
         return {spec.name: _encoded(np.asarray(value), spec)}
 
-    def learned(self, results: Sequence[Results], complete: bool) -> TensorOutput:
+    def learned(self, probe: Probe) -> TensorOutput:
         """Return the output with the shape that runs on zeros gave, where the file does not tell it."""
-        return self._replace(specs=(_learned(self.specs[0], results, complete),)) if self.unsure else self
+        return self._replace(specs=(probe.learned(self.specs[0]),)) if self.unsure else self
 
 
 class SequenceOutput(NamedTuple):
@@ -72,10 +70,10 @@ class SequenceOutput(NamedTuple):
             shapes.name: np.array(rows, np.int64).reshape(len(items), rank),
         }
 
-    def learned(self, results: Sequence[Results], complete: bool) -> SequenceOutput:
+    def learned(self, probe: Probe) -> SequenceOutput:
         """Return the output with the shapes that runs on zeros gave."""
+        elements, shapes = map(probe.learned, self.specs)
         # How many elements there are may depend on the values, which were all zero.
-        elements, shapes = (_learned(spec, results, complete) for spec in self.specs)
         elements, shapes = (spec._replace(shape=(-1, *spec.shape[1:])) for spec in (elements, shapes))
         return self._replace(specs=(elements, shapes))
 
@@ -99,10 +97,10 @@ class MapOutput(NamedTuple):
             values.name: table[0] if isinstance(value, Mapping) else table,
         }
 
-    def learned(self, results: Sequence[Results], complete: bool) -> MapOutput:
+    def learned(self, probe: Probe) -> MapOutput:
         """Return the output with the shapes and the keys that runs on zeros gave."""
-        keys, values = (_learned(spec, results, complete) for spec in self.specs)
-        return self._replace(specs=(keys, values), keys=tuple(results[0][keys.name].tolist()))
+        keys, values = map(probe.learned, self.specs)
+        return self._replace(specs=(keys, values), keys=tuple(probe.results[0][keys.name].tolist()))
 
 
 Output = TensorOutput | SequenceOutput | MapOutput
@@ -156,20 +154,6 @@ def _datatype(arg: Any, element: str) -> str:
             f"tensor {arg.name!r} is of type {element}, which cannot be served; convert the model with another type"
         )
     return _DATATYPES[element]
-
-
-def _learned(spec: TensorSpec, results: Sequence[Results], complete: bool) -> TensorSpec:
-    """Return a spec with the shape that all runs on zeros agree on. A size of 0 follows from the values.
-
-    Args:
-        complete: all runs worked; if not, how sizes follow the caller's is not known.
-    """
-    shapes = [result[spec.name].shape for result in results]
-    if len({len(shape) for shape in shapes}) != 1:
-        return spec._replace(shape=(-1,))
-    columns = [set(column) for column in zip(*shapes, strict=True)]
-    agreed = (column.pop() if complete and len(column) == 1 and 0 not in column else -1 for column in columns)
-    return spec._replace(shape=tuple(agreed))
 
 
 def _encoded(array: Array, spec: TensorSpec) -> Array:

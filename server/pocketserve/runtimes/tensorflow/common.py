@@ -86,13 +86,10 @@ class TensorFlowSession:
         self.memory_bytes = memory_bytes
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """Raise ValueError if there is no such signature, or TensorFlow says that the input does not fit."""
+        """Raise ValueError if TensorFlow says that the input does not fit."""
         if self._model is None:
             raise RuntimeError("the session is closed")
-        entry = self._default if signature is None else self._model.entries.get(signature)
-        if entry is None:
-            names = f"it has: {', '.join(self.signatures)}" if self.signatures else "Keras files have none"
-            raise ValueError(f"the model has no signature {signature!r}; {names}")
+        entry = self._default if signature is None else self._model.entries[signature]
         return entry.call(inputs)
 
     def close(self) -> None:

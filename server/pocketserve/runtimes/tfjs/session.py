@@ -16,11 +16,12 @@ import numpy as np
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
-from pocketserve.tensors import Array, TensorSpec, zeros
+from pocketserve.runtimes.probe import run_on_zeros
+from pocketserve.tensors import Array, TensorSpec, datatype_of
 
 from .files import ModelFiles, read_files
 from .process import IDLE_S, OPEN_TIMEOUT_S, RUN_TIMEOUT_S, EndedError, Worker, WorkerError
-from .specs import DTYPE_NAMES, DTYPES, input_specs, learned_spec, output_specs
+from .specs import DTYPE_NAMES, DTYPES, input_specs, output_specs
 
 _LACKING = re.compile(r"not registered for backend 'wasm'|not (?:yet implemented or not )?found in the registry")
 """What TensorFlow.js says of an operator that the chosen backend lacks; the one named cpu has them all."""
@@ -90,7 +91,7 @@ class TfjsSession:
             self.inputs: Sequence[TensorSpec] = input_specs(description["inputs"], files)
             self.outputs: Sequence[TensorSpec] = output_specs(description, files)
             if any(spec.open for spec in self.outputs):
-                self.outputs = self._learn_outputs()
+                self._learn_outputs()
         except BaseException as error:
             self.close()
             if isinstance(error, WorkerError):
@@ -101,14 +102,12 @@ class TfjsSession:
         """See :class:`~pocketserve.runtimes.base.Session`.
 
         Raises:
-            ValueError: a signature was asked for, or TensorFlow.js says that the input does not fit.
+            ValueError: TensorFlow.js says that the input does not fit.
             WorkerError: the process died or hung; the next run has a new one.
             RuntimeError: the run itself failed.
         """
         if not self._is_open:
             raise RuntimeError("the session is closed")
-        if signature is not None:
-            raise ValueError(f"the model has no signature {signature!r}; TensorFlow.js models have none")
         return {spec.name: array for spec, array in zip(self.outputs, self._compute(inputs), strict=True)}
 
     def close(self) -> None:
@@ -155,17 +154,23 @@ class TfjsSession:
             raise _run_error(answer)
         return answer, data
 
-    def _learn_outputs(self) -> Sequence[TensorSpec]:
-        """Learn outputs that the file does not describe from a run on zeros; where that fails they stay unknown."""
+    def _learn_outputs(self) -> None:
+        """Learn outputs that the file does not describe; where the model takes no zeros they stay unknown."""
+        probe = run_on_zeros(self._run_first, self.inputs)
+        if probe is not None:
+            types = {name: datatype_of(array.dtype) for name, array in probe.results[0].items()}
+            self.outputs = [
+                probe.learned(spec)._replace(datatype=types[spec.name], open=False) if spec.open else spec
+                for spec in self.outputs
+            ]
+
+    def _run_first(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         try:
-            results = self._compute({spec.name: zeros(spec) for spec in self.inputs})
+            return TfjsSession.run(self, inputs)
         except (ValueError, RuntimeError) as error:
             if str(error).startswith(_TEXT):
                 raise ModelLoadError(f"{self._files.title} cannot be served: {error}") from error
-            return self.outputs
-        free = any(-1 in spec.shape for spec in self.inputs)
-        pairs = zip(self.outputs, results, strict=True)
-        return [learned_spec(spec, array, free) if spec.open else spec for spec, array in pairs]
+            raise
 
 
 class StatefulTfjsSession(TfjsSession):

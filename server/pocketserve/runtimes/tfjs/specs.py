@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.runtimes.base import ModelLoadError, learned_shape
-from pocketserve.tensors import Array, TensorSpec, datatype_of
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tensors import TensorSpec
 
 from .files import ModelFiles
 
@@ -97,8 +97,3 @@ def _graph_shape(info: Mapping[str, Any]) -> list[int] | None:
 
 def _free(shape: Iterable[Any]) -> tuple[int, ...]:
     return tuple(-1 if size is None or int(size) < 0 else int(size) for size in shape)
-
-
-def learned_spec(spec: TensorSpec, array: Array, free: bool) -> TensorSpec:
-    """Return an open spec with datatype and shape of an output that a run on zeros gave."""
-    return spec._replace(datatype=datatype_of(array.dtype), shape=learned_shape(array.shape, free), open=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.model_files import file_errors
 
 _CUSTOM = 32  # the kind of operators that go by a name
 _STATE_OPERATORS = frozenset({142, 143, 144})  # VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE
@@ -30,17 +31,14 @@ def check_file(path: Path) -> tuple[int, bool]:
         ModelLoadError: it is not, or cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            head = file.read(8)
-        if head[4:] != b"TFL3":
-            raise ModelLoadError(
-                f"{path.name} is no TFLite model (bytes 4 to 7 are not TFL3); copy or convert the file again"
-            )
-        return path.stat().st_size, check_tflite_graphs(path)
-    except OSError as error:
-        raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
-    except DamagedFileError as error:
-        raise ModelLoadError(f"{path.name} is damaged or cut short ({error}); copy the file again") from error
+        with file_errors(path.name):
+            with path.open("rb") as file:
+                head = file.read(8)
+            if head[4:] != b"TFL3":
+                raise ModelLoadError(
+                    f"{path.name} is no TFLite model (bytes 4 to 7 are not TFL3); copy or convert the file again"
+                )
+            return path.stat().st_size, check_tflite_graphs(path)
     except TensorFlowOperatorError as error:
         raise ModelLoadError(
             f"{path.name} uses TensorFlow operators ({error!s:.80}), which may do more than compute and are not run; "

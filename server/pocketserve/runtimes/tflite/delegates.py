@@ -71,9 +71,7 @@ class DelegateRequest(NamedTuple):
 def delegate_request(source: ModelSource) -> DelegateRequest | None:
     """Return the delegate that a version's options ask for, if it is trusted."""
     delegate, texts = source.options.get("delegate"), source.options.get("delegate_options", {})
-    required = source.options.get("required", False)
-    if not isinstance(required, bool):
-        raise ModelLoadError(f"the option required is true or false, not {required!r:.100}")
+    required = source.flag("required")
     if not isinstance(texts, Mapping) or not all(_is_c_text(item) for pair in texts.items() for item in pair):
         raise ModelLoadError(
             f'the option delegate_options is a table of texts such as {{ backend_type = "htp" }}, not {texts!r:.100}'

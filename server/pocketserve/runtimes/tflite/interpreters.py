@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.framework_import import first_line, import_framework
 from pocketserve.runtimes.tflite import INSTALL
+from pocketserve.tensors import zeros
 
 from .delegates import DelegatedPart, DelegateRequest
 from .errors import is_hopeless
-from .tensors import model_tensors, zeros_for
+from .tensors import model_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -139,8 +140,8 @@ class InterpreterOpener:
                 interpreter = self.open()
                 interpreter.allocate_tensors()
                 self.confirm_device(interpreter)
-            for spec, number in inputs:
-                interpreter.set_tensor(number, zeros_for(spec))
+            for tensor in inputs:
+                interpreter.set_tensor(tensor.number, tensor.prepare(zeros(tensor.spec)))
         except Exception as error:
             free = any(-1 in spec.shape for spec, _ in inputs)
             if not free or self.delegate is not None or is_hopeless(str(error)):

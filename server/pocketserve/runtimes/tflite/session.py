@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.probe import run_on_zeros
 from pocketserve.tensors import Array, TensorSpec, byte_size
 
 from . import tensors
@@ -43,10 +44,7 @@ class TfliteRuntime:
 
     def open(self, source: ModelSource) -> TfliteSession:
         """See :class:`~pocketserve.runtimes.base.Runtime`."""
-        xnnpack = source.options.get("xnnpack", True)
-        if not isinstance(xnnpack, bool):
-            raise ModelLoadError(f"the option xnnpack is true or false, not {xnnpack!r}")
-        delegate = delegate_request(source)
+        xnnpack, delegate = source.flag("xnnpack", default=True), delegate_request(source)
         size, stateful = check_file(source.path)
         title, module = import_first(self._packages)
         opener = InterpreterOpener(module, source, xnnpack, delegate)
@@ -107,12 +105,12 @@ class TfliteSession:
         self._warned = False
         self._interpreter: Any = opener.open_allocated()
         self.device = opener.device
-        self._main = tensors.main_entry(self._interpreter)
+        self._main = self._default = tensors.main_entry(self._interpreter)
         if any(spec.shape == () for spec, _ in self._main.outputs):
             self._learn_outputs()
         self._entries = self._read_signatures()
-        default = self._entries.get("serving_default")
-        self._default = default if default is not None and default.runner is not None else self._main
+        default = self._entries.get("serving_default", self._main)
+        self._default = default if default.runner is not None else self._main
         self.inputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.inputs]
         self.outputs: Sequence[TensorSpec] = [spec for spec, _ in self._default.outputs]
         self.signatures: Mapping[str, Signature] = {
@@ -126,10 +124,10 @@ class TfliteSession:
         """See :class:`~pocketserve.runtimes.base.Session`; strings are ``bytes`` in arrays of dtype object.
 
         Raises:
-            ValueError: no such signature, or the model cannot take these sizes of its free dimensions.
+            ValueError: the model cannot take these sizes of its free dimensions.
             RuntimeError: the run itself failed. The session works on.
         """
-        entry = self._default if signature is None else self._entry(signature)
+        entry = self._default if signature is None else self._entries[signature]
         arrays: list[tensors.TensorSignature] = []
         for spec, _ in entry.inputs:
             array = inputs[spec.name]
@@ -155,13 +153,6 @@ class TfliteSession:
         """Free the interpreter and the mapped file."""
         self._discard()
         self._opener = None
-
-    def _entry(self, signature: str) -> tensors.GraphEntry:
-        try:
-            return self._entries[signature]
-        except KeyError:
-            names = ", ".join(self._entries) or "none"
-            raise ValueError(f"the model has no signature {signature!r}; it has: {names}") from None
 
     def _ready(self) -> Any:
         """Return the interpreter, opened again if the last run failed: with the delegate, else without."""
@@ -264,24 +255,15 @@ class TfliteSession:
         return entries
 
     def _learn_outputs(self) -> None:
-        """Learn the shapes of outputs whose rank the file does not tell, from one run on zeros.
-
-        What cannot be learned stays as declared: real scalars, and all of a model that cannot take zeros.
-        """
-        inputs = {spec.name: tensors.zeros_for(spec) for spec, _ in self._main.inputs}
-        free = any(-1 in spec.shape for spec, _ in self._main.inputs)
-        try:
-            self._fit(self._main, inputs)
-            results = self._run_main(self._main, inputs)
-        except Exception:
-            return
-        finally:
-            # The run left its mark on string tensors and on a model's variables.
-            self._discard()
-        outputs = (
-            tensors.with_learned_shape(tensor, results[tensor.spec.name].shape, free) for tensor in self._main.outputs
-        )
-        self._main = self._main._replace(outputs=tuple(outputs))
+        """Learn the shapes of outputs whose rank the file does not tell; some of them are scalars."""
+        probe = run_on_zeros(self.run, [spec for spec, _ in self._main.inputs])
+        self._discard()  # the runs left their mark on string tensors and on a model's variables
+        if probe is not None:
+            outputs = (
+                tensor if tensor.spec.shape else tensor._replace(spec=probe.learned(tensor.spec))
+                for tensor in self._main.outputs
+            )
+            self._main = self._default = self._main._replace(outputs=tuple(outputs))
 
 
 RUNTIME = TfliteRuntime()

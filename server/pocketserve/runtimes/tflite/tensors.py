@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pocketserve.runtimes.base import ModelLoadError, learned_shape
-from pocketserve.tensors import Array, Quantization, TensorSpec, datatype_of, zeros
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tensors import Array, Quantization, TensorSpec, datatype_of
 from pocketserve_wire import DATATYPES
 
 # The frameworks have no type information; interpreters, their details and signature runners are Any below.
@@ -26,13 +26,9 @@ class ModelTensor(NamedTuple):
     def prepare(self, array: Array) -> Array:
         """Return the array as the interpreter takes it: in its dtype, row-major."""
         if self.spec.datatype == "BYTES" and array.ndim == 0:
-            return scalar_text(array.item())
+            return _scalar_text(array.item())
         # ``ascontiguousarray`` would make shape () to shape (1,).
         return np.asarray(array, dtype=DATATYPES[self.spec.datatype].typestr, order="C")
-
-    def reshaped(self, shape: tuple[int, ...]) -> ModelTensor:
-        """Return the tensor with another shape in its spec."""
-        return self._replace(spec=self.spec._replace(shape=shape))
 
 
 class GraphEntry(NamedTuple):
@@ -87,7 +83,8 @@ def signature_entry(name: str, runner: Any, main: GraphEntry) -> GraphEntry:
     if getattr(runner, "_subgraph_index", None) != 0 or not same_inputs:
         return GraphEntry(inputs, outputs, name)
     shapes = {tensor.number: tensor.spec.shape for tensor in main.outputs}
-    return GraphEntry(inputs, tuple(t.reshaped(shapes.get(t.number, t.spec.shape)) for t in outputs))
+    shaped = (t._replace(spec=t.spec._replace(shape=shapes.get(t.number, t.spec.shape))) for t in outputs)
+    return GraphEntry(inputs, tuple(shaped))
 
 
 def with_aliases(main: GraphEntry, signature: GraphEntry) -> GraphEntry:
@@ -126,17 +123,7 @@ def _quantization(datatype: str, details: Mapping[str, Any]) -> Quantization | N
     return Quantization(float(scale), int(zero_point))
 
 
-def with_learned_shape(tensor: ModelTensor, shape: tuple[int, ...], free: bool) -> ModelTensor:
-    """Return a tensor of undeclared rank with the shape that a run on zeros gave."""
-    return tensor if tensor.spec.shape else tensor.reshaped(learned_shape(shape, free))
-
-
-def zeros_for(spec: TensorSpec) -> Array:
-    """Return zeros or empty strings of a spec's dtype and shape, free dimensions being 1."""
-    return scalar_text(b"") if spec.datatype == "BYTES" and not spec.shape else zeros(spec)
-
-
-def scalar_text(text: bytes | str) -> Array:
+def _scalar_text(text: bytes | str) -> Array:
     """Return a text as the interpreters take it: of object arrays of shape () they would take the object's address."""
     raw = text.encode() if isinstance(text, str) else text
     return np.ndarray((), dtype=f"S{len(raw)}", buffer=raw)  # NumPy's other ways make no S0

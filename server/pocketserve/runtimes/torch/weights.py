@@ -16,7 +16,7 @@ from typing import Any
 
 from pocketserve.messages import excerpt, listed
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.failed_downloads import failed_download
+from pocketserve.runtimes.model_files import failed_download
 from pocketserve.runtimes.torch.safetensors import read_safetensors
 
 _USUAL_NAMES = ("state_dict", "model_state_dict", "model")

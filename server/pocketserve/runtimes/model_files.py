@@ -1,10 +1,15 @@
-"""Tells files that a clone or a download left in a model's place, at which a framework would guess at damage."""
+"""Says what is wrong with a model's file: it cannot be read, is damaged, or is what a clone or download left there."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from pocketserve.formats import DamagedFileError
+
+from .base import ModelLoadError
 from .registry import first_bytes
 
 _PAGE = rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]"
@@ -22,3 +27,16 @@ def failed_download(path: Path) -> str | None:
     if b"<" in head and re.match(_PAGE, head, re.IGNORECASE):  # compiled for the first that may be one
         return f"{path.name} is a web page instead of the model: download the file itself"
     return None
+
+
+@contextmanager
+def file_errors(
+    name: str, fault: str = "is damaged or cut short", remedy: str = "copy the file again"
+) -> Iterator[None]:
+    """Turn a ``DamagedFileError`` or ``OSError`` into a ``ModelLoadError`` that begins with a file's name."""
+    try:
+        yield
+    except DamagedFileError as error:
+        raise ModelLoadError(f"{name} {fault} ({error}); {remedy}") from error
+    except OSError as error:
+        raise ModelLoadError(f"{name} cannot be read: {error.strerror or error}") from error

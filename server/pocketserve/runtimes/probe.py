@@ -1,0 +1,51 @@
+"""Learns from runs on zeros what a model's file does not tell of its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tensors import Array, TensorSpec, zeros
+
+_SIZES = (1, 3)
+"""Free dimensions of the runs: what differs between them depends on the caller."""
+
+
+class Probe(NamedTuple):
+    """Results of runs on zeros.
+
+    Attributes:
+        complete: all runs worked; if not, how sizes follow the caller's is not known.
+    """
+
+    results: Sequence[Mapping[str, Array]]
+    complete: bool
+
+    def learned(self, spec: TensorSpec) -> TensorSpec:
+        """Return an output's spec with the shape that all runs agree on. A size of 0 follows from the values."""
+        shapes = [result[spec.name].shape for result in self.results]
+        if len({len(shape) for shape in shapes}) != 1:
+            return spec._replace(shape=(-1,))
+        columns = [set(sizes) for sizes in zip(*shapes, strict=True)]
+        agreed = (sizes.pop() if self.complete and len(sizes) == 1 and 0 not in sizes else -1 for sizes in columns)
+        return spec._replace(shape=tuple(agreed))
+
+
+def run_on_zeros(run: Callable[[dict[str, Array]], Mapping[str, Array]], inputs: Sequence[TensorSpec]) -> Probe | None:
+    """Run a model on zeros, twice where inputs have free dimensions; return None for one that takes no zeros.
+
+    Raises:
+        ModelLoadError: whatever the run raises of that kind: a result cannot be served.
+    """
+    sizes = _SIZES if any(spec.open or -1 in spec.shape for spec in inputs) else _SIZES[:1]
+    results = []
+    for size in sizes:
+        arrays = {s.name: zeros(s._replace(shape=tuple(size if dim < 0 else dim for dim in s.shape))) for s in inputs}
+        try:
+            results.append(run(arrays))
+        except ModelLoadError:
+            raise
+        except Exception:  # frameworks raise anything on sizes that a model does not take
+            continue
+    return Probe(results, len(results) == len(sizes)) if results else None
